@@ -11,8 +11,9 @@ What is not covered raises `AutogradUnsupported`, and the graph runs as it was c
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any, NoReturn
 
 import torch
@@ -22,13 +23,29 @@ from torch._ops import OpOverload
 
 from pycompiler.autograd.replay import transformed
 from pycompiler.autograd.saved import TWICE, keeps_graph
+from pycompiler.autograd.tape import Unrecorded, record, without_writes
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.ir.effects import acts, draws, raises, stays
+from pycompiler.ir.effects import acts, draws, drops_nothing, raises, stays
 from pycompiler.ir.fake import fake_like
+from pycompiler.ir.jagged import SHAPED
+from pycompiler.ir.numbers import number_at, symbol_of
 from pycompiler.ir.strides import layouts
-from pycompiler.ir.subclasses import Spec, alike, count, flatten, flatten_all, is_wrapper, rebuild, rebuild_all
+from pycompiler.ir.subclasses import (
+    Spec,
+    alike,
+    at,
+    count,
+    flatten,
+    flatten_all,
+    is_wrapper,
+    leaves_of,
+    rebuild,
+    rebuild_all,
+    structural,
+)
+from pycompiler.ir.symbols import Specialise
 
-CompilePlain = Callable[[fx.GraphModule, list[torch.Tensor]], Callable[..., Sequence[Any]]]
+CompilePlain = Callable[[fx.GraphModule, list[Any]], Callable[..., Sequence[Any]]]
 
 
 def has_wrappers(gm: fx.GraphModule) -> bool:
@@ -41,27 +58,29 @@ def compile_wrappers(
 ) -> Callable[..., Sequence[Any]]:
     """Compile `gm`; see the module docstring."""
     tracks = _check(gm, examples)
-    leaves, specs = flatten_all(examples)
-    plain = like(leaves)
-    trace = _Trace(gm, examples, specs, tracks)
     if not tracks and any(n.meta["example_value"].requires_grad for n in _results(gm)):
         _refuse("a leaf that the program makes")
+    trace = _Trace(gm, Inputs.of(examples), tracks)
+    plain = like(trace.inputs.distinct(trace.inputs.leaves()))
     traced, given = trace.run(plain)
     with torch.no_grad(), torch._C._DisableAutocast():  # both are in the graph already
         if trace.tracked:
             return _Pair(trace, traced, given, compile_plain).run
-        inputs = traced.graph.find_nodes(op="placeholder")
-        flat = _results(traced)
-        needed = [*flat, *(n for n in traced.graph.nodes if stays(n.target) or _writes(n))]
-        made = compile_plain(_part(traced, inputs, flat, needed), like(plain))
-        kept = {_memory_of(n) for n, inside in zip(inputs, _inside(specs), strict=True) if inside}
-        below = (n for node in traced.graph.nodes if _writes(node) for n in node.all_input_nodes)
+        inputs, flat = traced.find_nodes(op="placeholder"), _results(traced)
+        needed = [*flat, *(n for n in traced.nodes if stays(n.target) or _writes(n))]
+        made = compile_plain(_part(traced, inputs, flat, needed), [*like(plain), *trace.inputs.symbols])
+        within = trace.inputs.within()
+        kept = {_memory_of(n) for n, inside in zip(inputs, within, strict=False) if inside}
+        below = (n for node in traced.nodes if _writes(node) for n in node.all_input_nodes)
         writes = trace.written or not kept.isdisjoint(map(_memory_of, below))  # also through `.data` of a wrapper
-        return _writing(made, trace) if writes else _inference(made, trace.results)
+        if writes and trace.inputs.are_jagged():
+            _refuse("a write to a jagged tensor")
+        return _writing(made, trace) if writes else _inference(made, trace)
 
 
-def _results(gm: fx.GraphModule) -> Sequence[fx.Node]:
-    return gm.graph.output_node().args[0]  # type: ignore[return-value]
+def _results(graph: fx.GraphModule | fx.Graph) -> Sequence[fx.Node]:
+    graph = graph if isinstance(graph, fx.Graph) else graph.graph
+    return graph.output_node().args[0]  # type: ignore[return-value]
 
 
 def _refuse(what: str) -> NoReturn:
@@ -72,11 +91,15 @@ def _writes(node: fx.Node) -> bool:
     return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
+def _draws(node: fx.Node) -> bool:
+    return draws(node.target) and not drops_nothing(node.target, node.args, node.kwargs)
+
+
 def _check(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
     """Whether gradients of inputs may be asked for; raises for what is not covered."""
-    if not all(isinstance(e, torch.Tensor) and not e._has_symbolic_sizes_strides for e in examples):
-        _refuse("numbers, or sizes that are symbols")
-    tracks = torch.is_grad_enabled() and any(e.requires_grad for e in examples)
+    if not all(isinstance(e, (torch.Tensor, torch.SymInt, torch.SymFloat)) for e in examples):
+        _refuse("an input that is no tensor and no number")
+    tracks = torch.is_grad_enabled() and any(isinstance(e, torch.Tensor) and e.requires_grad for e in examples)
     for node in gm.graph.nodes:
         if node.op == "get_attr" or "binds" in node.meta:
             _refuse(f"{node.op} {node.target}")
@@ -88,44 +111,130 @@ def _check(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
     return tracks
 
 
+@dataclass(frozen=True)
+class Inputs:
+    """The graph's inputs: tensors and numbers.  A tensor inside of several of them is one input of the plain graphs."""
+
+    examples: Sequence[Any]
+    tensors: list[int]  # which of them are tensors
+    specs: list[Spec | None]  # of these, how each is made
+    firsts: list[int]  # of the tensors inside of all: those that were not seen before
+    numbers: list[int]  # of the tensors inside of all: which of the distinct ones each is
+
+    @staticmethod
+    def of(examples: Sequence[Any]) -> Inputs:
+        tensors = [i for i, e in enumerate(examples) if isinstance(e, torch.Tensor)]
+        leaves, specs = flatten_all([examples[i] for i in tensors])
+        known: dict[int, int] = {}
+        numbers = [known.setdefault(id(t), len(known)) for t in leaves]
+        firsts = [numbers.index(n) for n in range(len(known))]
+        return Inputs(examples, tensors, specs, firsts, numbers)
+
+    @property
+    def symbols(self) -> list[Any]:
+        return self.numbers_of(self.examples)
+
+    def numbers_of(self, inputs: Sequence[Any]) -> list[Any]:
+        known = {*self.tensors}
+        return [v for i, v in enumerate(inputs) if i not in known]
+
+    @cached_property
+    def names(self) -> list[str]:
+        return [symbol_of(v) or "" for v in self.symbols]
+
+    def env(self, inputs: Sequence[Any]) -> dict[str, Any]:
+        """The numbers that the symbols are in a call."""
+        return dict(zip(self.names, self.numbers_of(inputs), strict=True)) if self.names else {}
+
+    def leaves(self, inputs: Sequence[Any] | None = None) -> list[torch.Tensor]:
+        """What is inside of all tensors."""
+        found: list[torch.Tensor] = []
+        inputs = self.examples if inputs is None else inputs
+        for i in self.tensors:
+            leaves_of(inputs[i], found)
+        return found
+
+    def distinct(self, leaves: Sequence[torch.Tensor]) -> list[torch.Tensor]:
+        return [leaves[i] for i in self.firsts]
+
+    def within(self) -> list[bool]:
+        """Of each distinct tensor: whether it is inside of a wrapper."""
+        inside = _inside(self.specs)
+        return [any(w for n, w in zip(self.numbers, inside, strict=True) if n == i) for i in range(len(self.firsts))]
+
+    def rebuilt(self, plain: Sequence[torch.Tensor]) -> list[Any]:
+        """The inputs, made of distinct tensors."""
+        made = [*self.examples]
+        tensors = rebuild_all(self.specs, [plain[n] for n in self.numbers])
+        for i, t in zip(self.tensors, tensors, strict=True):
+            made[i] = t
+        return made
+
+    def are_jagged(self) -> bool:
+        return any(any(structural(spec)) for spec in self.specs)
+
+    def place(self, number: int) -> tuple[int, int]:
+        """In which input a distinct tensor is first, and which one of those inside."""
+        i, j = _places(self.specs)[self.firsts[number]]
+        return self.tensors[i], j
+
+
+@dataclass(frozen=True)
+class Made:
+    """How tensors are made of what graphs compute.  Of each tensor inside `places` has the number among those computed, or -1 - k
+    for the input's number k itself."""
+
+    specs: list[Spec | None]
+    places: list[int]
+
+    def rebuilt(
+        self, computed: Sequence[torch.Tensor], given: Sequence[torch.Tensor], env: Mapping[str, Any]
+    ) -> list[torch.Tensor]:
+        specs = [at(spec, env) for spec in self.specs] if env else self.specs
+        return rebuild_all(specs, [computed[p] if p >= 0 else given[-1 - p] for p in self.places])
+
+
 @dataclass
 class _Trace:
     """A run of the graph below the classes, and what it showed."""
 
     gm: fx.GraphModule
-    examples: Sequence[torch.Tensor]
-    specs: list[Spec | None]
+    inputs: Inputs
     tracks: bool  # whether gradients of inputs may be asked for
     written: list[int] = field(default_factory=list)  # the wrappers among the inputs that are
-    results: list[Spec | None] = field(default_factory=list)  # how the outputs are made
-    n_results: int = 0  # how many tensors are inside of them
+    results: Made = field(default_factory=lambda: Made([], []))  # how the outputs are made
+    n_results: int = 0  # how many tensors the forward computes for them
     tracked: list[int] = field(default_factory=list)  # the outputs that gradients come to
     # for each of them eager's nodes that save something, numbered
     saving: list[frozenset[int]] = field(default_factory=list)
-    # of each input: whether it has one, and how it is made
-    grads: list[tuple[bool, Spec | None]] = field(default_factory=list)
+    has_grad: list[bool] = field(default_factory=list)  # of each tensor among the inputs
+    grads: Made = field(default_factory=lambda: Made([], []))  # how those that have one are made
 
-    def run(self, plain: list[torch.Tensor]) -> tuple[fx.GraphModule, list[torch.Tensor]]:
+    def run(self, plain: list[torch.Tensor]) -> tuple[fx.Graph, list[torch.Tensor]]:
         """The graph of plain tensors, and those that it was traced with: `plain`, then what is inside of tangents."""
-        outputs = self._outputs(self._inputs(plain)) if self.tracks else ()
+        mode = _mode(plain)
+        with mode:
+            outputs = self._outputs(self._inputs(plain)) if self.tracks else ()
         self.tracked = [i for i, t in enumerate(outputs) if t.requires_grad]
         if not self.tracked:
-            return _traced(self._forward, plain, writes=True), plain
+            return _traced(mode, self._forward, plain, self.inputs.symbols, writes=True), plain
         numbers: dict[Any, int] = {}
         self.saving = [
             frozenset(numbers.setdefault(n, len(numbers)) for n in _saving(outputs[i])) for i in self.tracked
         ]
-        given = [*plain, *like(flatten_all([outputs[i] for i in self.tracked])[0])]
-        return _traced(self._joint, given), given
+        given = [*plain, *like([t for i in self.tracked for t in data_of(outputs[i])])]
+        return _traced(mode, self._joint, given, self.inputs.symbols), given
 
-    def _inputs(self, plain: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        made = rebuild_all(self.specs, plain)
+    def _inputs(self, plain: Sequence[torch.Tensor]) -> list[Any]:
+        made = self.inputs.rebuilt(plain)
         if not self.tracks:
             return made
-        fresh = [t.detach() if spec is None else t for t, spec in zip(made, self.specs, strict=True)]
-        return [t.requires_grad_() if e.requires_grad else t for t, e in zip(fresh, self.examples, strict=True)]
+        for i, spec in zip(self.inputs.tensors, self.inputs.specs, strict=True):
+            if self.inputs.examples[i].requires_grad:
+                made[i] = (made[i].detach() if spec is None else made[i]).requires_grad_()
+        return made
 
-    def _outputs(self, inputs: Sequence[torch.Tensor]) -> Sequence[torch.Tensor]:
+    def _outputs(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
         before = torch.is_grad_enabled()
         try:
             outputs: Sequence[torch.Tensor] = self.gm(*inputs)
@@ -136,43 +245,96 @@ class _Trace:
             torch._C._set_grad_enabled(before)
 
     def _flat(
-        self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
+        self, inputs: Sequence[Any], outputs: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        leaves, self.results = flatten_all(outputs)
-        self.n_results = len(leaves)
-        shared = len({*map(_memory, (*given, *leaves))}) < len(given) + len(leaves)
+        """What the forward computes for the outputs."""
+        leaves, specs = flatten_all(outputs)
+        handed = {id(t) for t, s in zip(leaves, _structural(specs), strict=True) if s}
+        known = {id(t): -1 - k for k, t in enumerate(given) if id(t) in handed}
+        computed: list[torch.Tensor] = []
+        places: list[int] = []
+        for t in leaves:
+            if id(t) not in known:
+                if id(t) in handed:
+                    known[id(t)] = len(computed)
+                computed.append(t)
+            places.append(known.get(id(t), len(computed) - 1))
+        self.results, self.n_results = Made(specs, places), len(computed)
+        shared = len({*map(_memory, (*given, *computed))}) < len(given) + len(computed)
         if shared or any(t._is_view() and any(t._base is other for other in (*inputs, *outputs)) for t in outputs):
             _refuse("an output in the memory of another one, or of an input")
-        return leaves
+        return computed
 
     def _forward(self, *plain: torch.Tensor) -> list[torch.Tensor]:
         inputs = self._inputs(plain)
         before = [*map(_version, inputs)]
         outputs = self._outputs(inputs)
-        if any(a is not b for a, b in zip(flatten_all(inputs)[0], plain, strict=True)):
+        after = self.inputs.distinct(self.inputs.leaves(inputs))
+        within = self.inputs.within()
+        if any(a is not b for a, b, inside in zip(after, plain, within, strict=True) if inside):
             _refuse("a write that puts another tensor inside")
-        self.written = [
-            i for i, (t, version) in enumerate(zip(inputs, before, strict=True))
-            if _version(t) != version and self.specs[i] is not None
-        ]  # fmt: skip
+        wrappers = [i for i, spec in zip(self.inputs.tensors, self.inputs.specs, strict=True) if spec is not None]
+        self.written = [i for i in wrappers if _version(inputs[i]) != before[i]]
         return self._flat(inputs, outputs, plain)
 
     def _joint(self, *given: torch.Tensor) -> list[torch.Tensor]:
-        count = len(flatten_all(self.examples)[0])
+        count = len(self.inputs.firsts)
         inputs = self._inputs(given[:count])
         outputs = self._outputs(inputs)
-        leaves = self._flat(inputs, outputs, given)
-        tangents = rebuild_all([self.results[i] for i in self.tracked], given[count:])
-        wanted = [t for t in inputs if t.requires_grad]
+        computed = self._flat(inputs, outputs, given)
+        fresh = iter(given[count:])
+        tangents = [_like_output(outputs[i], self.results.specs[i], fresh) for i in self.tracked]
+        tensors = [inputs[i] for i in self.inputs.tensors]
+        wanted = [t for t in tensors if t.requires_grad]
         found = iter(torch.autograd.grad([outputs[i] for i in self.tracked], wanted, tangents, allow_unused=True))
-        grads = [next(found) if t.requires_grad else None for t in inputs]
+        grads = [next(found) if t.requires_grad else None for t in tensors]
+        self.has_grad = [g is not None for g in grads]
+        return [*computed, *self._flat_grads([g for g in grads if g is not None], given, computed)]
+
+    def _flat_grads(
+        self, grads: Sequence[torch.Tensor], given: Sequence[torch.Tensor], computed: Sequence[torch.Tensor]
+    ) -> list[torch.Tensor]:
+        leaves, specs = flatten_all(grads)
+        known = {id(t): -1 - k for k, t in enumerate(given)}
         inside: list[torch.Tensor] = []
-        self.grads = [(g is not None, None if g is None else flatten(g, inside)) for g in grads]
-        taken = {*map(_memory, (*given, *leaves))}
-        for i, t in enumerate(inside):  # each gradient has memory of its own: the program may write to it
-            inside[i] = t.clone() if _memory(t) in taken else t
-            taken.add(_memory(inside[i]))
-        return [*leaves, *inside]
+        places: list[int] = []
+        taken = {*map(_memory, (*given, *computed))}
+        for t, handed in zip(leaves, _structural(specs), strict=True):
+            if handed:
+                if id(t) not in known:
+                    _refuse("a gradient with offsets that no input has")
+                places.append(known[id(t)])
+            else:  # each has memory of its own: the program may write to it
+                inside.append(t.clone() if _memory(t) in taken else t)
+                taken.add(_memory(inside[-1]))
+                places.append(len(inside) - 1)
+        self.grads = Made(specs, places)
+        return inside
+
+
+def data_of(tensor: torch.Tensor) -> list[torch.Tensor]:
+    """What is inside but the structure."""
+    leaves: list[torch.Tensor] = []
+    spec = flatten(tensor, leaves)
+    return [t for t, s in zip(leaves, structural(spec), strict=True) if not s]
+
+
+def _like_output(output: torch.Tensor, spec: Spec | None, data: Iterator[torch.Tensor]) -> torch.Tensor:
+    """A tangent: other data in the output's structure."""
+    leaves: list[torch.Tensor] = []
+    leaves_of(output, leaves)
+    marks = structural(spec)
+    return rebuild(spec, iter([t if s else next(data) for t, s in zip(leaves, marks, strict=True)]))
+
+
+def _structural(specs: Sequence[Spec | None]) -> list[bool]:
+    return [s for spec in specs for s in structural(spec)]
+
+
+def _mode(tensors: Sequence[torch.Tensor]) -> Any:
+    mode = detect_fake_mode(list(tensors))
+    assert mode is not None
+    return mode
 
 
 def _saving(output: torch.Tensor) -> list[Any]:
@@ -189,8 +351,9 @@ def _saving(output: torch.Tensor) -> list[Any]:
 
 def like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
     """Other fakes that lie as these."""
-    mode = detect_fake_mode(list(tensors))
-    assert mode is not None
+    if not tensors:
+        return []
+    mode = _mode(tensors)
     return [fake_like(mode, t.size(), t.stride(), int(t.storage_offset()), t.dtype, t.device) for t in tensors]
 
 
@@ -198,20 +361,28 @@ def _memory(t: torch.Tensor) -> int:
     return int(t.untyped_storage()._cdata)
 
 
-def _traced(run: Callable[..., Any], given: list[torch.Tensor], *, writes: bool = False) -> fx.GraphModule:
-    from torch.fx.experimental.proxy_tensor import make_fx  # brings sympy
-
-    traced: fx.GraphModule = make_fx(run, tracing_mode="real", _allow_non_fake_inputs=True)(*given)
-    for node in traced.graph.nodes:
-        if node.op == "get_attr":
-            _refuse(f"a tensor of its own, {node.target}")
-        if _writes(node) and not writes:
+def _traced(
+    mode: Any, run: Callable[..., Any], given: list[torch.Tensor], symbols: Sequence[Any], *, writes: bool = False
+) -> fx.Graph:
+    try:
+        traced = record(mode, run, given, symbols)
+    except Unrecorded as e:
+        _refuse(str(e))
+    except (AutogradUnsupported, Specialise):
+        raise
+    except (RuntimeError, NotImplementedError) as e:
+        _refuse(f"an operator that raises: {e}")
+    if writes or not any(map(_writes, traced.nodes)):
+        return traced
+    theirs = {*map(_memory_of, traced.find_nodes(op="placeholder"))}
+    for node in traced.nodes:
+        if _writes(node) and not theirs.isdisjoint(map(_memory_of, node.all_input_nodes)):
             _refuse(f"{node.target}, inside of a class")
-    return traced
+    return without_writes(mode, traced)
 
 
 def _part(
-    traced: fx.GraphModule, given: Sequence[fx.Node], results: Sequence[fx.Node], needed: Sequence[fx.Node] = ()
+    traced: fx.Graph, given: Sequence[fx.Node], results: Sequence[fx.Node], needed: Sequence[fx.Node] = ()
 ) -> fx.GraphModule:
     """The captured graph that computes `results` of `given`; what nobody reads is left out, but for `needed`."""
     made = fx.Graph()
@@ -225,7 +396,7 @@ def _part(
     wanted = _ancestors([*results, *needed], given)
     for node in given:
         known(node, made.placeholder(node.name))
-    for node in traced.graph.nodes:
+    for node in traced.nodes:
         if node in wanted and node not in env:
             known(node, made.node_copy(node, env.__getitem__))
     made.output(tuple(env[n] for n in results))
@@ -269,22 +440,27 @@ def _cut(
 
 
 # what runs ----------------------------------------------------------------------------------------------------
-def _inference(forward: Callable[..., Sequence[Any]], results: list[Spec | None]) -> Callable[..., Sequence[Any]]:
-    def run(*inputs: torch.Tensor) -> Sequence[Any]:
+def _inference(forward: Callable[..., Sequence[Any]], trace: _Trace) -> Callable[..., Sequence[Any]]:
+    known, results = trace.inputs, trace.results
+
+    def run(*inputs: Any) -> Sequence[Any]:
         with torch.no_grad(), torch._C._DisableAutocast():
-            return tuple(rebuild_all(results, forward(*flatten_all(inputs)[0])))
+            given = known.distinct(known.leaves(inputs))
+            return tuple(results.rebuilt(forward(*given, *known.numbers_of(inputs)), given, known.env(inputs)))
 
     return run
 
 
 def _writing(forward: Callable[..., Sequence[Any]], trace: _Trace) -> Callable[..., Sequence[Any]]:
     """As `_inference`, of a graph that writes wrappers: their versions count that, those of the tensors inside do not."""
-    within = _inside(trace.specs)
+    known, results = trace.inputs, trace.results
+    within = known.within()
 
-    def run(*inputs: torch.Tensor) -> Sequence[Any]:
+    def run(*inputs: Any) -> Sequence[Any]:
         with torch.no_grad(), torch._C._DisableAutocast():
-            leaves = [t.data if inside else t for t, inside in zip(flatten_all(inputs)[0], within, strict=True)]
-            made = tuple(rebuild_all(trace.results, forward(*leaves)))
+            given = known.distinct(known.leaves(inputs))
+            leaves = [t.data if inside else t for t, inside in zip(given, within, strict=True)]
+            made = tuple(results.rebuilt(forward(*leaves, *known.numbers_of(inputs)), given, known.env(inputs)))
             for i in trace.written:
                 torch.autograd.graph.increment_version(inputs[i])
             return made
@@ -298,49 +474,54 @@ class _Pair:
     What the backward reads of inputs and outputs is read again: autograd says whether they were written since.
     """
 
-    def __init__(
-        self, trace: _Trace, traced: fx.GraphModule, given: list[torch.Tensor], compile_plain: CompilePlain
-    ) -> None:
-        self.gm, self.results, self.grads = trace.gm, trace.results, trace.grads
+    def __init__(self, trace: _Trace, traced: fx.Graph, given: list[torch.Tensor], compile_plain: CompilePlain) -> None:
+        self.gm, self.inputs, self.results = trace.gm, trace.inputs, trace.results
+        self.has_grad, self.grads = trace.has_grad, trace.grads
         self.tracked, self.saving = trace.tracked, trace.saving
         self.n_results = trace.n_results
-        nodes = traced.graph.find_nodes(op="placeholder")
-        count = len(flatten_all(trace.examples)[0])
-        inputs, tangents = nodes[:count], nodes[count:]
+        nodes = traced.find_nodes(op="placeholder")
+        count, end = len(self.inputs.firsts), len(given)
+        inputs, tangents, symbols = nodes[:count], nodes[count:end], nodes[end:]
         flat = _results(traced)
         outputs, grads = [*flat[: self.n_results]], [*flat[self.n_results :]]
         ahead = _ancestors(outputs)
-        for node in traced.graph.nodes:
-            if draws(node.target) or acts(node.target):
+        for node in traced.nodes:
+            if _draws(node) or acts(node.target):
                 _refuse(f"{node.target}, with gradients")
             if raises(node.target) and node not in ahead and _ancestors([node]).isdisjoint(tangents):
                 _refuse(f"{node.target}, whose result is not used")
         if not ahead.isdisjoint(tangents) or not {*map(_memory_of, ahead)}.isdisjoint(map(_memory_of, grads)):
             _refuse("a gradient that the forward has")
         read, saved = _cut(grads, ahead, inputs, outputs)
-        self.likes = [n.meta["val"] for n in tangents]
+        read -= {*symbols}
+        self.likes = [Form.of(n.meta["val"]) for n in tangents]
         first = [i for i, n in enumerate(inputs) if n in read]
         second = [i for i, n in enumerate(outputs) if n in read]
         of_saved = {*map(_memory_of, saved)}  # of which outputs are views: a write to one is a write to what is saved
         watched = [i for i, n in enumerate(outputs) if _memory_of(n) in of_saved]
+        shown = [_places(self.results.specs)[self.results.places.index(i)] for i in range(self.n_results)]
         places = [
-            *(("input", *_places(trace.specs)[i]) for i in first),
-            *(("output", *_places(self.results)[i]) for i in second),
+            *(("input", *self.inputs.place(i)) for i in first),
+            *(("output", *shown[i]) for i in second),
         ]
-        self.kept = sorted({*(p[:2] for p in places), *(("output", _places(self.results)[i][0]) for i in watched)})
+        self.kept = sorted({*(p[:2] for p in places), *(("output", shown[i][0]) for i in watched)})
         self.read = [(self.kept.index(place[:2]), place[2]) for place in places]  # which of these, which tensor inside
-        self.forward = compile_plain(_part(traced, inputs, [*outputs, *saved]), given[:count])
+        forward = _part(traced, [*inputs, *symbols], [*outputs, *saved])
+        self.forward = compile_plain(forward, [*given[:count], *self.inputs.symbols])
         taken = [*(inputs[i] for i in first), *(outputs[i] for i in second), *saved, *tangents]
-        self.backward = compile_plain(_part(traced, taken, grads), like([n.meta["val"] for n in taken]))
+        backward = _part(traced, [*taken, *symbols], grads)
+        self.backward = compile_plain(backward, [*like([n.meta["val"] for n in taken]), *self.inputs.symbols])
 
-    def run(self, *inputs: torch.Tensor) -> Sequence[torch.Tensor]:
+    def run(self, *inputs: Any) -> Sequence[torch.Tensor]:
         return _Node.apply(self, *inputs)  # type: ignore[no-any-return, no-untyped-call]
 
-    def run_forward(self, ctx: Any, inputs: Sequence[torch.Tensor]) -> tuple[torch.Tensor, ...]:
+    def run_forward(self, ctx: Any, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        given, numbers = self.inputs.distinct(self.inputs.leaves(inputs)), self.inputs.numbers_of(inputs)
         with torch._C._DisableAutocast():
-            found = self.forward(*flatten_all(inputs)[0])
-        outputs = rebuild_all(self.results, found[: self.n_results])
+            found = self.forward(*given, *numbers)
+        outputs = self.results.rebuilt(found[: self.n_results], given, self.inputs.env(inputs))
         ctx.pair, ctx.given, ctx.freed = self, [(t, _version(t)) for t in inputs], frozenset()
+        ctx.structures = [_structure_of(outputs[i], self.results.specs[i]) for i in self.tracked]
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(t for i, t in enumerate(outputs) if i not in self.tracked))
         kept = [(inputs if kind == "input" else outputs)[i] for kind, i in self.kept]
@@ -361,16 +542,28 @@ class _Pair:
         return found
 
     def compiled(self, ctx: Any, tangents: Mapping[int, torch.Tensor]) -> Sequence[torch.Tensor | None]:
-        leaves, specs = flatten_all([*tangents.values()])
-        known = all(alike(spec, self.results[i]) for i, spec in zip(tangents, specs, strict=True))
-        if not known or torch.is_grad_enabled() or transformed() or not all(map(_fits, leaves, self.likes)):
+        leaves: list[torch.Tensor] = []
+        inputs = [t for t, _ in ctx.given]
+        numbers, env = self.inputs.numbers_of(inputs), self.inputs.env(inputs)
+        for (i, t), structure in zip(tangents.items(), ctx.structures, strict=True):
+            inside: list[torch.Tensor] = []
+            spec = flatten(t, inside)
+            if not _fits_structure(spec, inside, at(self.results.specs[i], env), structure):
+                return self.again(ctx, tangents)
+            leaves += [t for t, s in zip(inside, structural(spec), strict=True) if not s]
+        likes = [form.at(env) for form in self.likes]
+        if torch.is_grad_enabled() or transformed() or not all(map(_fits, leaves, likes)):
             return self.again(ctx, tangents)
         saved = ctx.saved_tensors
-        inside = [flatten_all([t])[0] for t in saved[: len(self.kept)]]
-        read = [inside[k][j] for k, j in self.read]
+        kept = [flatten_all([t])[0] for t in saved[: len(self.kept)]]
+        read = [kept[k][j] for k, j in self.read]
         with torch._C._DisableAutocast():
-            found = iter(self.backward(*read, *saved[len(self.kept) :], *map(_laid, leaves, self.likes)))
-        return [rebuild(spec, found) if has else None for has, spec in self.grads]
+            found = self.backward(*read, *saved[len(self.kept) :], *map(_laid, leaves, likes), *numbers)
+        made = iter(self.grads.rebuilt(found, self.inputs.distinct(self.inputs.leaves(inputs)), env))
+        grads: list[torch.Tensor | None] = [None] * len(inputs)
+        for i, has in zip(self.inputs.tensors, self.has_grad, strict=True):
+            grads[i] = next(made) if has else None
+        return grads
 
     def again(self, ctx: Any, tangents: Mapping[int, torch.Tensor]) -> Sequence[torch.Tensor | None]:
         """The gradients, from the captured graph: they may be differentiated themselves, be of any kind, and some be missing."""
@@ -382,12 +575,13 @@ class _Pair:
                 "one of the variables needed for gradient computation has been modified by an inplace operation"
             )
         creates = torch.is_grad_enabled()
-        wanted = [t for t in inputs if t.requires_grad]
+        wanted = [t for t in inputs if isinstance(t, torch.Tensor) and t.requires_grad]
         with torch.enable_grad():
             made = self.gm(*inputs)
             outputs, given = [made[i] for i in tangents], [*tangents.values()]
             found = iter(torch.autograd.grad(outputs, wanted, given, create_graph=creates, allow_unused=True))
-        return [next(found) if t.requires_grad else None for t in inputs]
+        known = {*map(id, wanted)}
+        return [next(found) if id(t) in known else None for t in inputs]
 
 
 def _inside(specs: Sequence[Spec | None]) -> list[bool]:
@@ -400,21 +594,57 @@ def _places(specs: Sequence[Spec | None]) -> list[tuple[int, int]]:
     return [(i, j) for i, spec in enumerate(specs) for j in range(count(spec))]
 
 
-def _version(t: torch.Tensor) -> int | None:
-    return None if t.is_inference() else t._version
+def _structure_of(tensor: torch.Tensor, spec: Spec | None) -> list[torch.Tensor]:
+    leaves: list[torch.Tensor] = []
+    leaves_of(tensor, leaves)
+    return [t for t, s in zip(leaves, structural(spec), strict=True) if s]
 
 
-def _fits(t: torch.Tensor, form: torch.Tensor) -> bool:
+def _fits_structure(
+    spec: Spec | None, leaves: Sequence[torch.Tensor], known: Spec | None, structure: Sequence[torch.Tensor]
+) -> bool:
+    """Whether a tangent is made as its output: around the output's very structure, but for numbers that torch has cached."""
+    if spec is None or known is None or not any(structural(known)):
+        return alike(spec, known)
+    found, wanted = ({n: t for (n, _), t in zip(s.parts, ts, strict=False) if n in SHAPED}
+                     for s, ts in ((spec, leaves), (known, (None, *structure))))  # fmt: skip
+    same = found.keys() == wanted.keys() and all(found[n] is wanted[n] for n in found)
+    return same and (spec.cls, spec.context) == (known.cls, known.context)
+
+
+def _version(t: Any) -> int | None:
+    return None if not isinstance(t, torch.Tensor) or t.is_inference() else t._version
+
+
+@dataclass(frozen=True)
+class Form:
+    """How a tensor lies, over symbols."""
+
+    shape: tuple[Any, ...]
+    strides: tuple[Any, ...]
+    dtype: torch.dtype
+    device: torch.device
+
+    @staticmethod
+    def of(t: torch.Tensor) -> Form:
+        return Form(tuple(t.shape), t.stride(), t.dtype, t.device)
+
+    def at(self, env: Mapping[str, Any]) -> Form:
+        shape, strides = (tuple(number_at(n, env) for n in ns) for ns in (self.shape, self.strides))
+        return Form(shape, strides, self.dtype, self.device)
+
+
+def _fits(t: torch.Tensor, form: Form) -> bool:
     plain = type(t) is torch.Tensor and t.layout is torch.strided
-    return plain and (t.shape, t.dtype, t.device) == (form.shape, form.dtype, form.device)
+    return plain and (tuple(t.shape), t.dtype, t.device) == (form.shape, form.dtype, form.device)
 
 
-def _laid(t: torch.Tensor, form: torch.Tensor) -> torch.Tensor:
+def _laid(t: torch.Tensor, form: Form) -> torch.Tensor:
     """`t` with the strides that the backward was compiled for, and its elements as they are in memory."""
     t = t.resolve_conj().resolve_neg()
-    if t.stride() == form.stride():
+    if t.stride() == form.strides:
         return t
-    return torch.empty_strided(form.shape, form.stride(), dtype=form.dtype, device=form.device).copy_(t)
+    return torch.empty_strided(form.shape, form.strides, dtype=form.dtype, device=form.device).copy_(t)
 
 
 class _Node(torch.autograd.Function):

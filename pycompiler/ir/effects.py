@@ -70,7 +70,9 @@ def _dropout_at(op: OpOverload) -> tuple[int, float] | None:
 
 
 def drops_nothing(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """An attention operator that would draw if it dropped anything."""
+    """An operator that would draw if it dropped anything."""
+    if op is torch.ops.aten.native_dropout.default:
+        return args[2:3] == (False,) or kwargs.get("train", True) is False
     place = _dropout_at(op) if isinstance(op, OpOverload) else None
     if place is None:
         return False

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import itertools
 import logging
 import sys
 import types
@@ -26,6 +27,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from pycompiler.ir.demands import check_demands
 from pycompiler.ir.effects import count_writes, divides, draws, drops_nothing, fails, noted, refuses, tells
+from pycompiler.ir.jagged import new_nested_int
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.limits import limit_floats
@@ -125,6 +127,11 @@ _COUNTERS = {
 }
 
 
+_IDS = itertools.count(1 << 32)
+# What a fake of offsets stands for in shapes; torch's own makes a symbol of its shape environment.
+_NESTED_INTS: dict[str, Any] = {"create_symbolic_nested_int": lambda mode, *, nt_tensor_id=None: new_nested_int(_IDS)}
+
+
 @functools.cache
 def _mode_class() -> type[FakeMode]:
     """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
@@ -143,7 +150,7 @@ def _mode_class() -> type[FakeMode]:
         ),  # where it was made: dear in deep calls, and nobody asks
         "__builtins__": {**vars(builtins), "__import__": _import},
     }
-    methods: dict[str, Any] = {"dispatch": _dispatch, **_COUNTERS}
+    methods: dict[str, Any] = {"dispatch": _dispatch, **_COUNTERS, **_NESTED_INTS}
     for name in ("__init__", "_dispatch_impl", "_make_cache_entry"):
         method: Any = FakeTensorMode.__dict__.get(name)
         if isinstance(method, types.FunctionType):
@@ -155,7 +162,7 @@ def _mode_class() -> type[FakeMode]:
 
 @functools.cache
 def _counting_class() -> type[FakeMode]:
-    made = type("CountingFakeTensorMode", (FakeTensorMode,), {"dispatch": _dispatch, **_COUNTERS})
+    made = type("CountingFakeTensorMode", (FakeTensorMode,), {"dispatch": _dispatch, **_COUNTERS, **_NESTED_INTS})
     return cast("type[FakeMode]", made)
 
 
@@ -176,6 +183,7 @@ def _dispatch(
             setattr(mode, name, getattr(mode, name) + 1)
     drawn = draws(func) and not drops_nothing(func, args, kwargs)
     mode.once -= draws(func) and not drawn
+    mode.effects -= draws(func) and not drawn
     mode.draws += drawn
     mode.tells += tells(func)
     mode.refusals += refuses(func, args)

@@ -16,6 +16,7 @@ from pycompiler.capture.builtins import (
     generators,
     gradients,
     iteration,
+    jagged,
     nested,
     numbers,
     optimizers,
@@ -33,6 +34,6 @@ from pycompiler.capture.builtins import (
 
 FAMILIES = (
     autograd_function, backwards, begun, branches, collections, containers, copying, data, devices, drawn, exceptions, frozen,
-    generators, gradients, iteration, nested, numbers, optimizers, overrides, patterns, python, ranges, scalars, schedulers,
-    torch_api, transforms, variables, warned,
+    generators, gradients, iteration, jagged, nested, numbers, optimizers, overrides, patterns, python, ranges, scalars,
+    schedulers, torch_api, transforms, variables, warned,
 )  # fmt: skip
