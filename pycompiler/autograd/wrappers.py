@@ -42,6 +42,7 @@ from pycompiler.ir.subclasses import (
     rebuild,
     rebuild_all,
     structural,
+    told_by_symbols,
 )
 from pycompiler.ir.symbols import Specialise
 
@@ -187,6 +188,12 @@ class Made:
     specs: list[Spec | None]
     places: list[int]
 
+    @staticmethod
+    def of(specs: list[Spec | None], places: list[int]) -> Made:
+        if any(map(told_by_symbols, specs)):
+            _refuse("a context with sizes that are symbols")
+        return Made(specs, places)
+
     def rebuilt(
         self, computed: Sequence[torch.Tensor], given: Sequence[torch.Tensor], env: Mapping[str, Any]
     ) -> list[torch.Tensor]:
@@ -259,7 +266,7 @@ class _Trace:
                     known[id(t)] = len(computed)
                 computed.append(t)
             places.append(known.get(id(t), len(computed) - 1))
-        self.results, self.n_results = Made(specs, places), len(computed)
+        self.results, self.n_results = Made.of(specs, places), len(computed)
         shared = len({*map(_memory, (*given, *computed))}) < len(given) + len(computed)
         if shared or any(t._is_view() and any(t._base is other for other in (*inputs, *outputs)) for t in outputs):
             _refuse("an output in the memory of another one, or of an input")
@@ -308,7 +315,7 @@ class _Trace:
                 inside.append(t.clone() if _memory(t) in taken else t)
                 taken.add(_memory(inside[-1]))
                 places.append(len(inside) - 1)
-        self.grads = Made(specs, places)
+        self.grads = Made.of(specs, places)
         return inside
 
 

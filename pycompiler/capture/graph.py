@@ -823,9 +823,9 @@ class GraphBuilder:
     def _name_sizes(self) -> None:
         """Each symbol in the sizes and strides of an input is one as well: what is made of the graph may need it."""
         for value in self.inputs:
-            if value.node.users and value.fake._has_symbolic_sizes_strides:
-                inside = _inside(value.fake)
-                for n in (n for t in inside for n in (*t.shape, *t.stride())):
+            if value.node.users and (value.wrapper or value.fake._has_symbolic_sizes_strides):
+                shown = [value.fake, *_inside(value.fake)]
+                for n in (n for t in shown for n in (*t.shape, *t.stride())):
                     for name in expr_of(n).symbols if is_symbolic(n) else ():
                         self.named.add(self.numbers.argument(self.cx.sizes.known_symbols.int(Expr.sym(name))))
 

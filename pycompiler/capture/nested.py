@@ -15,6 +15,7 @@ from pycompiler.capture.values.attributes import lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import jagged
+from pycompiler.ir.fake import with_history
 from pycompiler.ir.source import Source
 from pycompiler.ir.subclasses import CONTRACT
 from pycompiler.ir.symbols import Specialise, expr_of, is_symbolic
@@ -70,10 +71,4 @@ def _fake(cx: Capture, real: Any, inside: dict[str, Tensor]) -> torch.Tensor:
         given = {n: v.fake for n, v in inside.items()}
         given[jagged.VALUES] = inside[jagged.VALUES].fake.detach()
         fake = jagged.make(type(real), given, real._ragged_idx)
-    if not real.requires_grad:
-        return fake
-    fake.requires_grad_()
-    if real.is_leaf:
-        return fake
-    with cx.graph.fake_mode, torch.enable_grad():
-        return fake.clone()
+    return with_history(cx.graph.fake_mode, fake, real)

@@ -380,7 +380,11 @@ def _fake_wrapper(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
     spec = flatten(real, leaves)
     assert spec is not None
     with torch.inference_mode(False):
-        fake = spec.rebuild(iter([fake_of(mode, t) for t in leaves]))
+        return with_history(mode, spec.rebuild(iter([fake_of(mode, t) for t in leaves])), real)
+
+
+def with_history(mode: FakeTensorMode, fake: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    """A fake wrapper that requires grad, and has a history, as `real` does."""
     if not real.requires_grad:
         return fake
     fake.requires_grad_()
@@ -388,6 +392,23 @@ def _fake_wrapper(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
         return fake
     with mode, torch.enable_grad():
         return fake.clone()
+
+
+def fake_as(mode: FakeTensorMode, fake: torch.Tensor) -> torch.Tensor:
+    """Another fake that lies as this one, with what it is known of its memory; a wrapper around such."""
+    if not is_wrapper(type(fake)):
+        offset = fake.storage_offset()
+        made = fake_like(mode, fake.size(), fake.stride(), int(offset), fake.dtype, fake.device)
+        room = fake.untyped_storage().nbytes()
+        if type(room) is int and type(have := made.untyped_storage().nbytes()) is int and room > have:
+            made.untyped_storage().resize_(room)
+        return made
+    leaves: list[torch.Tensor] = []
+    spec = flatten(fake, leaves)
+    assert spec is not None
+    known = {id(t): fake_as(mode, t) for t in leaves}  # one for each: offsets of several are one object
+    with torch.inference_mode(False):
+        return spec.rebuild(iter([known[id(t)] for t in leaves]))
 
 
 def is_inference(t: torch.Tensor) -> bool:

@@ -14,10 +14,11 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from pycompiler.ir import jagged
 from pycompiler.ir.modes import OwnMode
-from pycompiler.ir.numbers import number_at
+from pycompiler.ir.numbers import SYMBOLIC, number_at
 from pycompiler.ir.symbols import is_symbolic
 
 # What a wrapper's class says; capture guards them.
@@ -92,6 +93,14 @@ def has_symbols(spec: Spec | None) -> bool:
     if spec is None:
         return False
     return any(map(is_symbolic, (*spec.size, *spec.stride))) or any(has_symbols(part) for _, part in spec.parts)
+
+
+def told_by_symbols(spec: Spec | None) -> bool:
+    """Whether a context has symbols in it."""
+    if spec is None:
+        return False
+    held = any(isinstance(v, SYMBOLIC) for v in pytree.tree_leaves(spec.context))
+    return held or any(told_by_symbols(part) for _, part in spec.parts)
 
 
 class Making:
