@@ -84,11 +84,6 @@ def compare(compiled: Callable[..., Any], fn: Callable[..., Any], x: Any, *, bac
         x.grad = None
 
 
-def attended(x: Any) -> Any:
-    heads = x.unflatten(-1, [2, 2]).transpose(1, 2)
-    return F.scaled_dot_product_attention(heads, heads, heads)
-
-
 LINEAR, NORM = torch.nn.Linear(4, 6), torch.nn.LayerNorm(4)
 ONE_GRAPH: dict[str, Callable[[Any], Any]] = {
     "unary": lambda x: torch.relu(x * 2 + 1).sin(),
@@ -403,7 +398,6 @@ def test_made_inside(name: str, backend: str, warnings_of_graphs: pytest.LogCapt
 # breaks ---------------------------------------------------------------------------------------------------------------------
 BREAKS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]], str]] = {
     "unbind": (lambda x: [t * 2 for t in (x * 2).unbind()], lambda: [jagged(2, 3)], "data-dependent-value"),
-    "attention on the host": (attended, lambda: [jagged(2, 3)], "data-dependent-value"),
     "narrow": (
         lambda t, n: nested.narrow(t, 1, torch.tensor([0, 1]), n, layout=JAGGED) * 2,
         lambda: [torch.randn(2, 5, 4), torch.tensor([1, 2])],

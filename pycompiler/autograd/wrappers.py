@@ -25,7 +25,7 @@ from pycompiler.autograd.replay import transformed
 from pycompiler.autograd.saved import TWICE, keeps_graph
 from pycompiler.autograd.tape import Unrecorded, record, without_writes
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.ir.effects import acts, draws, drops_nothing, raises, stays
+from pycompiler.ir.effects import acts, draws, drops_nothing, is_check, raises, stays
 from pycompiler.ir.fake import fake_like
 from pycompiler.ir.jagged import SHAPED
 from pycompiler.ir.numbers import number_at, symbol_of
@@ -105,7 +105,7 @@ def _check(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
         if node.op == "get_attr" or "binds" in node.meta:
             _refuse(f"{node.op} {node.target}")
         if node.meta.get("acts") or (node.meta.get("mutates") and tracks):
-            if node.target is not torch._C._set_grad_enabled:
+            if node.target not in (torch._C._set_grad_enabled, torch._assert_async):
                 _refuse(f"{node.target}, which acts, or writes what has gradients")
     if any(n.op == "placeholder" for n in _results(gm)):
         _refuse("an output that is an input")
@@ -491,11 +491,13 @@ class _Pair:
         inputs, tangents, symbols = nodes[:count], nodes[count:end], nodes[end:]
         flat = _results(traced)
         outputs, grads = [*flat[: self.n_results]], [*flat[self.n_results :]]
-        ahead = _ancestors(outputs)
+        ahead, checks = _ancestors(outputs), list[fx.Node]()
         for node in traced.nodes:
-            if _draws(node) or acts(node.target):
+            if _draws(node) or (acts(node.target) and not is_check(node.target)):
                 _refuse(f"{node.target}, with gradients")
-            if raises(node.target) and node not in ahead and _ancestors([node]).isdisjoint(tangents):
+            if is_check(node.target) and _ancestors([node]).isdisjoint(tangents):
+                checks.append(node)
+            elif raises(node.target) and node not in ahead and _ancestors([node]).isdisjoint(tangents):
                 _refuse(f"{node.target}, whose result is not used")
         if not ahead.isdisjoint(tangents) or not {*map(_memory_of, ahead)}.isdisjoint(map(_memory_of, grads)):
             _refuse("a gradient that the forward has")
@@ -513,7 +515,7 @@ class _Pair:
         ]
         self.kept = sorted({*(p[:2] for p in places), *(("output", shown[i][0]) for i in watched)})
         self.read = [(self.kept.index(place[:2]), place[2]) for place in places]  # which of these, which tensor inside
-        forward = _part(traced, [*inputs, *symbols], [*outputs, *saved])
+        forward = _part(traced, [*inputs, *symbols], [*outputs, *saved], [*outputs, *saved, *checks])
         self.forward = compile_plain(forward, [*given[:count], *self.inputs.symbols])
         taken = [*(inputs[i] for i in first), *(outputs[i] for i in second), *saved, *tangents]
         backward = _part(traced, [*taken, *symbols], grads)

@@ -118,6 +118,7 @@ class GraphBuilder:
         self.inputs: list[Tensor] = []
         self.attributes: dict[str, Any] = {}
         self.ragged: dict[Tensor, None] = {}  # existing offsets or lengths of jagged tensors
+        self.whole: dict[Tensor, None] = {}  # offsets that the graph looks at
         self.by_fake: dict[int, Tensor] = {}
         self._names: set[str] = set()
         self._last_input: fx.Node | None = None

@@ -125,7 +125,7 @@ def _asserts(op: object) -> bool:
 def refuses(op: object, args: Sequence[Any]) -> bool:
     """A call may raise an error of data that the program catches, after which it can be made again.  On a GPU many kernels
     end the process instead."""
-    if not raises(op) and (ordered(op) and not _is_check(op) or not stays(op)):
+    if not raises(op) and (ordered(op) and not is_check(op) or not stays(op)):
         return False
     return not (_asserts(op) and any(isinstance(a, torch.Tensor) and a.device.type == "cuda" for a in args))
 
@@ -171,7 +171,7 @@ _CHECKS = frozenset(
 
 
 @cache
-def _is_check(op: object) -> bool:
+def is_check(op: object) -> bool:
     return isinstance(op, OpOverload) and op.namespace in _OURS and op.overloadpacket.__name__ in _CHECKS
 
 
@@ -186,7 +186,7 @@ def tells(op: object) -> bool:
     """Acts by its schema.  An operator of another library that gives results and writes nothing may be called again after an
     error; while there is none it is called once."""
     computes = isinstance(op, OpOverload) and op._schema.returns and not op._schema.is_mutable
-    return acts(op) and not computes and not _is_check(op) and not _only_writes(op)
+    return acts(op) and not computes and not is_check(op) and not _only_writes(op)
 
 
 @cache
@@ -239,4 +239,4 @@ def count_writes(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 def noted(op: object) -> tuple[bool, bool, bool]:
     """Whether a call must run though nobody reads its result, writes arguments, and whether it happens once only."""
     writes = isinstance(op, OpOverload) and op._schema.is_mutable
-    return stays(op) or writes_unseen(op), writes, ordered(op) and not _is_check(op)
+    return stays(op) or writes_unseen(op), writes, ordered(op) and not is_check(op)

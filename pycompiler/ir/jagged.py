@@ -10,6 +10,7 @@ tensors beside `_values` are the *structure*, which operators hand on: they are 
 
 from __future__ import annotations
 
+import math
 import sys
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -72,3 +73,39 @@ def new_nested_int(ids: Iterator[int]) -> torch.SymInt:
 
     node: Any = NestedIntNode(next(ids), 1)
     return torch.SymInt(node)
+
+
+def attention(query: Any, key: Any, value: Any, scale: float | None = None) -> Any:
+    """Attention of heads of jagged tensors on the host, ragged in dimension 2.
+
+    torch looks at the lengths, to take the rows apart; of fakes it is computed of rows that are as long as the longest.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if not isinstance(values_of(query), FakeTensor):
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=scale)
+    factor = math.sqrt(1 / math.sqrt(query.size(-1)) if scale is None else abs(scale))
+    q, k, v = (
+        _padded(query) * factor,
+        _padded(key) * (factor if scale is None or scale >= 0 else -factor),
+        _padded(value),
+    )
+    offsets = key.offsets()
+    there = torch.arange(k.size(2), device=offsets.device) < offsets.diff().unsqueeze(-1)
+    scores = (q @ k.transpose(-2, -1)).masked_fill(~there[:, None, None], torch.finfo(q.dtype).min)
+    rows = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+    total = values_of(query).shape[query._ragged_idx - 1]
+    lengths = {"min_seqlen": query._maybe_min_seqlen, "max_seqlen": longest(query), "sum_S": total}
+    made = sys.modules[_MODULE].nested_from_padded(rows, query.offsets(), **lengths)
+    return made.unflatten(-1, [v.size(1), v.size(3)]).transpose(1, 2)
+
+
+def longest(tensor: Any) -> Any:
+    """The greatest length, if torch knows it without a look."""
+    return tensor._maybe_max_seqlen
+
+
+def _padded(heads: Any) -> torch.Tensor:
+    """(rows, heads, length, width), with zeros behind shorter rows."""
+    made = heads.transpose(1, 2).flatten(2).to_padded_tensor(0.0)
+    return made.unflatten(-1, [heads.size(1), heads.size(3)]).transpose(1, 2)  # type: ignore[no-any-return]
