@@ -84,6 +84,11 @@ def compare(compiled: Callable[..., Any], fn: Callable[..., Any], x: Any, *, bac
         x.grad = None
 
 
+def under_autocast(x: Any) -> Any:
+    with torch.autocast("cpu", torch.bfloat16):
+        return LINEAR(x)
+
+
 LINEAR, NORM = torch.nn.Linear(4, 6), torch.nn.LayerNorm(4)
 ONE_GRAPH: dict[str, Callable[[Any], Any]] = {
     "unary": lambda x: torch.relu(x * 2 + 1).sin(),
@@ -115,6 +120,11 @@ ONE_GRAPH: dict[str, Callable[[Any], Any]] = {
     "sizes that are numbers": lambda x: x * x.size(0) + len(x) + x.shape[-1] + x.dim(),
     "equal shapes": lambda x: x * 2 if x.shape == (x + 1).shape else x * 3,
     "flags": lambda x: x * 2 if x.is_nested and x.layout == torch.jagged and x.is_floating_point() else x * 3,
+    "autocast": lambda x: under_autocast(x),
+    "loss": lambda x: F.cross_entropy(LINEAR(x).values(), torch.arange(5)),
+    "rms_norm": lambda x: F.rms_norm(x, (4,)) + x.pow(2).mean(-1, keepdim=True),
+    "masked_fill": lambda x: x.masked_fill(x > 0, 0.0) + torch.ones_like(x),
+    "what torch knows of lengths": lambda x: x * x._get_max_seqlen() + x._maybe_min_seqlen,
     "chain": lambda x: LINEAR(NORM(x)).relu().softmax(-1).values(),
 }
 WITHOUT_GRADIENTS: dict[str, Callable[[Any], Any]] = {  # eager's backward of these raises, or looks at data
@@ -159,6 +169,50 @@ def test_gradients_that_eager_refuses_are_refused() -> None:
     torch.testing.assert_close(got, fn(x))
     with pytest.raises(NotImplementedError, match="_nested_sum_backward"):
         got.sum().backward()
+
+
+def looked_up(ids: Any) -> Any:
+    return F.embedding(ids, TABLE) * 2
+
+
+def handled(ids: Any) -> Any:
+    try:
+        return F.embedding(ids, TABLE) * 2
+    except IndexError:
+        return 5
+
+
+def unused(ids: Any) -> Any:
+    F.embedding(ids, TABLE)
+    return ids * 2
+
+
+TABLE = torch.nn.Parameter(torch.randn(5, 4))
+
+
+@pytest.mark.parametrize("grad", [True, False])
+@pytest.mark.parametrize("fn", [looked_up, handled, unused])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_errors_of_data_are_eagers(
+    backend: str, fn: Any, grad: bool, warnings_of_graphs: pytest.LogCaptureFixture
+) -> None:
+    def outcome(call: Any, ids: Any) -> Any:
+        TABLE.grad = None
+        try:
+            result = call(ids)
+        except IndexError as e:
+            return str(e).split("\n")[0]
+        if isinstance(result, torch.Tensor) and result.requires_grad:
+            loss(result).backward()
+        return result, TABLE.grad
+
+    with torch.set_grad_enabled(grad):
+        compiled = pycompiler.compile(fn, backend=backend)
+        for rows in (([0, 1], [2, 3, 4]), ([0], [2, 3, 4, 1]), ([0, 1], [2, 9, 4]), ([1, 2], [3, 3])):
+            ids: Any = torch.nested.nested_tensor([torch.tensor(r) for r in rows], layout=torch.jagged)
+            assert_same(outcome(compiled, ids), outcome(fn, ids), [ids.offsets()])
+    if fn is not unused:
+        assert eager_graphs(warnings_of_graphs) == []
 
 
 GROWING: dict[str, Callable[[Any], Any]] = {

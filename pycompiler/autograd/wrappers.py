@@ -25,6 +25,7 @@ from pycompiler.autograd.replay import transformed
 from pycompiler.autograd.saved import TWICE, keeps_graph
 from pycompiler.autograd.tape import Unrecorded, record, without_writes
 from pycompiler.autograd.unsupported import AutogradUnsupported
+from pycompiler.errors import PyCompilerError
 from pycompiler.ir.effects import acts, draws, drops_nothing, is_check, raises, stays
 from pycompiler.ir.fake import fake_like
 from pycompiler.ir.jagged import SHAPED
@@ -68,6 +69,8 @@ def compile_wrappers(
         if trace.tracked:
             return _Pair(trace, traced, given, compile_plain).run
         inputs, flat = traced.find_nodes(op="placeholder"), _results(traced)
+        if any(acts(n.target) and not is_check(n.target) for n in traced.nodes):
+            _refuse("an operator that acts")
         needed = [*flat, *(n for n in traced.nodes if stays(n.target) or _writes(n))]
         made = compile_plain(_part(traced, inputs, flat, needed), [*like(plain), *trace.inputs.symbols])
         within = trace.inputs.within()
@@ -96,6 +99,28 @@ def _draws(node: fx.Node) -> bool:
     return draws(node.target) and not drops_nothing(node.target, node.args, node.kwargs)
 
 
+_SETTERS = frozenset(
+    (torch._C._set_grad_enabled, torch._assert_async, torch.set_autocast_enabled, torch.set_autocast_dtype,
+     torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
+     torch.clear_autocast_cache)
+)  # fmt: skip
+"""What a graph may call for what it does: what these switch is switched back, or the graph is refused."""
+
+
+def _state() -> tuple[Any, ...]:
+    kinds = ("cpu", "cuda")
+    return (torch.is_grad_enabled(), torch.is_autocast_cache_enabled(),
+            *((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds))  # fmt: skip
+
+
+def _put_back(state: tuple[Any, ...]) -> None:
+    torch._C._set_grad_enabled(state[0])
+    torch.set_autocast_cache_enabled(state[1])
+    for kind, (on, dtype) in zip(("cpu", "cuda"), state[2:], strict=True):
+        torch.set_autocast_enabled(kind, on)
+        torch.set_autocast_dtype(kind, dtype)
+
+
 def _check(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
     """Whether gradients of inputs may be asked for; raises for what is not covered."""
     if not all(isinstance(e, (torch.Tensor, torch.SymInt, torch.SymFloat)) for e in examples):
@@ -104,8 +129,9 @@ def _check(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
     for node in gm.graph.nodes:
         if node.op == "get_attr" or "binds" in node.meta:
             _refuse(f"{node.op} {node.target}")
-        if node.meta.get("acts") or (node.meta.get("mutates") and tracks):
-            if node.target not in (torch._C._set_grad_enabled, torch._assert_async):
+        acting = node.meta.get("acts") and (node.meta.get("python") or not node.meta.get("refuses"))
+        if acting or (node.meta.get("mutates") and tracks):
+            if node.target not in _SETTERS:
                 _refuse(f"{node.target}, which acts, or writes what has gradients")
     if any(n.op == "placeholder" for n in _results(gm)):
         _refuse("an output that is an input")
@@ -219,6 +245,20 @@ class _Trace:
 
     def run(self, plain: list[torch.Tensor]) -> tuple[fx.Graph, list[torch.Tensor]]:
         """The graph of plain tensors, and those that it was traced with: `plain`, then what is inside of tangents."""
+        cached = torch.is_autocast_cache_enabled()
+        torch.set_autocast_cache_enabled(False)  # it would keep fakes for the program's next region
+        try:
+            return self._run(plain)
+        except Unrecorded as e:
+            _refuse(str(e))
+        except (PyCompilerError, Specialise):
+            raise
+        except Exception as e:  # of torch's, or of the class: the call, or its backward, tells the program
+            _refuse(f"an operator that raises: {e}")
+        finally:
+            torch.set_autocast_cache_enabled(cached)
+
+    def _run(self, plain: list[torch.Tensor]) -> tuple[fx.Graph, list[torch.Tensor]]:
         mode = _mode(plain)
         with mode:
             outputs = self._outputs(self._inputs(plain)) if self.tracks else ()
@@ -242,14 +282,14 @@ class _Trace:
         return made
 
     def _outputs(self, inputs: Sequence[Any]) -> Sequence[torch.Tensor]:
-        before = torch.is_grad_enabled()
+        before = _state()
         try:
             outputs: Sequence[torch.Tensor] = self.gm(*inputs)
-            if torch.is_grad_enabled() != before:
-                _refuse("a grad mode that outlives the graph")
+            if _state() != before:
+                _refuse("a mode of torch's that outlives the graph")
             return outputs
         finally:
-            torch._C._set_grad_enabled(before)
+            _put_back(before)
 
     def _flat(
         self, inputs: Sequence[Any], outputs: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
@@ -371,14 +411,7 @@ def _memory(t: torch.Tensor) -> int:
 def _traced(
     mode: Any, run: Callable[..., Any], given: list[torch.Tensor], symbols: Sequence[Any], *, writes: bool = False
 ) -> fx.Graph:
-    try:
-        traced = record(mode, run, given, symbols)
-    except Unrecorded as e:
-        _refuse(str(e))
-    except (AutogradUnsupported, Specialise):
-        raise
-    except (RuntimeError, NotImplementedError) as e:
-        _refuse(f"an operator that raises: {e}")
+    traced = record(mode, run, given, symbols)
     if writes or not any(map(_writes, traced.nodes)):
         return traced
     theirs = {*map(_memory_of, traced.find_nodes(op="placeholder"))}
