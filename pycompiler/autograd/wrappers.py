@@ -109,14 +109,12 @@ _SETTERS = frozenset(
 
 def _state() -> tuple[Any, ...]:
     kinds = ("cpu", "cuda")
-    return (torch.is_grad_enabled(), torch.is_autocast_cache_enabled(),
-            *((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds))  # fmt: skip
+    return torch.is_grad_enabled(), *((torch.is_autocast_enabled(k), torch.get_autocast_dtype(k)) for k in kinds)
 
 
 def _put_back(state: tuple[Any, ...]) -> None:
     torch._C._set_grad_enabled(state[0])
-    torch.set_autocast_cache_enabled(state[1])
-    for kind, (on, dtype) in zip(("cpu", "cuda"), state[2:], strict=True):
+    for kind, (on, dtype) in zip(("cpu", "cuda"), state[1:], strict=True):
         torch.set_autocast_enabled(kind, on)
         torch.set_autocast_dtype(kind, dtype)
 
