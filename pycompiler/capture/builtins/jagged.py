@@ -100,7 +100,7 @@ def _is_default(name: str, value: Value) -> bool:
 def _fits(cx: Capture, heads: Sequence[Any]) -> bool:
     """Whether torch computes plainly: any other way of it raises, draws, or rounds otherwise."""
     query, key, value = heads
-    if cx.graph.levels or torch.is_autocast_enabled("cpu") or not torch.backends.cuda.math_sdp_enabled():
+    if cx.graph.levels or torch.is_autocast_enabled("cpu") or not torch._C._get_math_sdp_enabled():
         return False
     if any(t.device.type != "cpu" or t.dtype not in (torch.float32, torch.float64) or t.dim() != 4 for t in heads):
         return False
