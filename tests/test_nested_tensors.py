@@ -449,6 +449,33 @@ def test_made_inside(name: str, backend: str, warnings_of_graphs: pytest.LogCapt
     assert eager_graphs(warnings_of_graphs) == []
 
 
+def test_what_a_nested_int_is_in_python() -> None:
+    """Nothing of the objects that stand for it while a frame is captured is seen."""
+    asked: list[Callable[[Any], Any]] = [
+        lambda x: f"{x.shape}", lambda x: str(x.size(1)), lambda x: "%s" % (x.size(1),), lambda x: hash(x.size(1)) is None,
+        lambda x: x.shape in ((2, 3, 4),), lambda x: x.size(1) in {3, 4}, lambda x: int(x.size(1)), lambda x: x.size(1) + 1,
+        lambda x: isinstance(x.size(1), int), lambda x: type(x.size(1)), lambda x: max(x.size(1), 3), lambda x: x.numel(),
+        lambda x: x.shape == (2, x.size(1), 4), lambda x: range(x.size(1)), lambda x: [0] * x.size(1), lambda x: not x.size(1),
+        lambda x: (x.size(1) > 1, x.size(1) == 5, 5 != x.size(1), x.size(1) <= 1), lambda x: x.size(1) * 2 == x.size(1),
+        lambda x: torch.zeros(2, x.size(1), 4), lambda x: torch.zeros(2, 1, 4).expand(x.shape), lambda x: x.stride(),
+        lambda x: x.size(dim=1) == x.size(-2), lambda x: x.shape[:1] + x.shape[2:], lambda x: x.size(),
+    ]  # fmt: skip
+
+    def outcome(call: Any, x: Any) -> Any:
+        try:
+            return call(x)
+        except Exception as e:
+            return type(e)
+
+    for fn in asked:
+        compiled = pycompiler.compile(fn)
+        for x in (jagged(2, 3), jagged(5, 5)):
+            for _ in range(2):
+                got, wanted = outcome(compiled, x), outcome(fn, x)
+                assert type(got) is type(wanted)
+                assert got == wanted
+
+
 # breaks ---------------------------------------------------------------------------------------------------------------------
 BREAKS: dict[str, tuple[Callable[..., Any], Callable[[], list[Any]], str]] = {
     "unbind": (lambda x: [t * 2 for t in (x * 2).unbind()], lambda: [jagged(2, 3)], "data-dependent-value"),

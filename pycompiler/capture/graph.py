@@ -441,9 +441,12 @@ class GraphBuilder:
         """Run the call on fakes, and add it to the graph.  `whole`: a function of the program's, which may have effects."""
         fakes = fx.node.map_arg(nodes, lambda n: n.meta["example_value"])
         kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
-        operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
+        given = _operands(nodes, knodes)
+        operands = [n for n in given if isinstance(n.meta["example_value"], torch.Tensor)]
         before, counted = [_version(n) for n in operands], self._counts()
         wrappers = [n.meta["example_value"] for n in operands if is_wrapper(type(n.meta["example_value"]))]
+        if not wrappers and any(jagged.is_nested_int(n.meta["example_value"]) for n in given):
+            raise Break("tensor-subclass", f"{_name(target)} of the size of a ragged dimension")  # fakes would take it
         leaves, specs = flatten_all(wrappers)
         inside = [(t, None if t.is_inference() else t._version) for t in leaves]
         draws, tells = self.fake_mode.draws, self.fake_mode.tells
