@@ -23,7 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from pycompiler import _native, config
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.cached import Tried
-from pycompiler.capture.nested import wrap_jagged
+from pycompiler.capture.jagged import wrap_jagged
 from pycompiler.capture.values import array
 from pycompiler.capture.values.attributes import (
     instance_dict,

@@ -36,7 +36,7 @@ def _maker(fn: Callable[..., Any], inlined: bool) -> Callable[[Capture, Args, Kw
     at = _position(fn, "layout")
 
     def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        given = kwargs.get("layout", args[at] if at is not None and at < len(args) else Const(None))
+        given = cx.realize(kwargs.get("layout", args[at] if at is not None and at < len(args) else Const(None)))
         if at is not None and (not isinstance(given, Const) or given.value is not torch.jagged):
             raise Break("unsupported-operation", STRIDED)
         return cx.inline(cx.make(fn), args, kwargs) if inlined else call(cx, fn, args, kwargs)
