@@ -53,8 +53,9 @@ from pycompiler.capture.values.functions import Builtin, Function, Method, Parti
 from pycompiler.capture.values.iterators import Begun, Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
 from pycompiler.capture.values.references import MadeReference
-from pycompiler.capture.values.symbolic import Symbolic, is_late
+from pycompiler.capture.values.symbolic import NestedInt, Symbolic, is_late
 from pycompiler.capture.values.tensor import Handle, Tensor, TensorMethod
+from pycompiler.ir import jagged
 from pycompiler.ir.arrays import array_of, number_of
 from pycompiler.ir.source import ACCESSORS, Source, local
 from pycompiler.ir.symbols import is_symbolic
@@ -639,11 +640,16 @@ def _addressed(head: Head, value: Addressed, name: str) -> None:
     head.store(head.call(value.make, *head.load_all(value.parts)), name)
 
 
+def _nested_int(head: Head, value: NestedInt, name: str) -> None:
+    owner, dim = value.owner(head.cx)
+    head.store(head.call(jagged.size, head.load(owner), build.load_const(dim)), name)
+
+
 BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     Text: _pattern, InstanceDict: _instance_dict, Variables: _variables, Tuple: _tuple, List: _list, Dict: _dict, Set: _set,
     Object: _object, Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const,
     Builtin: _const, Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
-    TensorMethod: _tensor_method, Addressed: _addressed, Untold: _untold, Withheld: _untold,
+    TensorMethod: _tensor_method, NestedInt: _nested_int, Addressed: _addressed, Untold: _untold, Withheld: _untold,
     MadeReference: _reference, IteratorMethod: _iterator_method, Super: _super, MadeProperty: _made_property,
     Parameter: _parameter, Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip

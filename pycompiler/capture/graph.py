@@ -38,9 +38,9 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
 from pycompiler.capture.values.objects import Object, Opaque
-from pycompiler.capture.values.symbolic import Symbolic
+from pycompiler.capture.values.symbolic import NestedInt, Symbolic
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import arrays, attention, late, transforms
+from pycompiler.ir import arrays, attention, jagged, late, transforms
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, as_plain, fake_of
 from pycompiler.ir.kernels import memory_of, tensors_of
@@ -130,6 +130,8 @@ class GraphBuilder:
         self.graph = fx.Graph()
         self.inputs: list[Tensor] = []
         self.attributes: dict[str, Any] = {}
+        self.ragged: dict[Tensor, None] = {}  # existing offsets or lengths of jagged tensors
+        self.whole: dict[Tensor, None] = {}  # offsets that the graph looks at
         self.by_fake: dict[int, Tensor] = {}
         self._names: set[str] = set()
         self._last_input: fx.Node | None = None
@@ -167,14 +169,20 @@ class GraphBuilder:
 
     # inputs ---------------------------------------------------------------------------------------------------
     def add_input(
-        self, real: torch.Tensor, source: Source, layout: Layout | None = None, cls: type | None = None
+        self,
+        real: torch.Tensor,
+        source: Source,
+        layout: Layout | None = None,
+        cls: type | None = None,
+        fake: torch.Tensor | None = None,
     ) -> Tensor:
         """A placeholder for an existing tensor; placeholders come first, in order of first use.
 
         For one of a class that takes part in calls (`cls`) the graph gets a plain alias of it; a wrapper as it is.
         """
         wrapper = cls is not None and is_wrapper(cls)
-        fake = fake_of(self.fake_mode, real if cls is None or wrapper else as_plain(real), layout)
+        if fake is None:
+            fake = fake_of(self.fake_mode, real if cls is None or wrapper else as_plain(real), layout)
         node = self.read(source, fake)
         self.placeholders[node].layout = layout
         self.placeholders[node].aliased = cls is not None and not wrapper
@@ -459,11 +467,14 @@ class GraphBuilder:
         """Run the call on fakes, and add it to the graph.  `whole`: a function of the program's, which may have effects."""
         fakes = fx.node.map_arg(nodes, lambda n: n.meta["example_value"])
         kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
-        operands = [n for n in _operands(nodes, knodes) if isinstance(n.meta["example_value"], torch.Tensor)]
+        given = _operands(nodes, knodes)
+        operands = [n for n in given if isinstance(n.meta["example_value"], torch.Tensor)]
         if not self.lands and any(FLIES in n.meta for n in operands):
             raise Break("unsupported-operation", f"{_name(target)} of what a collective gave, which was not waited for")
         before, counted = [_version(n) for n in operands], self._counts()
         wrappers = [n.meta["example_value"] for n in operands if is_wrapper(type(n.meta["example_value"]))]
+        if not wrappers and any(jagged.is_nested_int(n.meta["example_value"]) for n in given):
+            raise Break("tensor-subclass", f"{_name(target)} of the size of a ragged dimension")  # fakes would take it
         leaves, specs = flatten_all(wrappers)
         inside = [(t, None if t.is_inference() else t._version) for t in leaves]
         draws, tells = self.fake_mode.draws, self.fake_mode.tells
@@ -530,7 +541,8 @@ class GraphBuilder:
         cut = bool(self.levels) and _name(target).endswith("detach_")
         if cut or any(not n.meta["example_value"].requires_grad for n in tracked):  # no value tells it, and no operator
             raise Break("unsupported-operation", f"{_name(target)} of a tensor that requires grad")
-        if self.fake_mode.shape_env is None and not wrappers:
+        around = bool(wrappers) or any(is_wrapper(type(t)) for t in tensors_of(result))
+        if self.fake_mode.shape_env is None and not around:
             self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others, once=once)
         binds = bool(self._binding)
         self.happened |= always or mutates or once
@@ -721,6 +733,8 @@ class GraphBuilder:
             return self.node_of(value)
         if isinstance(value, Symbolic):
             return self.number(value)
+        if isinstance(value, NestedInt):
+            return self.nested_int(value)
         if isinstance(value, Array):
             raise Break("unsupported-operation", f"{value.describe()} among the arguments of a function of torch's")
         if isinstance(value, Const):
@@ -731,6 +745,29 @@ class GraphBuilder:
         """The node of a number over symbols."""
         self.cx.sizes.fits(value.sym)
         return self.numbers.argument(value.sym)
+
+    def nested_int(self, value: NestedInt) -> fx.Node:
+        """The node that reads the size of a ragged dimension."""
+        owner, dim = value.owner(self.cx)
+        node = self.graph.call_function(jagged.size, (self.node_of(owner), dim))
+        node.meta["example_value"], node.meta["user"] = value.sym, ()
+        return node
+
+    def with_size(self, size: torch.SymInt) -> tuple[Tensor, int] | None:
+        """A tensor of the graph that has this nested int in its shape, and where; existing ones first."""
+        found = [t for t in self.by_fake.values() if t.wrapper and jagged.is_jagged(type(t.fake))]
+        for t in sorted(found, key=lambda t: t.source is None):
+            for dim, n in enumerate(t.fake.shape):
+                if jagged.is_nested_int(n) and n == size:
+                    return t, dim
+        return None
+
+    def apart(self, ragged: Tensor) -> None:
+        """`ragged` is one of the tensors of whose nested ints it is known which are equal."""
+        for other in self.ragged:
+            if other is not ragged and other.source is not None:
+                self.cx.guard("no_alias", other.source, None, (ragged.source,))  # type: ignore[arg-type]
+        self.ragged[ragged] = None
 
     def constant_tensor(self, real: torch.Tensor) -> Tensor:
         """A tensor made during capture from constants (a baked attribute of the graph)."""
@@ -825,8 +862,9 @@ class GraphBuilder:
     def _name_sizes(self) -> None:
         """Each symbol in the sizes and strides of an input is one as well: what is made of the graph may need it."""
         for value in self.inputs:
-            if value.node.users and value.fake._has_symbolic_sizes_strides:
-                for n in (*value.fake.shape, *value.fake.stride()):
+            if value.node.users and (value.wrapper or value.fake._has_symbolic_sizes_strides):
+                shown = [value.fake, *_inside(value.fake)]
+                for n in (n for t in shown for n in (*t.shape, *t.stride())):
                     for name in expr_of(n).symbols if is_symbolic(n) else ():
                         self.named.add(self.numbers.argument(self.cx.sizes.known_symbols.int(Expr.sym(name))))
 

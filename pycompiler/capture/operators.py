@@ -42,7 +42,7 @@ from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import Iter
 from pycompiler.capture.values.objects import Object, Opaque, annotation
-from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic, compute
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, NestedInt, Symbolic, compute, compute_nested
 from pycompiler.capture.values.tensor import Tensor, truth_in
 from pycompiler.ir.source import mro_of, namespace_of
 
@@ -106,6 +106,8 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     inplace = op in INPLACE
     fn, special, reflected = BINARY[op.rstrip("=") if inplace else op]
     left, right = _numbered(cx, left), _numbered(cx, right)
+    if isinstance(left, NestedInt) or isinstance(right, NestedInt):
+        return compute_nested(cx, fn, left, right)
     if (
         fn is operator.mod
         and isinstance(right, (Tensor, Array))
@@ -500,6 +502,8 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     fn = COMPARE[op][0]
     if isinstance(left, Array) or isinstance(right, Array):
         return array.binary(cx, op, COMPARE[op][1], left, right)
+    if isinstance(left, NestedInt) or isinstance(right, NestedInt):
+        return compute_nested(cx, fn, left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         found = _overridden(cx, COMPARE[op][1], COMPARE[op][2], left, right)
         if found is None and not isinstance(left, OPERANDS):

@@ -129,8 +129,8 @@ class Sizes:
     integers: dict[Source, Any] = field(default_factory=dict)
     modules: set[Source] = field(default_factory=set)  # what they hold is no symbol
 
-    def layout(self, real: torch.Tensor, source: Source) -> Layout | None:
-        """Sizes and strides of an input with its symbols; None when it has none."""
+    def layout(self, real: torch.Tensor, source: Source, *, wrapper: bool = False) -> Layout | None:
+        """Sizes and strides of an input with its symbols; None when it has none.  `wrapper`: of one whose own words say them."""
         shape = tuple(real.size()) if real.layout is torch.strided else ()
         marks = marks_of(real) if self.policy.marked else {}
         changes = not isinstance(real, torch.nn.Parameter) and not self._of_module(source)
@@ -138,7 +138,7 @@ class Sizes:
             self.policy.observe(source, "size", shape)
         wanted = [d for d, n in enumerate(shape) if self._wants(changes, source, d, n, marks.get(d))]
         steps = self._changing_strides(real, source) if changes else frozenset()
-        if not (wanted or steps) or not is_plain(real):
+        if not (wanted or steps) or not (wrapper or is_plain(real)):
             return None
         if self.symbols is None:
             raise NeedsSymbols

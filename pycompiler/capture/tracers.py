@@ -83,9 +83,17 @@ class Tracer(GraphBuilder):
         return value
 
     def add_input(
-        self, real: torch.Tensor, source: Source, layout: Layout | None = None, cls: type | None = None
+        self,
+        real: torch.Tensor,
+        source: Source,
+        layout: Layout | None = None,
+        cls: type | None = None,
+        fake: torch.Tensor | None = None,
     ) -> Tensor:
-        return self.outer.add_input(real, source, layout, cls)
+        return self.outer.add_input(real, source, layout, cls, fake)
+
+    def apart(self, ragged: Tensor) -> None:
+        self.outer.apart(ragged)
 
     def stands_for(self, fake: torch.Tensor, value: Tensor) -> None:
         self.outer.stands_for(fake, value)

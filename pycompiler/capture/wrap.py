@@ -24,6 +24,7 @@ from torch.torch_version import TorchVersion
 from pycompiler import _native, config
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.cached import Tried
+from pycompiler.capture.jagged import wrap_jagged
 from pycompiler.capture.values import array
 from pycompiler.capture.values.attributes import (
     instance_dict,
@@ -55,13 +56,14 @@ from pycompiler.capture.values.containers import (
 from pycompiler.capture.values.fixed import wrap_fixed
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakProxy, WeakReference, is_plain_tuple
-from pycompiler.capture.values.symbolic import NUMBERS, PLAIN_VALUES, Symbolic, make_number
+from pycompiler.capture.values.symbolic import NUMBERS, PLAIN_VALUES, NestedInt, Symbolic, make_number
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, is_modelled
 from pycompiler.capture.values.thread_locals import ThreadLocal
 from pycompiler.capture.wrappers import wrap_wrapper
 from pycompiler.ir import arrays
 from pycompiler.ir.fake import as_plain, is_transparent
 from pycompiler.ir.guards import TensorSpec
+from pycompiler.ir.jagged import is_jagged, is_nested_int
 from pycompiler.ir.numbers import symbol_of
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
@@ -361,6 +363,10 @@ METHODS = (types.FunctionType, types.MethodDescriptorType)
 def _of_subclass(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     """A tensor of a class whose `__torch_function__` is asked; sizes are numbers, since to read them is a call of its class."""
     cls = type(real)
+    if is_jagged(cls):
+        if real.requires_grad and not _has_history(real):
+            raise Break("unsupported-type", "one of several views, of memory that was written under no_grad")
+        return wrap_jagged(cx, real, source)
     if is_wrapper(cls):
         return wrap_wrapper(cx, real, source)
     if not is_modelled(cls) or torch._C._dispatch_keys(real).has(torch._C.DispatchKey.Python):
@@ -524,6 +530,8 @@ def make(cx: Capture, real: Any) -> Value:
 
 def _number(cx: Capture, real: Any) -> Value:
     """A symbolic number; one that is a single symbol is loaded from where that symbol is read."""
+    if is_nested_int(real):
+        return NestedInt(real)
     value = make_number(real)
     name = symbol_of(real)
     if isinstance(value, Symbolic) and name is not None:

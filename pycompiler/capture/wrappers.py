@@ -11,6 +11,7 @@ import collections
 import dis
 import types
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -23,10 +24,11 @@ from pycompiler.capture.values.containers import Dict, Sequence
 from pycompiler.capture.values.fixed import rely
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.distributed import is_distributed, is_known, text_of
+from pycompiler.ir.fake import fake_as, with_history
 from pycompiler.ir.guards import TensorSpec
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
-from pycompiler.ir.subclasses import CONTRACT, Making, answers_by_itself, flatten, rebuild, same
+from pycompiler.ir.subclasses import CONTRACT, Making, Spec, answers_by_itself, flatten, rebuild, same
 
 _KNOWN = (int, float, str, bool, type(None), types.FunctionType, type)
 _CONTAINERS = (dict, list, set, collections.deque, collections.Counter, collections.defaultdict)
@@ -61,14 +63,37 @@ def wrap_wrapper(cx: Capture, real: torch.Tensor, source: Source) -> Value:
         _guard_distributed(cx, real, source)
     else:
         _guard_class(cx, cls)
-    cx.guard("tensor", source, TensorSpec.of(real))
-    value = cx.graph.add_input(real, source, None, cls)
-    if not distributed:
-        _guard_inside(cx, value, real)
+    nested = any(part is not None for _, part in spec.parts)
+    if distributed or nested or any(vars(real).get(n) is not t for (n, _), t in zip(spec.parts, leaves, strict=True)):
+        cx.guard("tensor", source, TensorSpec.of(real))
+        value = cx.graph.add_input(real, source, None, cls)
+        if not distributed:
+            _guard_inside(cx, value, real, fixed=True)
+    else:
+        value = _of_any_size(cx, real, source, spec)
+        _guard_inside(cx, value, real, fixed=False)
+        spec = replace(spec, size=value.fake.size(), stride=value.fake.stride())
     made: list[torch.Tensor] = []
     if not same(flatten(value.fake, made), spec):
         raise Break("tensor-subclass", f"{cls.__qualname__}, which __tensor_unflatten__ makes otherwise")
     return value
+
+
+def _of_any_size(cx: Capture, real: torch.Tensor, source: Source, spec: Spec) -> Tensor:
+    """A wrapper whose sizes may be symbols, as those of the tensors in its attributes; what its class makes of these it is in
+    each call, or its sizes are guarded to be so."""
+    layout = cx.sizes.layout(real, source, wrapper=True)
+    sizes, strides = layout or (real.size(), real.stride())
+    cx.guard("tensor", source, TensorSpec.of(real) if layout is None else TensorSpec.of(real).opened(*layout))
+    space = source.then("instance_dict")
+    inside = [cx.realize(cx.wrap(vars(real)[name], space.dict_item(name))) for name, _ in spec.parts]
+    fakes = [fake_as(cx.graph.fake_mode, v.fake) for v in inside if isinstance(v, Tensor)]
+    with torch.inference_mode(False):
+        fake = replace(spec, size=torch.Size(sizes), stride=tuple(strides)).rebuild(iter(fakes))
+    made = (*fake.size(), *fake.stride())
+    if len(made) != 2 * len(sizes) or not all(bool(a == b) for a, b in zip(made, (*sizes, *strides), strict=True)):
+        raise Break("tensor-subclass", f"{type(real).__qualname__}, which __tensor_unflatten__ makes otherwise")
+    return cx.graph.add_input(real, source, None, type(real), with_history(cx.graph.fake_mode, fake, real))
 
 
 def construct(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -121,8 +146,8 @@ def _guard_distributed(cx: Capture, real: Any, source: Source) -> None:
     cx.guard("tensor", source.attr("_local_tensor"), TensorSpec.of(real._local_tensor))
 
 
-def _guard_inside(cx: Capture, value: Tensor, real: torch.Tensor) -> None:
-    """What `__tensor_flatten__` reads, by inlining it; and the tensors, whose sizes are numbers."""
+def _guard_inside(cx: Capture, value: Tensor, real: torch.Tensor, *, fixed: bool) -> None:
+    """What `__tensor_flatten__` reads, by inlining it; and the tensors, `fixed`: with their sizes."""
     before = bool(cx.effects)
     flat = cx.call(value.getattr(cx, "__tensor_flatten__"), [], {})
     if bool(cx.effects) != before:
@@ -132,8 +157,20 @@ def _guard_inside(cx: Capture, value: Tensor, real: torch.Tensor) -> None:
         inner = cx.realize(value.getattr(cx, name))
         if not isinstance(inner, Tensor) or inner.source is None or inner.real is None:
             raise Break("tensor-subclass", f"{value.cls.__qualname__}.{name}, which is computed")
-        cx.guard("tensor", inner.source, TensorSpec.of(inner.real))
+        if fixed:
+            _guard_sizes(cx, inner)
         cx.graph.stands_for(getattr(value.fake, name), inner)  # operators may put it into what they make
+
+
+def _guard_sizes(cx: Capture, value: Tensor) -> None:
+    assert value.source is not None and value.real is not None
+    cx.guard("tensor", value.source, TensorSpec.of(value.real))
+    if value.wrapper:
+        for name in value.real.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+            inner = cx.realize(value.getattr(cx, name))
+            if not isinstance(inner, Tensor) or inner.source is None or inner.real is None:
+                raise Break("tensor-subclass", f"{value.cls.__qualname__}.{name}, which is computed")
+            _guard_sizes(cx, inner)
 
 
 def _settle(cx: Capture, value: Value) -> None:

@@ -71,7 +71,9 @@ def _dropout_at(op: OpOverload) -> tuple[int, float] | None:
 
 
 def drops_nothing(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """An attention operator that would draw if it dropped anything."""
+    """An operator that would draw if it dropped anything."""
+    if op is torch.ops.aten.native_dropout.default:
+        return args[2:3] == (False,) or kwargs.get("train", True) is False
     place = _dropout_at(op) if isinstance(op, OpOverload) else None
     if place is None:
         return False
@@ -124,7 +126,7 @@ def _asserts(op: object) -> bool:
 def refuses(op: object, args: Sequence[Any]) -> bool:
     """A call may raise an error of data that the program catches, after which it can be made again.  On a GPU many kernels
     end the process instead."""
-    if not raises(op) and (ordered(op) and not _is_check(op) or not stays(op)):
+    if not raises(op) and (ordered(op) and not is_check(op) or not stays(op)):
         return False
     return not (_asserts(op) and any(isinstance(a, torch.Tensor) and a.device.type == "cuda" for a in args))
 
@@ -170,7 +172,7 @@ _CHECKS = frozenset(
 
 
 @cache
-def _is_check(op: object) -> bool:
+def is_check(op: object) -> bool:
     return isinstance(op, OpOverload) and op.namespace in _OURS and op.overloadpacket.__name__ in _CHECKS
 
 
@@ -187,7 +189,7 @@ def tells(op: object) -> bool:
     if launches(op):
         return True
     computes = isinstance(op, OpOverload) and op._schema.returns and not op._schema.is_mutable
-    return acts(op) and not computes and not _is_check(op) and not _only_writes(op)
+    return acts(op) and not computes and not is_check(op) and not _only_writes(op)
 
 
 @cache
@@ -240,4 +242,4 @@ def count_writes(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 def noted(op: object) -> tuple[bool, bool, bool]:
     """Whether a call must run though nobody reads its result, writes arguments, and whether it happens once only."""
     writes = isinstance(op, OpOverload) and op._schema.is_mutable
-    return stays(op) or writes_unseen(op), writes, ordered(op) and not _is_check(op)
+    return stays(op) or writes_unseen(op), writes, ordered(op) and not is_check(op)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import builtins
 import functools
+import itertools
 import logging
 import sys
 import types
@@ -26,6 +27,7 @@ from torch.utils._mode_utils import no_dispatch
 
 from pycompiler.ir.demands import check_demands
 from pycompiler.ir.effects import count_writes, divides, draws, drops_nothing, fails, noted, refuses, tells
+from pycompiler.ir.jagged import new_nested_int
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.limits import limit_floats
@@ -128,6 +130,11 @@ _COUNTERS = {
 }
 
 
+_IDS = itertools.count(1 << 32)
+# What a fake of offsets stands for in shapes; torch's own makes a symbol of its shape environment.
+_NESTED_INTS: dict[str, Any] = {"create_symbolic_nested_int": lambda mode, *, nt_tensor_id=None: new_nested_int(_IDS)}
+
+
 @functools.cache
 def _mode_class() -> type[FakeMode]:
     """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
@@ -146,7 +153,7 @@ def _mode_class() -> type[FakeMode]:
         ),  # where it was made: dear in deep calls, and nobody asks
         "__builtins__": {**vars(builtins), "__import__": _import},
     }
-    methods: dict[str, Any] = {"dispatch": _dispatch, **_COUNTERS}
+    methods: dict[str, Any] = {"dispatch": _dispatch, **_COUNTERS, **_NESTED_INTS}
     for name in ("__init__", "_dispatch_impl", "_make_cache_entry"):
         method: Any = FakeTensorMode.__dict__.get(name)
         if isinstance(method, types.FunctionType):
@@ -158,7 +165,7 @@ def _mode_class() -> type[FakeMode]:
 
 @functools.cache
 def _counting_class() -> type[FakeMode]:
-    made = type("CountingFakeTensorMode", (FakeTensorMode,), {"dispatch": _dispatch, **_COUNTERS})
+    made = type("CountingFakeTensorMode", (FakeTensorMode,), {"dispatch": _dispatch, **_COUNTERS, **_NESTED_INTS})
     return cast("type[FakeMode]", made)
 
 
@@ -179,6 +186,7 @@ def _dispatch(
             setattr(mode, name, getattr(mode, name) + 1)
     drawn = draws(func) and not drops_nothing(func, args, kwargs)
     mode.once -= draws(func) and not drawn
+    mode.effects -= draws(func) and not drawn
     mode.draws += drawn
     mode.tells += tells(func)
     mode.refusals += refuses(func, args)
@@ -377,7 +385,11 @@ def _fake_wrapper(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
     assert spec is not None
     with torch.inference_mode(False):
         inside = (t.detach() if t.requires_grad else t for t in leaves)  # which means nothing: autograd lies above
-        fake = spec.rebuild(iter([fake_of(mode, t) for t in inside]))
+        return with_history(mode, spec.rebuild(iter([fake_of(mode, t) for t in inside])), real)
+
+
+def with_history(mode: FakeTensorMode, fake: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
+    """A fake wrapper that requires grad, and has a history, as `real` does."""
     if not real.requires_grad:
         return fake
     fake.requires_grad_()
@@ -385,6 +397,23 @@ def _fake_wrapper(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
         return fake
     with mode, torch.enable_grad():
         return fake.clone()
+
+
+def fake_as(mode: FakeTensorMode, fake: torch.Tensor) -> torch.Tensor:
+    """Another fake that lies as this one, with what it is known of its memory; a wrapper around such."""
+    if not is_wrapper(type(fake)):
+        offset = fake.storage_offset()
+        made = fake_like(mode, fake.size(), fake.stride(), int(offset), fake.dtype, fake.device)
+        room = fake.untyped_storage().nbytes()
+        if type(room) is int and type(have := made.untyped_storage().nbytes()) is int and room > have:
+            made.untyped_storage().resize_(room)
+        return made
+    leaves: list[torch.Tensor] = []
+    spec = flatten(fake, leaves)
+    assert spec is not None
+    known = {id(t): fake_as(mode, t) for t in leaves}  # one for each: offsets of several are one object
+    with torch.inference_mode(False):
+        return spec.rebuild(iter([known[id(t)] for t in leaves]))
 
 
 def is_inference(t: torch.Tensor) -> bool:

@@ -39,8 +39,16 @@ def value_of(number: Any) -> Any:
     if isinstance(number, torch.SymInt):
         e = expr_of(number)
         return e if e.const is None else e.const
+    if not isinstance(number, SYMBOLIC):
+        return number
     node: Any = number.node
     return resolved(node.env, node.value)
+
+
+def number_at(number: Any, env: Mapping[str, Any]) -> Any:
+    """The number that a size is where symbols have numbers."""
+    value = value_of(number)
+    return value.eval(env) if isinstance(value, (Expr, Real)) else value
 
 
 def resolved(env: Symbols, value: Any) -> Any:

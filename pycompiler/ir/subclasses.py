@@ -9,15 +9,18 @@ do lies in the class, the tensors inside and the context.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
-from pycompiler.ir import distributed
+from pycompiler.ir import distributed, jagged
 from pycompiler.ir.distributed import is_distributed
 from pycompiler.ir.modes import OwnMode
+from pycompiler.ir.numbers import SYMBOLIC, number_at
+from pycompiler.ir.symbols import is_symbolic
 
 # What a wrapper's class says; capture guards them.
 CONTRACT = ("__torch_dispatch__", "__tensor_flatten__", "__tensor_unflatten__", "__torch_function__")
@@ -37,7 +40,10 @@ def _raw(cls: type, name: str) -> Any:
 
 
 def is_wrapper(cls: type) -> bool:
-    """Whether a class keeps the contract, and nothing but `__torch_dispatch__` takes part in what operators do."""
+    """Whether a class keeps the contract, and nothing but `__torch_dispatch__` takes part in what operators do; or is torch's own
+    of jagged tensors."""
+    if jagged.is_jagged(cls):
+        return True
     if not (hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")):
         return False
     if not issubclass(cls, torch.Tensor) or type(cls) is not type(torch.Tensor):
@@ -56,7 +62,10 @@ def is_wrapper(cls: type) -> bool:
 
 @dataclass(frozen=True)
 class Spec:
-    """How a wrapper is made: `parts` are the names of its tensors, each with the spec of a wrapper inside or None."""
+    """How a wrapper is made: `parts` are the names of its tensors, each with the spec of a wrapper inside or None.
+
+    Of a jagged tensor the context is its ragged dimension; sizes and strides follow from the tensors inside.
+    """
 
     cls: type
     parts: tuple[tuple[str, Spec | None], ...]
@@ -69,8 +78,34 @@ class Spec:
         inner: dict[str, Any] = {
             name: next(leaves) if part is None else part.rebuild(leaves) for name, part in self.parts
         }
+        if jagged.is_jagged(self.cls):
+            return jagged.make(self.cls, inner, self.context)
         inner |= self.held
         return self.cls.__tensor_unflatten__(inner, self.context, self.size, self.stride)  # type: ignore[attr-defined, no-any-return]
+
+
+def at(spec: Spec | None, env: Mapping[str, Any]) -> Spec | None:
+    """A spec whose sizes have symbols, where these have numbers."""
+    if spec is None or not has_symbols(spec):
+        return spec
+    size, stride = ([number_at(n, env) for n in ns] for ns in (spec.size, spec.stride))
+    parts = tuple((name, at(part, env)) for name, part in spec.parts)
+    return replace(spec, parts=parts, size=torch.Size(size), stride=tuple(stride))
+
+
+def has_symbols(spec: Spec | None) -> bool:
+    """Whether sizes are no numbers; those of what is inside of a jagged tensor are not in its spec."""
+    if spec is None:
+        return False
+    return any(map(is_symbolic, (*spec.size, *spec.stride))) or any(has_symbols(part) for _, part in spec.parts)
+
+
+def told_by_symbols(spec: Spec | None) -> bool:
+    """Whether a context has symbols in it."""
+    if spec is None:
+        return False
+    held = any(isinstance(v, SYMBOLIC) for v in pytree.tree_leaves(spec.context))
+    return held or any(told_by_symbols(part) for _, part in spec.parts)
 
 
 class Making:
@@ -93,6 +128,11 @@ def flatten(tensor: torch.Tensor, leaves: list[torch.Tensor]) -> Spec | None:
     if not is_wrapper(type(tensor)):
         leaves.append(tensor)
         return None
+    if jagged.is_jagged(type(tensor)):
+        inside = jagged.parts(tensor)
+        leaves += [t for _, t in inside]
+        named = tuple((name, None) for name, _ in inside)
+        return Spec(type(tensor), named, tensor._ragged_idx, torch.Size(()), ())  # type: ignore[attr-defined]
     names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
     found = {name: getattr(tensor, name) for name in names}
     held: tuple[tuple[str, Any], ...] = ()
@@ -100,6 +140,28 @@ def flatten(tensor: torch.Tensor, leaves: list[torch.Tensor]) -> Spec | None:
         found, held, context = distributed.plain(found, context)
     parts = tuple((name, flatten(inner, leaves)) for name, inner in found.items())
     return Spec(type(tensor), parts, context, tensor.size(), tensor.stride(), held)
+
+
+def leaves_of(tensor: torch.Tensor, leaves: list[torch.Tensor]) -> None:
+    """Appends what `flatten` does, and asks for nothing else."""
+    if not is_wrapper(type(tensor)):
+        leaves.append(tensor)
+    elif jagged.is_jagged(type(tensor)):
+        leaves += [t for _, t in jagged.parts(tensor)]
+    else:
+        for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
+            inner = getattr(tensor, name)
+            if isinstance(inner, torch.Tensor):
+                leaves_of(inner, leaves)
+
+
+def structural(spec: Spec | None) -> list[bool]:
+    """Of each tensor inside: whether operators hand it on as it is (`jagged.py`)."""
+    if spec is None:
+        return [False]
+    if jagged.is_jagged(spec.cls):
+        return [name != jagged.VALUES for name, _ in spec.parts]
+    return [s for _, part in spec.parts for s in structural(part)]
 
 
 def rebuild(spec: Spec | None, leaves: Iterator[torch.Tensor]) -> torch.Tensor:

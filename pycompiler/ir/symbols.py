@@ -544,6 +544,8 @@ def is_symbolic(value: Any) -> bool:
     """Whether the value is a symbolic number that is no constant."""
     if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return False
+    if value.node.is_nested_int():
+        return False
     return value.node.constant is None or isinstance(value, torch.SymFloat)
 
 

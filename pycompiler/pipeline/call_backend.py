@@ -14,11 +14,12 @@ from pycompiler.capture.frame import Captured, Example
 from pycompiler.errors import BackendError, BadBackendResult, PyCompilerError
 from pycompiler.graphs import STATISTICS
 from pycompiler.ir import choices
-from pycompiler.ir.fake import as_plain, fake_of, new_fake_mode
+from pycompiler.ir.fake import as_plain, fake_as, fake_of, new_fake_mode, with_history
 from pycompiler.ir.graph_text import sizes, tabular
 from pycompiler.ir.guards import own_place
 from pycompiler.ir.late import Check
 from pycompiler.ir.source import Scope, Source, read
+from pycompiler.ir.subclasses import is_wrapper
 from pycompiler.ir.symbolic_node import asked_in_vain
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.texts import drop_text, drop_text_with, forward_of, readable
@@ -130,6 +131,8 @@ def example_inputs(captured: Captured, ours: bool, scope: Scope) -> list[Any]:
         if not isinstance(example.fake, torch.Tensor):
             return example.fake
         real = read(source, scope) if example.make is None else example.make(scope)
+        if mode is not None and is_wrapper(type(example.fake)):
+            return with_history(mode, fake_as(mode, example.fake), real)
         real = as_plain(real) if example.aliased else real
         return real if mode is None else fake_of(mode, real, example.layout)
 

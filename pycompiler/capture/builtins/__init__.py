@@ -19,6 +19,7 @@ from pycompiler.capture.builtins import (
     generators,
     gradients,
     iteration,
+    jagged,
     nested,
     numbers,
     optimizers,
@@ -37,6 +38,7 @@ from pycompiler.capture.builtins import (
 
 FAMILIES = (
     attention, autograd_function, backwards, begun, branches, collections, containers, copying, data, devices,
-    distributed, drawn, dtensors, exceptions, frozen, generators, gradients, iteration, nested, numbers, optimizers,
-    overrides, patterns, python, ranges, references, scalars, schedulers, torch_api, transforms, variables, warned,
+    distributed, drawn, dtensors, exceptions, frozen, generators, gradients, iteration, jagged, nested, numbers,
+    optimizers, overrides, patterns, python, ranges, references, scalars, schedulers, torch_api, transforms, variables,
+    warned,
 )  # fmt: skip

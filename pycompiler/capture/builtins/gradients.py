@@ -134,11 +134,11 @@ def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         and not cx.graph.levels
         and (not given or (len(given) == 1 and given[0].is_const()))
     )
-    if not isinstance(tensor, Tensor) or tensor.is_special or not plain:
+    if not isinstance(tensor, Tensor) or (tensor.is_special and not tensor.wrapper) or not plain:
         raise Break("unsupported-operation", "Tensor.requires_grad_()")
     if wanted is tensor.getattr(cx, "requires_grad").const():
         return tensor
-    inner = cx.graph.packs or cx.graph.later
+    inner = cx.graph.packs or cx.graph.later or tensor.is_special
     if wanted is not True or tensor.exists or inner or tensor.overlay or not _may_be_leaf(tensor.fake):
         raise Break("unsupported-operation", "Tensor.requires_grad_()")
     cx.graph.call_method("requires_grad_", [tensor], {}, always=True)

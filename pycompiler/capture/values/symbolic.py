@@ -94,6 +94,52 @@ class Symbolic(Value):
         return self.like().call(cx, args, kwargs)
 
 
+class NestedInt(Value):
+    """The size of a ragged dimension: it stands for a tensor of offsets and is no number (`ir/jagged.py`).
+
+    Whether two are equal is known while the frame is captured, since guards say which offsets are one object; where else the
+    object is needed, it is read of a tensor that has it in its shape.
+    """
+
+    def __init__(self, sym: torch.SymInt) -> None:
+        self.sym = sym
+
+    def describe(self) -> str:
+        return "the size of a ragged dimension"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return torch.SymInt
+
+    def identity(self) -> object:
+        node: Any = self.sym.node
+        return ("nested int", node.nested_int(), node.nested_int_coeff())
+
+    def truth(self, cx: Capture) -> bool:
+        return True  # torch takes it for at least 2
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        raise Break("tensor-subclass", f"{name} of {self.describe()}")
+
+    def owner(self, cx: Capture) -> tuple[Any, int]:
+        """A tensor whose shape has it, and where."""
+        found = cx.graph.with_size(self.sym)
+        if found is None:
+            raise Break("tensor-subclass", f"{self.describe()}, of no tensor")
+        return found
+
+
+def compute_nested(cx: Capture, fn: Callable[..., Any], *values: Value) -> Value:
+    """An operator of nested ints and constants."""
+    if any(not isinstance(v, (NestedInt, Const)) for v in values):
+        raise Break("tensor-subclass", f"{fn.__name__} of {', '.join(v.describe() for v in values)}")
+    try:
+        return cx.make(fn(*(v.sym if isinstance(v, NestedInt) else v.const() for v in values)))  # type: ignore[no-any-return]
+    except (ValueError, TypeError, RuntimeError, AttributeError, NotImplementedError) as e:
+        raise Break("tensor-subclass", f"{fn.__name__} of the size of a ragged dimension: {e}") from None
+
+
 PLAIN_VALUES = (Const, Symbolic)
 """Values that nothing can change, and whose end runs no code: constants, and numbers that are known in each call."""
 

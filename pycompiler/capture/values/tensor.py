@@ -284,6 +284,8 @@ class Tensor(Value):
             return cx.graph.call_function(getattr, [self, Const(name)], {})
         if name in vars(self.fake) and type(held) in HELD:
             return Const(held)
+        if isinstance(held, torch.SymInt):
+            return cx.make(held)
         raise Break("tensor-subclass", f"{name!r} of a {self.cls.__name__} that an operator made")
 
     def contains(self, cx: Capture, item: Value) -> bool:

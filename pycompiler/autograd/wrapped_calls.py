@@ -1,0 +1,203 @@
+"""What runs for graphs of wrappers: plain graphs of the tensors inside, with the wrappers made again around them.
+
+Of a graph with gradients a call makes one node of autograd's, which takes and gives the wrappers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from torch import fx
+
+from pycompiler.autograd.replay import transformed
+from pycompiler.autograd.saved import TWICE, keeps_graph
+from pycompiler.autograd.tape import AHEAD
+from pycompiler.autograd.wrapped import (
+    Form,
+    Seen,
+    fits_structure,
+    laid_as,
+    lies_as,
+    like,
+    places_of,
+    refuse,
+    structure_of,
+    version_of,
+)
+from pycompiler.autograd.wrapped_graphs import ancestors_of, memory_of, part_of, results_of, takes_numbers, what_is_read
+from pycompiler.ir.distributed import gradient_spec, redistributed
+from pycompiler.ir.effects import acts, is_check, raises
+from pycompiler.ir.process_groups import name_of
+from pycompiler.ir.subclasses import at, flatten, flatten_all, structural
+
+CompilePlain = Callable[[fx.GraphModule, list[Any]], Callable[..., Sequence[Any]]]
+
+
+def run_inference(forward: Callable[..., Sequence[Any]], trace: Seen) -> Callable[..., Sequence[Any]]:
+    known, results = trace.inputs, trace.results
+
+    def run(*inputs: Any) -> Sequence[Any]:
+        with torch.no_grad(), torch._C._DisableAutocast():
+            given = known.distinct(known.leaves(inputs))
+            return tuple(results.rebuilt(forward(*given, *known.numbers_of(inputs)), given, known.env(inputs)))
+
+    return run
+
+
+def run_writing(forward: Callable[..., Sequence[Any]], trace: Seen) -> Callable[..., Sequence[Any]]:
+    """As `run_inference`, of a graph that writes wrappers: their versions count that, those of the tensors inside do not."""
+    known, results = trace.inputs, trace.results
+    within = known.within()
+
+    def run(*inputs: Any) -> Sequence[Any]:
+        with torch.no_grad(), torch._C._DisableAutocast():
+            given = known.distinct(known.leaves(inputs))
+            leaves = [t.data if inside else t for t, inside in zip(given, within, strict=True)]
+            made = tuple(results.rebuilt(forward(*leaves, *known.numbers_of(inputs)), given, known.env(inputs)))
+            for i in trace.written:
+                torch.autograd.graph.increment_version(inputs[i])
+            return made
+
+    return run
+
+
+def _collectives(traced: fx.Graph) -> tuple[list[fx.Node], list[fx.Node]]:
+    """Those of the forward, and those of the backward; waits are among them."""
+    found = [n for n in traced.nodes if name_of(n.target) is not None]
+    return [n for n in found if AHEAD in n.meta], [n for n in found if AHEAD not in n.meta]
+
+
+class Pair:
+    """A forward, which gives what is inside of the outputs and what it saves, and a backward of that and of the tangent.
+
+    What the backward reads of inputs and outputs is read again: autograd says whether they were written since.
+    """
+
+    def __init__(self, trace: Seen, traced: fx.Graph, given: list[torch.Tensor], compile_plain: CompilePlain) -> None:
+        self.gm, self.inputs, self.results = trace.gm, trace.inputs, trace.results
+        self.has_grad, self.grads = trace.has_grad, trace.grads
+        self.tracked, self.saving = trace.tracked, trace.saving
+        self.n_results = trace.n_results
+        nodes = traced.find_nodes(op="placeholder")
+        count, end = len(self.inputs.firsts), len(given)
+        inputs, tangents, symbols = nodes[:count], nodes[count:end], nodes[end:]
+        flat = results_of(traced)
+        outputs, grads = [*flat[: self.n_results]], [*flat[self.n_results :]]
+        before, after = _collectives(traced)
+        ahead, checks = ancestors_of([*outputs, *before]), list[fx.Node]()
+        for node in traced.nodes:
+            if takes_numbers(node) or (acts(node.target) and not is_check(node.target) and not name_of(node.target)):
+                refuse(f"{node.target}, with gradients")
+            if is_check(node.target) and ancestors_of([node]).isdisjoint(tangents):
+                checks.append(node)
+            elif raises(node.target) and node not in ahead and ancestors_of([node]).isdisjoint(tangents):
+                refuse(f"{node.target}, whose result is not used")
+        if not ahead.isdisjoint(tangents) or not {*map(memory_of, ahead)}.isdisjoint(map(memory_of, grads)):
+            refuse("a gradient that the forward has")
+        read, saved = what_is_read([*grads, *after], ahead, inputs, outputs)
+        read -= {*symbols}
+        self.likes = [Form.of(n.meta["val"]) for n in tangents]
+        first = [i for i, n in enumerate(inputs) if n in read]
+        second = [i for i, n in enumerate(outputs) if n in read]
+        of_saved = {*map(memory_of, saved)}  # of which outputs are views: a write to one is a write to what is saved
+        watched = [i for i, n in enumerate(outputs) if memory_of(n) in of_saved]
+        shown = [places_of(self.results.specs)[self.results.places.index(i)] for i in range(self.n_results)]
+        places = [
+            *(("input", *self.inputs.place(i)) for i in first),
+            *(("output", *shown[i]) for i in second),
+        ]
+        self.kept = sorted({*(p[:2] for p in places), *(("output", shown[i][0]) for i in watched)})
+        self.read = [(self.kept.index(place[:2]), place[2]) for place in places]  # which of these, which tensor inside
+        forward = part_of(traced, [*inputs, *symbols], [*outputs, *saved], [*outputs, *saved, *checks, *before])
+        self.forward = compile_plain(forward, [*given[:count], *self.inputs.symbols])
+        taken = [*(inputs[i] for i in first), *(outputs[i] for i in second), *saved, *tangents]
+        backward = part_of(traced, [*taken, *symbols], grads, after)
+        self.backward = compile_plain(backward, [*like([n.meta["val"] for n in taken]), *self.inputs.symbols])
+
+    def run(self, *inputs: Any) -> Sequence[torch.Tensor]:
+        return _Node.apply(self, *inputs)  # type: ignore[no-any-return, no-untyped-call]
+
+    def run_forward(self, ctx: Any, inputs: Sequence[Any]) -> tuple[torch.Tensor, ...]:
+        given, numbers = self.inputs.distinct(self.inputs.leaves(inputs)), self.inputs.numbers_of(inputs)
+        with torch._C._DisableAutocast():
+            found = self.forward(*given, *numbers)
+        outputs = self.results.rebuilt(found[: self.n_results], given, self.inputs.env(inputs))
+        ctx.pair, ctx.given, ctx.freed = self, [(t, version_of(t)) for t in inputs], frozenset()
+        ctx.structures = [structure_of(outputs[i], self.results.specs[i]) for i in self.tracked]
+        ctx.set_materialize_grads(False)
+        ctx.mark_non_differentiable(*(t for i, t in enumerate(outputs) if i not in self.tracked))
+        kept = [(inputs if kind == "input" else outputs)[i] for kind, i in self.kept]
+        ctx.save_for_backward(*kept, *found[self.n_results :])
+        return tuple(outputs)
+
+    def run_backward(self, ctx: Any, given: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
+        tangents = {i: t for i in self.tracked if (t := given[i]) is not None}
+        used = frozenset[int]().union(*(s for i, s in zip(self.tracked, self.saving, strict=True) if i in tangents))
+        if not used.isdisjoint(ctx.freed):  # in eager these nodes are gone, but not those of other outputs
+            raise RuntimeError(TWICE)
+        if len(tangents) < len(self.tracked):
+            found = self.again(ctx, tangents)
+        else:
+            found = self.compiled(ctx, tangents)
+        if not keeps_graph():
+            ctx.freed |= used
+        return found
+
+    def compiled(self, ctx: Any, tangents: Mapping[int, torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        leaves: list[torch.Tensor] = []
+        inputs = [t for t, _ in ctx.given]
+        numbers, env = self.inputs.numbers_of(inputs), self.inputs.env(inputs)
+        wanted = {i: gradient_spec(at(self.results.specs[i], env)) for i in tangents}
+        if not torch.is_grad_enabled():
+            tangents = {i: redistributed(t, wanted[i]) for i, t in tangents.items()}
+        for (i, t), structure in zip(tangents.items(), ctx.structures, strict=True):
+            inside: list[torch.Tensor] = []
+            spec = flatten(t, inside)
+            if not fits_structure(spec, inside, wanted[i], structure):
+                return self.again(ctx, tangents)
+            leaves += [t for t, s in zip(inside, structural(spec), strict=True) if not s]
+        likes = [form.at(env) for form in self.likes]
+        if torch.is_grad_enabled() or transformed() or not all(map(lies_as, leaves, likes)):
+            return self.again(ctx, tangents)
+        saved = ctx.saved_tensors
+        kept = [flatten_all([t])[0] for t in saved[: len(self.kept)]]
+        read = [kept[k][j] for k, j in self.read]
+        with torch._C._DisableAutocast():
+            found = self.backward(*read, *saved[len(self.kept) :], *map(laid_as, leaves, likes), *numbers)
+        made = iter(self.grads.rebuilt(found, self.inputs.distinct(self.inputs.leaves(inputs)), env))
+        grads: list[torch.Tensor | None] = [None] * len(inputs)
+        for i, has in zip(self.inputs.tensors, self.has_grad, strict=True):
+            grads[i] = next(made) if has else None
+        return grads
+
+    def again(self, ctx: Any, tangents: Mapping[int, torch.Tensor]) -> Sequence[torch.Tensor | None]:
+        """The gradients, from the captured graph: they may be differentiated themselves, be of any kind, and some be missing."""
+        inputs = [t for t, _ in ctx.given]
+        if not tangents:
+            return [None] * len(inputs)
+        if any(version_of(t) != version for t, version in ctx.given):
+            raise RuntimeError(
+                "one of the variables needed for gradient computation has been modified by an inplace operation"
+            )
+        creates = torch.is_grad_enabled()
+        wanted = [t for t in inputs if isinstance(t, torch.Tensor) and t.requires_grad]
+        with torch.enable_grad():
+            made = self.gm(*inputs)
+            outputs, given = [made[i] for i in tangents], [*tangents.values()]
+            found = iter(torch.autograd.grad(outputs, wanted, given, create_graph=creates, allow_unused=True))
+        known = {*map(id, wanted)}
+        return [next(found) if id(t) in known else None for t in inputs]
+
+
+class _Node(torch.autograd.Function):
+    """A call's node of autograd's, which takes and gives the wrappers."""
+
+    @staticmethod
+    def forward(ctx: Any, pair: Pair, *inputs: torch.Tensor) -> Any:
+        return pair.run_forward(ctx, inputs)
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Any) -> Any:
+        return None, *ctx.pair.run_backward(ctx, tangents)

@@ -1,0 +1,111 @@
+"""torch's jagged tensors (`torch.nested`, layout `torch.jagged`): the wrapper class whose shape has a *nested int*.
+
+In: a tensor of torch's class.  Out: the tensors inside, and how the same is made of others.
+Example: of rows of length 2 and 3 with 4 columns, the tensors are `_values` (5 by 4) and `_offsets` ([0, 2, 5]), and the shape is
+(2, j, 4): `j` stands for the object `_offsets`.
+
+The class is torch's, so what it does is known.  Two jagged tensors fit each other where their offsets are one object; so the
+tensors beside `_values` are the *structure*, which operators hand on: they are the same objects in results, never copies.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import torch
+
+_MODULE, _NAME = "torch.nested._internal.nested_tensor", "NestedTensor"
+VALUES = "_values"
+OWN = frozenset((VALUES,))  # of its attributes those that have names of torch.Tensor's
+SHAPED = ("_offsets", "_lengths")
+CACHED = {"_min_seqlen_tensor": "min_seqlen", "_max_seqlen_tensor": "max_seqlen"}
+"""Tensors whose first size is a number that torch has computed; the class has properties by these names."""
+
+
+def is_jagged(cls: type) -> bool:
+    """Whether it is torch's class, which is imported when the first one is made."""
+    return cls.__name__ == _NAME and cls is getattr(sys.modules.get(_MODULE), _NAME, None)
+
+
+def parts(tensor: Any) -> list[tuple[str, torch.Tensor]]:
+    """The tensors inside by their names, `_values` first."""
+    own, cache = vars(tensor), tensor._metadata_cache
+    found = [(n, own[n]) for n in (VALUES, *SHAPED)] + [(n, cache.get(key)) for n, key in CACHED.items()]
+    return [(n, t) for n, t in found if t is not None]
+
+
+def values_of(tensor: Any) -> torch.Tensor:
+    found: torch.Tensor = tensor._values
+    return found
+
+
+def make(cls: Any, inside: Mapping[str, torch.Tensor], ragged_idx: int) -> torch.Tensor:
+    cache = {key: inside[n] for n, key in CACHED.items() if n in inside}
+    lengths = inside.get("_lengths")
+    made: torch.Tensor = cls(
+        inside[VALUES], inside["_offsets"], lengths=lengths, _ragged_idx=ragged_idx, _metadata_cache=cache
+    )
+    return made
+
+
+def prepare() -> None:
+    """Have torch make the tensor that tells its dispatcher of the class; under a mode it would be a fake, for ever."""
+    from torch.nested._internal.nested_tensor import _nt_view_dummy
+
+    _nt_view_dummy()
+
+
+def size(tensor: torch.Tensor, dim: int) -> Any:
+    """A size of a jagged tensor, as a call of the graph's."""
+    return tensor.size(dim)
+
+
+def is_nested_int(number: Any) -> bool:
+    return isinstance(number, torch.SymInt) and bool(number.node.is_nested_int())
+
+
+def new_nested_int(ids: Iterator[int]) -> torch.SymInt:
+    """One that is equal to no other."""
+    from torch.nested._internal.nested_int import NestedIntNode  # with torch's class
+
+    node: Any = NestedIntNode(next(ids), 1)
+    return torch.SymInt(node)
+
+
+def attention(query: Any, key: Any, value: Any, scale: float | None = None) -> Any:
+    """Attention of heads of jagged tensors on the host, ragged in dimension 2.
+
+    torch looks at the lengths, to take the rows apart; of fakes it is computed of rows that are as long as the longest.
+    """
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    if not isinstance(values_of(query), FakeTensor):
+        return torch.nn.functional.scaled_dot_product_attention(query, key, value, scale=scale)
+    factor = math.sqrt(1 / math.sqrt(query.size(-1)) if scale is None else abs(scale))
+    q, k, v = (
+        _padded(query) * factor,
+        _padded(key) * (factor if scale is None or scale >= 0 else -factor),
+        _padded(value),
+    )
+    offsets = key.offsets()
+    there = torch.arange(k.size(2), device=offsets.device) < offsets.diff().unsqueeze(-1)
+    scores = (q @ k.transpose(-2, -1)).masked_fill(~there[:, None, None], torch.finfo(q.dtype).min)
+    rows = (scores.softmax(-1) @ v).transpose(1, 2).flatten(2)
+    total = values_of(query).shape[query._ragged_idx - 1]
+    lengths = {"min_seqlen": query._maybe_min_seqlen, "max_seqlen": longest(query), "sum_S": total}
+    made = sys.modules[_MODULE].nested_from_padded(rows, query.offsets(), **lengths)
+    return made.unflatten(-1, [v.size(1), v.size(3)]).transpose(1, 2)
+
+
+def longest(tensor: Any) -> Any:
+    """The greatest length, if torch knows it without a look."""
+    return tensor._maybe_max_seqlen
+
+
+def _padded(heads: Any) -> torch.Tensor:
+    """(rows, heads, length, width), with zeros behind shorter rows."""
+    made = heads.transpose(1, 2).flatten(2).to_padded_tensor(0.0)
+    return made.unflatten(-1, [heads.size(1), heads.size(3)]).transpose(1, 2)  # type: ignore[no-any-return]
