@@ -60,14 +60,15 @@ def is_disabled(target: Any) -> bool:
 
 
 def deterministic() -> Any:
-    """What `torch.use_deterministic_algorithms` has told torch.compile; None where that was not imported."""
-    return getattr(sys.modules.get("torch._inductor.config"), "deterministic", None)
+    """What `torch.use_deterministic_algorithms` has told torch.compile, which may be imported meanwhile."""
+    return getattr(sys.modules.get("torch._inductor.config"), "deterministic", False)
 
 
-def set_deterministic(enabled: bool, warn_only: bool, told: Any) -> None:
+def set_deterministic(state: tuple[bool, bool, Any]) -> None:
     """What `torch.use_deterministic_algorithms` keeps, torch.compile's part as it was told."""
+    enabled, warn_only, told = state
     torch._C._set_deterministic_algorithms(enabled, warn_only=warn_only)
-    if told is not None:
+    if "torch._inductor.config" in sys.modules:
         sys.modules["torch._inductor.config"].deterministic = told  # type: ignore[attr-defined]
 
 

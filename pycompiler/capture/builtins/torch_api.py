@@ -54,7 +54,7 @@ STATE["attention_priority"] = PRIORITY
 STATE["deterministic"] = (
     lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
              peer.deterministic()),
-    lambda v: peer.set_deterministic(*v),
+    peer.set_deterministic,
 )  # fmt: skip
 PROCESS_WIDE = {*(f"attention_{name}" for name in ATTENTION), "attention_priority", "deterministic"}
 """State that all threads share; the rest is each thread's own."""
@@ -185,7 +185,7 @@ def use_deterministic_algorithms(cx: Capture, args: Args, kwargs: Kwargs) -> Val
         raise Break("global-state", "torch.use_deterministic_algorithms")
     known = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     wanted = args[0].const(), kwargs["warn_only"].const() if kwargs else False
-    if wanted != (*known,) or peer.deterministic() not in (None, wanted[0]):
+    if wanted != (*known,) or peer.deterministic() != wanted[0]:
         cx.evaluate_raw(cx.graph.set_state, torch.use_deterministic_algorithms, wanted[0], warn_only=wanted[1])
     return Const(None)
 
