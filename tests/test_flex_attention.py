@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -283,6 +284,8 @@ def parts(mask: Any) -> Any:
 
 @pytest.mark.parametrize("options", ({}, {"separate_full_blocks": False}, {"compute_dq_write_order": True}))
 def test_masks_that_are_results(options: Any) -> None:
+    if missing := options.keys() - inspect.signature(create_block_mask).parameters.keys():
+        pytest.skip(f"this torch has no {', '.join(missing)}")
     compiled = pycompiler.compile(functools.partial(blocks, **options), fullgraph=True)
     for mask in (causal, same_document, flex.and_masks(causal, window), flex.or_masks(window, few_rows)):
         ours, theirs = compiled(mask), blocks(mask, **options)

@@ -26,6 +26,7 @@ from pycompiler.capture.funnel import Functions
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import array, exceptions
+from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import class_attribute, instance_dict, lookup, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value, class_name, iterating
 from pycompiler.capture.values.classes import Class
@@ -318,6 +319,10 @@ class Capture:
             return self._key_of_object(value)
         if isinstance(value, Deque):
             self.no_hash("collections.deque")
+        if isinstance(value, Array):
+            if value.scalar:
+                raise Break("data-dependent-value", "a number of NumPy's as a key")
+            self.no_hash("numpy.ndarray")
         if isinstance(value, Untold):
             raise value.broke
         if isinstance(value, Opaque) and (known := self._key_of_opaque(value)) is not None:

@@ -225,3 +225,28 @@ def test_truths_are_one_object_each() -> None:
         return (x > 1)[0] is np.False_, np.array([True])[0] is np.array([True])[0], (x > 1).any() is np.True_
 
     assert pycompiler.compile(program)(np.arange(3.0)) == program(np.arange(3.0))
+
+
+@pytest.mark.parametrize(
+    "keyed",
+    [
+        lambda a: {1: 1, a: 2}.get(0),
+        lambda a: {a},
+        lambda a: hash(a),
+        lambda a: a in {1: 2},
+        lambda a: {a.sum(): 1}[a.sum()],
+        lambda a: {a[0], a[0]},
+        lambda a: {(1, a)},
+    ],
+)
+def test_arrays_are_no_keys_and_their_numbers_are(keyed: Any) -> None:
+    """An array was a key by its identity, and so was a number."""
+
+    def program(x: torch.Tensor) -> Any:
+        try:
+            return keyed(x.numpy()), x + 1
+        except TypeError as e:
+            return str(e), x + 1
+
+    x = torch.arange(3.0)
+    assert repr(pycompiler.compile(program, backend="eager")(x)) == repr(program(x))
