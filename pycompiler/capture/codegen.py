@@ -192,6 +192,13 @@ class Head:
         self.loads[tensor.node.name] += 1
         return f"__out{at}"
 
+    def counts_alone(self) -> None:
+        """A view of data that a tensor was given counts its versions with that tensor; what a graph gives counts its own."""
+        for writes in self.cx.graph.replaced.values():
+            for tensor in self.outputs:
+                if tensor.fake is not writes.fake and writes.is_of_alias(tensor.node) and writes.shares(tensor.fake):
+                    raise Break("unsupported-operation", "a view of data that a tensor was given", writes.made_at)
+
     def only_referred(self) -> None:
         """A tensor to which weak references lead, and nothing else that generated code makes, may be held by torch."""
         counts = collections.Counter(name for _, name in self.referred)

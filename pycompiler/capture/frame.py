@@ -492,6 +492,7 @@ class _Session:
         cx.guard_mutated_objects()
         cx.guard_keys_apart()
         head.only_referred()
+        head.counts_alone()
         gradients.check_leaves(cx, [*(t.fake for t in head.outputs), *(cx.graph.inputs[i].fake for i in mutated)])
         parameters.check(cx, [t.fake for t in head.outputs])
         has_graph = self.has_graph(cx, head)
