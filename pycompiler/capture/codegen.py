@@ -377,7 +377,7 @@ def _reference(head: Head, value: MadeReference, name: str) -> None:
 
 
 def _variables(head: Head, value: Variables, name: str) -> None:
-    if value.frame in head.cx.stopped:
+    if value.frame() in head.cx.stopped:
         raise SkipFrame("what locals() gave is alive where the graph ends, and a later call would change it")
     _dict(head, value, name)
 

@@ -83,18 +83,19 @@ class Reading:
 
 class Writes:
     """How often a tensor that has got other data was written by its aliases, nodes that count for themselves: a constant of
-    generated code's, which grows until the graph ends.  Writes by views from before are counted where they happen."""
+    generated code's, which grows until the graph ends.  Writes by views from before are counted where they happen.
+    What the graph makes is its last alias from then on: of that only what was before has to be counted."""
 
-    def __init__(self, fake: torch.Tensor, made_at: int | None) -> None:
-        self.fake, self.made_at = fake, made_at
+    def __init__(self, fake: torch.Tensor, exists: bool, made_at: int | None) -> None:
+        self.fake, self.exists, self.made_at = fake, exists, made_at
         self.aliases = list[fx.Node]()
         self.count = Const(0)
         self.seen = 0
 
-    def take(self, alias: fx.Node, count: int) -> None:
-        """From now on it is another alias; `count` is of what was before, where nothing else counts that."""
+    def take(self, alias: fx.Node) -> None:
+        """From now on it is another alias."""
         self.aliases.append(alias)
-        self.count, self.seen = Const(count), self.fake._version
+        self.count, self.seen = Const(0 if self.exists else self.fake._version), self.fake._version
 
     def shares(self, fake: object) -> bool:
         return isinstance(fake, torch.Tensor) and (fake is self.fake or counts_with(fake, self.fake))
@@ -114,7 +115,7 @@ class Writes:
             raise Break(
                 "unsupported-operation", "a write of data that were replaced, by what has the old and the new ones"
             )
-        if True in by_alias:
+        if self.exists and True in by_alias:
             self.count.value += grown
 
 

@@ -66,8 +66,8 @@ def _take(cx: Capture, tensor: Tensor, given: Tensor, take: Callable[..., Any]) 
         cx.graph.give_way(tensor)
     with cx.fake_mode, torch.no_grad():
         take(tensor.fake, given.fake, 0)
-    writes = cx.graph.replaced.setdefault(tensor, Writes(tensor.fake, cx.step()))
-    writes.take(alias.node, 0 if tensor.exists else tensor.fake._version)
+    writes = cx.graph.replaced.setdefault(tensor, Writes(tensor.fake, tensor.exists, cx.step()))
+    writes.take(alias.node)
     if tensor.exists:
         cx.effects.defer(Builtin(take), [tensor, data, writes.count])
     elif writes.count.value:
