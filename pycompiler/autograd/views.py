@@ -56,6 +56,11 @@ def as_one_of_several(view: torch.Tensor) -> torch.Tensor:
     return view
 
 
+def data_of(view: torch.Tensor) -> torch.Tensor:
+    """`view.data`, which counts its own versions: what is written to it is nobody else's change."""
+    return view.data
+
+
 def as_a_functions(view: torch.Tensor) -> torch.Tensor:
     """A view that autograd takes for what a custom Function gave, which it does not let one write."""
     if view.requires_grad:

@@ -193,6 +193,13 @@ class Head:
         self.loads[tensor.node.name] += 1
         return f"__out{at}"
 
+    def counts_alone(self) -> None:
+        """A view of data that a tensor was given counts its versions with that tensor; what a graph gives counts its own."""
+        for writes in self.cx.graph.replaced.values():
+            for tensor in self.outputs:
+                if tensor.fake is not writes.fake and writes.is_of_alias(tensor.node) and writes.shares(tensor.fake):
+                    raise Break("unsupported-operation", "a view of data that a tensor was given", writes.made_at)
+
     def only_referred(self) -> None:
         """A tensor to which weak references lead, and nothing else that generated code makes, may be held by torch."""
         counts = collections.Counter(name for _, name in self.referred)
@@ -371,7 +378,7 @@ def _reference(head: Head, value: MadeReference, name: str) -> None:
 
 
 def _variables(head: Head, value: Variables, name: str) -> None:
-    if value.frame in head.cx.stopped:
+    if value.frame() in head.cx.stopped:
         raise SkipFrame("what locals() gave is alive where the graph ends, and a later call would change it")
     _dict(head, value, name)
 

@@ -65,6 +65,7 @@ from pycompiler.capture.values.finalizers import is_ended, is_quiet, names_ends
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.iterators import ends_others
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.references import shows_an_end
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import control
 from pycompiler.ir.fake import Layout
@@ -302,6 +303,8 @@ class _Session:
         cx.nothing_suspended()
         for source, real in self.rests_on:
             cx.guard("equals", source, real)
+        if any(map(shows_an_end, frames)):
+            raise SkipFrame("what locals() gave holds what ends with the frame")
         head = Head(cx, self.value_cells)
         root = frames[0]
         self.gives_end = self.gives_end or any(map(reaches_ends, frames))
@@ -492,6 +495,7 @@ class _Session:
         cx.guard_mutated_objects()
         cx.guard_keys_apart()
         head.only_referred()
+        head.counts_alone()
         gradients.check_leaves(cx, [*(t.fake for t in head.outputs), *(cx.graph.inputs[i].fake for i in mutated)])
         parameters.check(cx, [t.fake for t in head.outputs])
         has_graph = self.has_graph(cx, head)

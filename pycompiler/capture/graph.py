@@ -43,7 +43,7 @@ from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays, attention, jagged, late, transforms
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, as_plain, fake_of
-from pycompiler.ir.kernels import memory_of, tensors_of
+from pycompiler.ir.kernels import counts_with, memory_of, tensors_of
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.nested import REGION
 from pycompiler.ir.places import apart
@@ -82,14 +82,41 @@ class Reading:
 
 
 class Writes:
-    """How often a tensor is written from now on: a constant of generated code's, which grows until the graph ends."""
+    """How often a tensor that has got other data was written by its aliases, nodes that count for themselves: a constant of
+    generated code's, which grows until the graph ends.  Writes by views from before are counted where they happen.
+    What the graph makes is its last alias from then on: of that only what was before has to be counted."""
 
-    def __init__(self, fake: torch.Tensor) -> None:
-        self.fake, self.since = fake, fake._version
+    def __init__(self, fake: torch.Tensor, exists: bool, made_at: int | None) -> None:
+        self.fake, self.exists, self.made_at = fake, exists, made_at
+        self.aliases = list[fx.Node]()
         self.count = Const(0)
+        self.seen = 0
 
-    def look(self) -> None:
-        self.count.value = self.fake._version - self.since
+    def take(self, alias: fx.Node) -> None:
+        """From now on it is another alias."""
+        self.aliases.append(alias)
+        self.count, self.seen = Const(0 if self.exists else self.fake._version), self.fake._version
+
+    def shares(self, fake: object) -> bool:
+        return isinstance(fake, torch.Tensor) and (fake is self.fake or counts_with(fake, self.fake))
+
+    def is_of_alias(self, node: fx.Node) -> bool:
+        """Whether a node is an alias, or a view of one."""
+        if node in self.aliases:
+            return True
+        inputs = (n for n in node.all_input_nodes if self.shares(n.meta.get("example_value")))
+        return any(map(self.is_of_alias, inputs))
+
+    def look(self, written: list[fx.Node]) -> None:
+        """After a call that wrote these."""
+        grown, self.seen = self.fake._version - self.seen, self.fake._version
+        by_alias = {self.is_of_alias(n) for n in written if self.shares(n.meta["example_value"])}
+        if grown and len(by_alias) > 1:
+            raise Break(
+                "unsupported-operation", "a write of data that were replaced, by what has the old and the new ones"
+            )
+        if self.exists and True in by_alias:
+            self.count.value += grown
 
 
 GIVE_NUMBERS = ("item", torch.Tensor.item, torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
@@ -140,7 +167,7 @@ class GraphBuilder:
         self.generators: dict[object, fx.Node] = {}  # by identity
         self.numbers = SizeNodes(self.graph, self._symbol)
         self.bound: dict[str, Reading] = {}  # symbols that a call binds
-        self.replaced: dict[Tensor, Writes] = {}  # existing tensors that have got other data
+        self.replaced: dict[Tensor, Writes] = {}  # tensors that have got other data
         self._binding: list[
             tuple[Any, tuple[str, ...]]
         ] = []  # numbers that the operator called now binds, their symbols
@@ -527,7 +554,7 @@ class GraphBuilder:
             written = [n for n, v in zip(operands, before, strict=True) if v is None or v != _version(n)]
             self.cx.effects.looks.writes(n.meta["example_value"] for n in written)
             for changing in self.replaced.values():
-                changing.look()
+                changing.look(written)
             changed = [n.meta["example_value"] for n in written]
             if self.waited and not self.waited.isdisjoint(memory_of(t) for t in changed if t.layout is torch.strided):
                 raise Break(

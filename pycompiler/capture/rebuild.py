@@ -102,16 +102,16 @@ def set_data(tensor: torch.Tensor, data: torch.Tensor, writes: int) -> None:
     """`writes`: of the tensor, after it had got the data."""
     with torch._C.DisableTorchFunction():
         tensor.data = data
-    _count(tensor, writes)
+    count(tensor, writes)
 
 
 def set_(tensor: torch.Tensor, data: torch.Tensor, writes: int) -> None:
     with torch._C.DisableTorchFunction():
         tensor.set_(data)  # type: ignore[call-overload]
-    _count(tensor, writes)
+    count(tensor, writes)
 
 
-def _count(tensor: torch.Tensor, writes: int) -> None:
+def count(tensor: torch.Tensor, writes: int) -> None:
     for _ in range(writes):
         torch.autograd.graph.increment_version(tensor)
 

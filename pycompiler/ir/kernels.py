@@ -161,6 +161,20 @@ def memory_of(t: torch.Tensor) -> int:
     return int(t.untyped_storage()._cdata)
 
 
+def counts_with(t: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors have one counter of versions, as views and detached ones have, and what `.data` gives has not."""
+    if t.is_inference() or other.is_inference():
+        return False
+    before = other._version
+    _set_versions((t,), (t._version + 1,))
+    changed = other._version != before
+    _set_versions((t,), (t._version - 1,))
+    return changed
+
+
+_set_versions = torch._C._autograd._unsafe_set_version_counter
+
+
 # Kernels behind functions check nothing, and crash: only those are asked that programs call themselves, or nearly so.
 _INNER = re.compile(r"_|mkldnn|cudnn|miopen|fbgemm|quantized|.*backward")
 _NEARLY_OUTER = frozenset(

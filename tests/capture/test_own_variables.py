@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -83,3 +85,58 @@ def test_the_call_of_what_evaluates_is_the_break() -> None:
     compiled = pycompiler.compile(around, backend="eager")
     for _ in range(2):
         torch.testing.assert_close(compiled(torch.ones(2)), around(torch.ones(2)))
+
+
+class Ends:
+    """Says when it ends."""
+
+    def __init__(self, log: list[str]) -> None:
+        self.log = log
+
+    def __del__(self) -> None:
+        self.log.append("ended")
+
+
+def shown_alone(x: Any, log: list[str]) -> Any:
+    thing = Thing()
+    reference = weakref.ref(thing)
+    locals()
+    del thing
+    return reference() is None, x + 1
+
+
+def shown_beyond_a_break(x: Any, log: list[str]) -> Any:
+    thing = Thing()
+    reference = weakref.ref(thing)
+    locals()
+    thing = None  # type: ignore[assignment]
+    pycompiler.graph_break()
+    return reference() is None, x + 1
+
+
+def shown_to_its_end(x: Any, log: list[str]) -> Any:
+    thing = Ends(log)
+    locals()
+    del thing
+    log.append("here")
+    pycompiler.graph_break()
+    log.append("there")
+    return x + 1
+
+
+class Thing:
+    """Can be referred to weakly."""
+
+
+@pytest.mark.parametrize("program", [shown_alone, shown_beyond_a_break, shown_to_its_end])
+def test_what_locals_gave_lives_as_long_as_the_frame(program: Callable[..., Any]) -> None:
+    compiled = pycompiler.compile(program, backend="eager")
+    gc.disable()
+    try:
+        for _ in range(2):
+            expected: list[str] = []
+            log: list[str] = []
+            assert str(compiled(torch.ones(2), log)) == str(program(torch.ones(2), expected))
+            assert log == expected
+    finally:
+        gc.enable()

@@ -246,3 +246,93 @@ def test_versions_count_what_is_written_behind(take: Callable[..., Any], backend
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             saved.backward()
     torch.testing.assert_close(seen[1], seen[0])
+
+
+def by_a_view_from_before(w: Any, x: Any, y: Any) -> Any:
+    view, alone = x[1:], x.detach()
+    x.set_(y)
+    view.mul_(2)
+    alone.add_(1)
+    x.mul_(3)
+    return x, view._version, alone._version
+
+
+def by_a_view_of_the_first(w: Any, x: Any, y: Any) -> Any:
+    x.data = y
+    view = x[1:]
+    x.data = y * 2
+    view.add_(1)
+    x.add_(1)
+    return x, view, view._version
+
+
+def detached_afterwards(w: Any, x: Any, y: Any) -> Any:
+    x.set_(y)
+    alone = x.detach()
+    alone.add_(1)
+    return x, alone, alone._version
+
+
+def written_before(w: Any, x: Any, y: Any) -> Any:
+    made = x * 2
+    made.add_(1)
+    made.set_(y)
+    made.mul_(2)
+    return made, made._version
+
+
+def with_a_view(w: Any, x: Any, y: Any) -> Any:
+    made = x * 2
+    view = made.view(-1)
+    made.set_(y)
+    view.add_(1)
+    return made, view, made._version
+
+
+def into_a_view_from_before(w: Any, x: Any, y: Any) -> Any:
+    view = x.view(3)
+    x.set_(y)
+    torch.add(x, 1, out=view)
+    return x, view
+
+
+def saved_before(w: Any, x: Any, y: Any) -> Any:
+    made = x * 2
+    product = w * made
+    made.set_(y)
+    return product
+
+
+@pytest.mark.parametrize(
+    "program",
+    [by_a_view_from_before, by_a_view_of_the_first, detached_afterwards, written_before, with_a_view, into_a_view_from_before,
+     saved_before],
+)  # fmt: skip
+def test_versions_of_what_shares_them(program: Callable[..., Any]) -> None:
+    def of(run: Callable[..., Any]) -> Any:
+        w, x, y = torch.ones(3, requires_grad=True), X.clone(), Y.clone()
+        result = run(w, x, y)
+        if program is saved_before:
+            with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+                result.sum().backward()
+        parts = result if isinstance(result, tuple) else (result,)
+        return [t.tolist() if isinstance(t, torch.Tensor) else t for t in parts], x._version, y._version, x.tolist()
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for _ in range(2):
+        assert of(compiled) == of(program)
+
+
+@pytest.mark.parametrize("backend", ("eager", "aot_eager", "native"))
+def test_what_data_gives_counts_its_own_versions(backend: str) -> None:
+    def program(x: torch.Tensor) -> Any:
+        return x.data, x.detach(), x.data.view(-1), (x * 2).data
+
+    def of(run: Callable[..., Any]) -> list[int]:
+        x, versions = X.clone(), list[int]()
+        for t in run(x):
+            t.add_(1)
+            versions += [x._version, t._version]
+        return versions
+
+    assert of(pycompiler.compile(program, backend=backend, fullgraph=True)) == of(program)

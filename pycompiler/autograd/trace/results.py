@@ -25,11 +25,13 @@ from pycompiler.autograd.views import (
     Step,
     as_a_functions,
     as_one_of_several,
+    data_of,
     strided_step,
     under_no_grad,
     view_root,
     view_steps,
 )
+from pycompiler.ir.kernels import counts_with
 from pycompiler.ir.numbers import symbols_in
 from pycompiler.ir.symbols import hint_of
 
@@ -323,15 +325,16 @@ def _symbols_of(steps: Sequence[Any]) -> set[str]:
     return own | _symbols_of(inner_steps) if inner_steps else own
 
 
-_DETACH, _ALIAS = Step(aten.detach.default, (), {}), Step(aten.alias.default, (), {})
+_DETACH, _ALIAS, _DATA = Step(aten.detach.default, (), {}), Step(aten.alias.default, (), {}), Step(data_of, (), {})
 
 
 def with_history(steps: list[Step], t: torch.Tensor, base: torch.Tensor) -> list[Step]:
     """`steps`, which make `t` of `base`, so that autograd takes the result for a view, or not, of what it takes `t` for."""
+    ends = _DETACH if counts_with(t, base) else _DATA
     if not t._is_view():
-        return [*steps, _DETACH]
+        return [*steps, ends]
     if t._base is not (base if base._base is None else base._base):
-        return [_DETACH, *(steps or [_ALIAS])]
+        return [ends, *(steps or [_ALIAS])]
     if base.requires_grad and not t.requires_grad:
         return [Step(under_no_grad, (s,), {}) for s in steps or [_ALIAS]]
     if t.requires_grad and _creation(t) == _MULTI_OUTPUT:

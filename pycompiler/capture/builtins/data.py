@@ -21,7 +21,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir.kernels import memory_of
+from pycompiler.ir.kernels import counts_with, memory_of, tensors_of
 
 
 def store(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
@@ -43,8 +43,16 @@ def set_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("unsupported-operation", "Tensor.set_()")
     if tensor.fake.requires_grad or given.fake.requires_grad:
         raise Break("unsupported-operation", "Tensor.set_() of a tensor that requires grad")
+    if not tensor.exists and _is_saved(tensor):
+        raise Break("unsupported-operation", "Tensor.set_() of what a backward may need")
     _take(cx, tensor, given, rebuild.set_)
     return tensor
+
+
+def _is_saved(tensor: Tensor) -> bool:
+    """Whether a history began at what a tensor made inside was: a backward finds it written then."""
+    results = (t for n in tensor.node.users for t in tensors_of(n.meta.get("example_value")))
+    return any(t.requires_grad for t in results)
 
 
 def _take(cx: Capture, tensor: Tensor, given: Tensor, take: Callable[..., Any]) -> None:
@@ -58,9 +66,12 @@ def _take(cx: Capture, tensor: Tensor, given: Tensor, take: Callable[..., Any]) 
         cx.graph.give_way(tensor)
     with cx.fake_mode, torch.no_grad():
         take(tensor.fake, given.fake, 0)
+    writes = cx.graph.replaced.setdefault(tensor, Writes(tensor.fake, tensor.exists, cx.step()))
+    writes.take(alias.node)
     if tensor.exists:
-        writes = cx.graph.replaced[tensor] = Writes(tensor.fake)
         cx.effects.defer(Builtin(take), [tensor, data, writes.count])
+    elif writes.count.value:
+        cx.effects.defer(Builtin(rebuild.count), [tensor, writes.count])
     alias.node.meta["example_value"] = tensor.fake
     tensor.node, tensor.parted = alias.node, tensor.fake.requires_grad
 
@@ -100,7 +111,13 @@ def _may_have(cx: Capture, tensor: Tensor, given: Tensor) -> bool:
     seen = (a, tensor.real) if tensor.real is not None else (a,)
     if (a.dtype, a.device) != (b.dtype, b.device) or any(t._is_view() for t in seen):
         return False
+    if not tensor.exists and any(_counts_with(a, n.meta.get("example_value")) for n in graph.graph.nodes):
+        return False  # one from before has the same counter of versions
     return not a.requires_grad or (tensor.exists and a.is_leaf)
+
+
+def _counts_with(fake: torch.Tensor, value: Any) -> bool:
+    return any(t is not fake and counts_with(t, fake) for t in tensors_of(value))
 
 
 tensors.STORES["data"] = store

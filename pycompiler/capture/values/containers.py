@@ -11,6 +11,7 @@ import collections
 import ctypes
 import sys
 import types
+import weakref
 from collections.abc import Iterable, Iterator
 from typing import Any
 
@@ -527,7 +528,7 @@ class Variables(Dict):
 
     def __init__(self, frame: object) -> None:
         super().__init__({})
-        self.frame = frame
+        self.frame = weakref.ref(frame)  # which has it: what it shows ends with the last of both
 
 
 class DictView(Value):

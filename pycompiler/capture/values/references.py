@@ -7,11 +7,18 @@ a new one where something else leads to it (of a tensor `Head.only_referred` ask
 
 from __future__ import annotations
 
+import sys
 import weakref
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Cell, Lazy, Value
 from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.iterators import ends_others
+
+if TYPE_CHECKING:
+    from pycompiler.capture.values.interface import Frame
 
 
 class MadeReference(Value):
@@ -41,14 +48,28 @@ class MadeReference(Value):
 
 
 def is_held(cx: Capture, value: Value) -> bool:
-    """Whether a variable of a captured frame holds an object."""
-    for frame in cx.frames:
-        for held in (*frame.locals.values(), *frame.free.values()):
-            if isinstance(held, Cell):
-                held = held.contents or held
-            if held is value or (isinstance(held, Lazy) and held.seen is value):
-                return True
-    return False
+    """Whether a variable of a captured frame holds an object, or what `locals()` gave there, which lives as long."""
+    return any(_holds((*_variables(frame), *_shown(frame)), value) for frame in cx.frames)
 
 
-__all__ = ["MadeReference", "is_held"]
+def shows_an_end(frame: Frame) -> bool:
+    """Whether what `locals()` gave in a frame, which lives as long as the frame, holds what ends visibly."""
+    return any(map(ends_others, _shown(frame)))
+
+
+def _variables(frame: Frame) -> list[Value]:
+    held = (*frame.locals.values(), *frame.free.values())
+    return [v.contents or v if isinstance(v, Cell) else v for v in held]
+
+
+def _shown(frame: Frame) -> list[Value]:
+    if frame.shown is None or sys.version_info >= (3, 13):  # where each call makes a dict of its own
+        return []
+    return [*frame.shown.entries.values()]
+
+
+def _holds(held: Iterable[Value], value: Value) -> bool:
+    return any(v is value or (isinstance(v, Lazy) and v.seen is value) for v in held)
+
+
+__all__ = ["MadeReference", "is_held", "shows_an_end"]
