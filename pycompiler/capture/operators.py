@@ -559,6 +559,8 @@ def _compare_ids(cx: Capture, op: str, left: Value, right: Value) -> Value:
     """A comparison with an id: of another object, or a number."""
     both = isinstance(left, Identity) and isinstance(right, Identity)
     if both and op in ("==", "!="):
+        if not cx.identical(left.value, right.value) and (left.is_gone() or right.is_gone()):  # type: ignore[attr-defined]
+            raise Break("unsupported-operation", "the id of an object that is gone")
         return Const(cx.identical(left.value, right.value) is (op == "=="))  # type: ignore[attr-defined]
     return compare(cx, op, *(v.settled(cx) if isinstance(v, Identity) else v for v in (left, right)))
 

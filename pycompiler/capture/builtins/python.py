@@ -121,7 +121,7 @@ def callable_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(id)
 def id_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Identity(args[0])
+    return Identity.of(args[0])
 
 
 @builtin(_thread.get_ident)
