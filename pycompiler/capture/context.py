@@ -360,9 +360,7 @@ class Capture:
             self.no_hash(class_name(value.python_type()))
         if hasher is object.__hash__ and equal is object.__eq__:
             return None
-        if isinstance(hasher, types.FunctionType):  # by identity, as keys of dicts that exist: nobody asks them again
-            return None
-        if value.source is None or isinstance(equal, types.FunctionType):
+        if value.source is None or isinstance(hasher, types.FunctionType) or isinstance(equal, types.FunctionType):
             raise Break("unsupported-operation", f"hash of {value.describe()}")
         self.guard("id_is", value.source, reference(value.real))
         return ("c", value.real)

@@ -424,6 +424,8 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
         cx.guard("id_is", source, real)
         return Class(real)
     if issubclass(cls, types.ModuleType):
+        if isinstance(lookup(cx, cls, "__getattribute__"), types.FunctionType):
+            raise Break("unsupported-type", f"a {cls.__qualname__}, a module that sees each look at it")
         return _py_module(cx, real, source)
     if issubclass(cls, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) or cls.__name__ == "pybind11_builtins":
         cx.guard("id_is", source, real)
