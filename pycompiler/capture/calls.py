@@ -610,7 +610,7 @@ def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value
         made = allocate(cx, cls, args)
     cls = made.python_type()  # `__new__` may give an instance of a subclass
     init = lookup(cx, cls, "__init__")
-    if not isinstance(init, types.WrapperDescriptorType | types.MethodDescriptorType):
+    if not isinstance(init, types.WrapperDescriptorType) or not issubclass(cls, init.__objclass__):
         bound = bind(cx, init, _class_source(cls, "__init__"), made, cx.class_of(made))
         result = cx.call(bound, args, kwargs)
         if not cx.is_none(result):
@@ -634,7 +634,11 @@ def takes_none(cx: Capture, cls: type, name: str) -> None:
         what = "type to instantiate" if name == "__new__" else "instance to initialize"
         cx.throw(TypeError, f"object.{name}() takes exactly one argument (the {what})")
     if lookup(cx, cls, other) is getattr(object, other):
-        said = "() takes no" if name == "__new__" else ".__init__() takes exactly one argument (the instance to initialize)"
+        said = (
+            "() takes no"
+            if name == "__new__"
+            else ".__init__() takes exactly one argument (the instance to initialize)"
+        )
         cx.throw(TypeError, f"{cls.__name__}{said}{' arguments' if name == '__new__' else ''}")
 
 

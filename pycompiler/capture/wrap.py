@@ -300,6 +300,8 @@ def _bound_builtin(cx: Capture, real: Any, owner: Any, source: Source) -> Value 
 @wraps(types.ModuleType)
 def _py_module(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("id_is", source, real)
+    if type(real) is not types.ModuleType:  # it may get another one
+        cx.guard("type_is", source, type(real))
     return PyModule(real)
 
 

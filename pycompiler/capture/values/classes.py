@@ -191,7 +191,7 @@ class PyModule(Value):
     __repr__ = describe
 
     def python_type(self) -> type:
-        return types.ModuleType
+        return type(self.module)
 
     def identity(self) -> object:
         return ("object", id(self.module))
@@ -248,7 +248,9 @@ class PyModule(Value):
         cls = type(self.module)
         cx.guard("type_is", const_source(self.module), cls)
         raw = lookup(cx, cls, name)
-        plain = isinstance(lookup(cx, cls, "__setattr__"), types.WrapperDescriptorType) and (raw is MISSING or not is_data_descriptor(raw))
+        plain = isinstance(lookup(cx, cls, "__setattr__"), types.WrapperDescriptorType) and (
+            raw is MISSING or not is_data_descriptor(raw)
+        )
         if not plain:  # `__class__`, `__dict__`, and what a class of the program's own says
             raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
         cx.effects.set_global(self.module.__dict__, name, value)
