@@ -33,7 +33,7 @@ from pycompiler.capture.values.classes import Class, MadeProperty
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
 from pycompiler.capture.values.finalizers import ARGUMENT
-from pycompiler.capture.values.functions import Builtin, Function, Method
+from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.iterators import Generator
 from pycompiler.capture.values.objects import Object, as_text, plain_module_forward, tuple_of
 from pycompiler.capture.values.symbolic import Symbolic

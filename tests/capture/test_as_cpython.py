@@ -7,6 +7,7 @@ import collections
 import collections.abc
 import copy
 import types
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -316,9 +317,31 @@ def watched_module(x: Any) -> Any:
     return x + 1, made.foo, list(SAID)
 
 
+def of_a_number(x: Any) -> Any:
+    number = Float(2.0)
+    proxy, reference = weakref.proxy(number), weakref.ref(number)
+    return x + 1, proxy + 1.0, reference() is None
+
+
+def of_what_a_list_holds(x: Any) -> Any:
+    held = [Float(2.0), Plain()]
+    first, second = weakref.ref(held[0]), weakref.ref(held[1], SAID.append)
+    pycompiler.graph_break()
+    return x + 1, first() is None, second() is None
+
+
+def of_a_weak_dict(x: Any) -> Any:
+    known: Any = weakref.WeakValueDictionary()
+    number = Float(2.0)
+    known["a"] = number
+    pycompiler.graph_break()
+    return x + 1, len(known)
+
+
 @pytest.mark.parametrize(
     "program",
     [
+        of_a_number, of_what_a_list_holds, of_a_weak_dict,
         arguments_of_object, initialised, attributes, supers, keys_that_say_what_they_equal, numbers_of_other_classes, who_is_asked,
         patterns, reduced, ordered, modules, watched_module,
     ],

@@ -11,9 +11,8 @@ from pycompiler.capture import operators, rebuild
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.registry import Handler, opcode
 from pycompiler.capture.opcodes.truth import truth_at
-from pycompiler.capture.values.attributes import lookup
+from pycompiler.capture.values.attributes import MISSING, lookup
 from pycompiler.capture.values.base import NULL, Capture, Value, class_name
-from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Addressed, Const, Untold
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple, distinct_members
 from pycompiler.capture.values.functions import Function

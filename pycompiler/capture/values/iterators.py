@@ -255,6 +255,14 @@ def _ends_others_too(value: Value, depth: int = 3) -> bool:
     return bool(value.ends) or depth > 0 and any(_ends_others_too(v, depth - 1) for v in _held(value))
 
 
+def holds_ends(value: Value, depth: int = 3) -> bool:
+    """Whether a container that is made here holds what weak references may lead to."""
+    if value.source is not None or depth == 0 or not isinstance(value, (Sequence, Dict, Set)):
+        return False
+    items = value.items if isinstance(value, Sequence) else [*value.entries.values()]
+    return any(v.ends or holds_ends(v, depth - 1) for v in items)
+
+
 class Generator(Iter):
     """A generator: an inlined frame that is suspended between elements."""
 
