@@ -28,12 +28,12 @@ from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.polyfills import OF_CLOSURES
 from pycompiler.capture.values import array, exceptions, symbolic
 from pycompiler.capture.values.attributes import MISSING, bind, lookup, mro_lookup, reference
-from pycompiler.capture.values.base import Capture, Lazy, Value
+from pycompiler.capture.values.base import Capture, Lazy, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeProperty
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
 from pycompiler.capture.values.finalizers import ARGUMENT
-from pycompiler.capture.values.functions import Builtin, Function, Method
+from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.iterators import Generator
 from pycompiler.capture.values.objects import Object, as_text, plain_module_forward, tuple_of
 from pycompiler.capture.values.symbolic import Symbolic
@@ -608,9 +608,13 @@ def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value
         made = cx.call(cx.make(plain_new), [cls_value, *args], kwargs)
     else:
         made = allocate(cx, cls, args)
+    cls = made.python_type()  # `__new__` may give an instance of a subclass
     init = lookup(cx, cls, "__init__")
-    if isinstance(init, types.FunctionType):
-        cx.call(Method(made, cx.wrap(init, _class_source(cls, "__init__"))), args, kwargs)
+    if not isinstance(init, types.WrapperDescriptorType) or not issubclass(cls, init.__objclass__):
+        bound = bind(cx, init, _class_source(cls, "__init__"), made, cx.class_of(made))
+        result = cx.call(bound, args, kwargs)
+        if not cx.is_none(result):
+            cx.throw(TypeError, f"__init__() should return None, not {class_name(result.python_type())!r}")
     elif issubclass(cls, (BaseException, types.SimpleNamespace)):
         own = BaseException.__init__ if issubclass(cls, BaseException) else init
         cx.call(cx.make(own), [made, *args], kwargs)
@@ -619,8 +623,23 @@ def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value
     elif isinstance(made, Object) and made.storage is not None and (args or kwargs):
         fill_storage(cx, made, args, kwargs)
     elif (args or kwargs) and init is object.__init__ and plain_new is object.__new__:
-        cx.throw(TypeError, f"{cls.__name__}() takes no arguments")
+        takes_none(cx, cls, "__new__")
     return made
+
+
+def takes_none(cx: Capture, cls: type, name: str) -> None:
+    """What `object.__new__` and `object.__init__` say of arguments besides the first, unless the other one is the class's own."""
+    other = "__init__" if name == "__new__" else "__new__"
+    if lookup(cx, cls, name) is not getattr(object, name):
+        what = "type to instantiate" if name == "__new__" else "instance to initialize"
+        cx.throw(TypeError, f"object.{name}() takes exactly one argument (the {what})")
+    if lookup(cx, cls, other) is getattr(object, other):
+        said = (
+            "() takes no"
+            if name == "__new__"
+            else ".__init__() takes exactly one argument (the instance to initialize)"
+        )
+        cx.throw(TypeError, f"{cls.__name__}{said}{' arguments' if name == '__new__' else ''}")
 
 
 def _without_finalizer(cx: Capture, cls: type) -> None:

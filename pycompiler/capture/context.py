@@ -98,6 +98,7 @@ class Capture:
         self.effects = Effects(self.graph.graph)
         self.guards: dict[tuple[Any, ...], Guard] = {}
         self.by_id: dict[int, Value] = {}
+        self.keyed_ids: dict[int, Identity] = {}
         self.keyed: dict[int, Value] = {}  # existing objects that were keys of dicts and sets, by identity
         self.keep: list[Any] = []
         self.constants: dict[int, Value] = {}  # values of code constants, by id: one object stays one value
@@ -327,18 +328,24 @@ class Capture:
             raise value.broke
         if isinstance(value, Opaque) and (known := self._key_of_opaque(value)) is not None:
             return known
-        self.guard_identity(value.value if isinstance(value, Identity) else value)
-        return value.identity()
+        if isinstance(value, Identity):
+            self.keyed_ids[id(value)] = value
+            if any(known.is_gone() for known in self.keyed_ids.values()):
+                raise Break("unsupported-operation", "the id of an object that is gone, among keys")
+            value = value.value
+            return ("id of", self.guard_identity(value))
+        return self.guard_identity(value)
 
     def no_hash(self, name: str) -> NoReturn:
         if sys.version_info >= (3, 14):  # whose text says what for
             raise Break("unsupported-operation", f"hash of an object of {name!r}, which has none")
         self.throw(TypeError, f"unhashable type: {name!r}")
 
-    def guard_identity(self, value: Value) -> None:
+    def guard_identity(self, value: Value) -> object:
         """An existing object is a key by its identity: it is none of the other keys."""
         if value.source is not None and getattr(value, "real", None) is not None:
             self.keyed[id(value)] = value
+        return value.identity()
 
     def guard_keys_apart(self) -> None:
         """Objects that are keys by identity stay different ones."""
@@ -358,9 +365,7 @@ class Capture:
             self.no_hash(class_name(value.python_type()))
         if hasher is object.__hash__ and equal is object.__eq__:
             return None
-        if isinstance(hasher, types.FunctionType):  # by identity, as keys of dicts that exist: nobody asks them again
-            return None
-        if value.source is None or isinstance(equal, types.FunctionType):
+        if value.source is None or isinstance(hasher, types.FunctionType) or isinstance(equal, types.FunctionType):
             raise Break("unsupported-operation", f"hash of {value.describe()}")
         self.guard("id_is", value.source, reference(value.real))
         return ("c", value.real)

@@ -57,14 +57,15 @@ from pycompiler.capture.operators import NULL_AFTER_CALLABLE
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Recipe, Resume
 from pycompiler.capture.sizes import NeedsSymbols, Policy, Sizes
 from pycompiler.capture.values import exceptions
+from pycompiler.capture.values.attributes import is_mutable
 from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Set, Tuple
 from pycompiler.capture.values.finalizers import is_ended, is_quiet, names_ends
 from pycompiler.capture.values.functions import Builtin
-from pycompiler.capture.values.iterators import ends_others
-from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.iterators import ends_others, holds_ends
+from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.references import shows_an_end
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import control
@@ -379,7 +380,7 @@ class _Session:
 
     def live(self, frame: Frame, entry: Instruction) -> list[str]:
         """Variables of a frame that are read at or after `entry`, in slot order, and those whose end is seen."""
-        wanted = {*frame.reading.live[entry], *(n for n, v in frame.locals.items() if ends_others(v))}
+        wanted = {*frame.reading.live[entry], *(n for n, v in frame.locals.items() if ends_others(v) or holds_ends(v))}
         code = frame.code
         original = origin_of(code)[0]
         if original is not code:  # parameters in which a resume function is given cells and its stack are no variables
@@ -656,5 +657,13 @@ def note_referred(stack: list[Value]) -> None:
     asked of weak references alone: most calls get some."""
     weakly = any(v.is_const() and isinstance(v, (Class, Builtin)) and v.const() in WEAK for v in stack)
     for value in stack:
-        if isinstance(value, Object) or (weakly and isinstance(value, Tensor)):
+        if isinstance(value, Object) or (weakly and isinstance(value, Tensor)) or _is_referable(value):
             value.ends = True
+
+
+def _is_referable(value: Value) -> bool:
+    """Whether weak references lead to instances: of the program's subclass of a class that is not modelled."""
+    if not isinstance(value, Opaque):
+        return False
+    cls = type(value.real)
+    return is_mutable(cls) and bool(type.__getattribute__(cls, "__weakrefoffset__"))

@@ -231,7 +231,7 @@ def _reflected_first(cx: Capture, left: Value, right: Value, reflected: str, *, 
     if not isinstance(right, Object) or not isinstance(left, (Object, *PLAIN_VALUES)):
         return False
     ours, theirs = right.python_type(), left.python_type()
-    if ours is theirs or not issubclass(ours, theirs):
+    if ours is theirs or theirs not in mro_of(ours):  # an abstract class need not be one of its bases
         return False
     found = lookup(cx, ours, reflected)
     if compared and found is object.__ne__:  # it asks `__eq__`
@@ -539,6 +539,8 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if isinstance(left, Slice) and isinstance(right, Slice):  # as tuples are
         left, right = Tuple(left.parts), Tuple(right.parts)
     if op in ("==", "!="):
+        if isinstance(left, Opaque) and cx.same(left, right) and not _equals_itself(cx, op, left.python_type()):
+            raise Break("unsupported-operation", f"{left.describe()} {op} itself")
         return Const(_equal(cx, left, right) is (op == "=="))
     if isinstance(left, Sequence) and isinstance(right, Sequence) and _family(left) is _family(right):
         apart = first_apart(cx, left, right)
@@ -559,6 +561,8 @@ def _compare_ids(cx: Capture, op: str, left: Value, right: Value) -> Value:
     """A comparison with an id: of another object, or a number."""
     both = isinstance(left, Identity) and isinstance(right, Identity)
     if both and op in ("==", "!="):
+        if not cx.identical(left.value, right.value) and (left.is_gone() or right.is_gone()):  # type: ignore[attr-defined]
+            raise Break("unsupported-operation", "the id of an object that is gone")
         return Const(cx.identical(left.value, right.value) is (op == "=="))  # type: ignore[attr-defined]
     return compare(cx, op, *(v.settled(cx) if isinstance(v, Identity) else v for v in (left, right)))
 
@@ -578,11 +582,28 @@ def _compare_special(cx: Capture, op: str, left: Value, right: Value) -> Value |
         found = _special(cx, value, name, other)
         if found is not None:
             return found
-        if op == "!=" and isinstance(value, Object) and isinstance(lookup(cx, value.cls, "__eq__"), types.FunctionType):
+        if op == "!=" and _differs_by_eq(cx, value):
             equal = _special(cx, value, "__eq__", other)
             if equal is not None:
                 return Const(not cx.truth(equal))
     return None
+
+
+def _equals_itself(cx: Capture, op: str, cls: type) -> bool:
+    """Whether a number or a text of a class of the program's equals itself: a nan does not, nor what says otherwise."""
+    if not issubclass(cls, (*PLAIN_EQUALS, float, complex)):
+        return True
+    return lookup(cx, cls, COMPARE[op][1]) in [getattr(c, COMPARE[op][1]) for c in PLAIN_EQUALS if issubclass(cls, c)]
+
+
+PLAIN_EQUALS = (int, str, bytes, bytearray)
+
+
+def _differs_by_eq(cx: Capture, value: Value) -> bool:
+    """Whether `object.__ne__` answers, and asks an `__eq__` of the program's."""
+    if not isinstance(value, Object) or lookup(cx, value.cls, "__ne__") is not object.__ne__:
+        return False
+    return isinstance(lookup(cx, value.cls, "__eq__"), types.FunctionType)
 
 
 def _unwrap(value: Value) -> Value:

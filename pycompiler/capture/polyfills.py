@@ -314,15 +314,30 @@ def reduce_ex(self: Any) -> Any:
         return reduce()
     args, kwargs = (), {}
     if hasattr(cls, "__getnewargs_ex__"):
-        args, kwargs = self.__getnewargs_ex__()
+        args, kwargs = new_arguments(self.__getnewargs_ex__())
     elif hasattr(cls, "__getnewargs__"):
         args = self.__getnewargs__()
+        if not isinstance(args, tuple):
+            raise TypeError(f"__getnewargs__ should return a tuple, not '{type(args).__name__}'")
     state = self.__getstate__()
     elements = iter(self) if issubclass(cls, list) else None
     items = iter(self.items()) if issubclass(cls, dict) else None
     if kwargs:
         return copyreg.__newobj_ex__, (cls, args, kwargs), state, elements, items  # type: ignore[attr-defined]
     return copyreg.__newobj__, (cls, *args), state, elements, items  # type: ignore[attr-defined]
+
+
+def new_arguments(given: Any) -> Any:
+    """What `__getnewargs_ex__` gave, which is positional arguments and keywords."""
+    if not isinstance(given, tuple):
+        raise TypeError(f"__getnewargs_ex__ should return a tuple, not '{type(given).__name__}'")
+    if len(given) != 2:
+        raise ValueError(f"__getnewargs_ex__ should return a tuple of length 2, not {len(given)}")
+    for which, part, kind in (("first", given[0], tuple), ("second", given[1], dict)):
+        if not isinstance(part, kind):
+            told = f"{which} item of the tuple returned by __getnewargs_ex__ must be a {kind.__name__}"
+            raise TypeError(f"{told}, not '{type(part).__name__}'")
+    return given
 
 
 def reduce_set(self: Any) -> Any:
@@ -332,7 +347,7 @@ def reduce_set(self: Any) -> Any:
 
 def reduce_ordered(self: Any) -> Any:
     """`collections.OrderedDict.__reduce__`."""
-    return collections.OrderedDict, (), None, None, iter(self.items())
+    return collections.OrderedDict, (), self.__getstate__(), None, iter(self.items())
 
 
 UNSET = object()
@@ -348,6 +363,9 @@ def get_state(self: Any) -> Any:
 
 def slot_names(cls: type) -> list[str]:
     """`copyreg._slotnames`, which keeps its answer in the class."""
+    known = cls.__dict__.get("__slotnames__")
+    if known is not None:
+        return known  # type: ignore[no-any-return]
     names: list[str] = []
     for base in cls.__mro__:
         slots = base.__dict__.get("__slots__", ())

@@ -300,6 +300,8 @@ def _bound_builtin(cx: Capture, real: Any, owner: Any, source: Source) -> Value 
 @wraps(types.ModuleType)
 def _py_module(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("id_is", source, real)
+    if type(real) is not types.ModuleType:  # it may get another one
+        cx.guard("type_is", source, type(real))
     return PyModule(real)
 
 
@@ -424,6 +426,8 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
         cx.guard("id_is", source, real)
         return Class(real)
     if issubclass(cls, types.ModuleType):
+        if isinstance(lookup(cx, cls, "__getattribute__"), types.FunctionType):
+            raise Break("unsupported-type", f"a {cls.__qualname__}, a module that sees each look at it")
         return _py_module(cx, real, source)
     if issubclass(cls, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) or cls.__name__ == "pybind11_builtins":
         cx.guard("id_is", source, real)

@@ -97,6 +97,37 @@ def test_ids_of_two_arguments() -> None:
         assert count(*given) == counted(*given)
 
 
+def _one_after_the_other(x):
+    first = [1]
+    known = id(first)
+    del first
+    return known == id([2]), x + 1
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: (len(set(map(id, zip("abc", "def", strict=True)))), x + 1),
+        lambda x: (id([]) == id([]), id(Holder()) == id(Holder()), x + 1),
+        _one_after_the_other,
+    ],
+)
+def test_an_object_may_have_the_id_of_one_that_is_gone(program):
+    compiled = pycompiler.compile(program, backend="eager")
+    for _ in range(2):
+        assert str(compiled(X)) == str(program(X))
+
+
+def test_ids_of_objects_that_are_kept():
+    def program(x):
+        first, second = [x + 1], [x + 2]
+        known = {id(v): v for v in (first, second)}
+        return known[id(second)], id(first) == id(second), len({id(v) for v in list(zip("abc", "def", strict=True))})
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    assert str(compiled(X)) == str(program(X))
+
+
 class Pair(NamedTuple):
     a: object
     b: object

@@ -20,7 +20,7 @@ from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins.torch_api import ask
 from pycompiler.capture.bytecode.resume import origin_of
-from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate
+from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate, takes_none
 from pycompiler.capture.interpreter import breaking_frame
 from pycompiler.capture.values.attributes import MISSING, bind, is_subclass, lookup
 from pycompiler.capture.values.base import Capture, Cell, Value, class_name
@@ -121,7 +121,7 @@ def callable_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(id)
 def id_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Identity(args[0])
+    return Identity.of(args[0])
 
 
 @builtin(_thread.get_ident)
@@ -316,6 +316,8 @@ def namespace_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(object.__init__)
 def object_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) > 1 or kwargs:
+        takes_none(cx, args[0].python_type(), "__init__")
     return Const(None)
 
 
@@ -330,13 +332,15 @@ def exception_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(object.__new__)
 def object_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) > 1 or kwargs:
+        takes_none(cx, args[0].const(), "__new__")
     return allocate(cx, args[0].const(), args[1:])
 
 
 @builtin(dict.__new__, list.__new__, set.__new__, BaseException.__new__, Exception.__new__,
          BaseExceptionGroup.__new__)  # fmt: skip
 def storage_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return object_new(cx, args, kwargs)
+    return allocate(cx, args[0].const(), args[1:])
 
 
 @builtin(tuple.__new__)
@@ -359,10 +363,21 @@ def globals_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return cx.wrap(namespace, cx.dict_source(namespace))
 
 
+def _applies_super(cx: Capture, cls: type, receiver: Value) -> Value:
+    """What super(cls, receiver) finds attributes for: an instance, or a subclass."""
+    if isinstance(receiver, Class) and issubclass(receiver.cls, cls) or issubclass(receiver.python_type(), cls):
+        return receiver
+    if lookup(cx, receiver.python_type(), "__class__") is not object.__dict__["__class__"]:
+        raise Break("builtin-call", f"super(type, {receiver.describe()}), which says what class it is")
+    answered_by_cpython = type(class_name(receiver.python_type()), (), {})()
+    cx.evaluate_raw(super, cls, receiver.cls if isinstance(receiver, Class) else answered_by_cpython)
+    raise AssertionError
+
+
 @constructor(super)
 def super_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 2 and isinstance(args[0], Class):
-        return Super(args[0].cls, args[1])
+        return Super(args[0].cls, _applies_super(cx, args[0].cls, args[1]))
     if args:
         raise Break("builtin-call", "super(type)")
     frame = cx.frames[-1]
@@ -379,7 +394,7 @@ def super_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     cls = cell.contents = cx.realize(cell.contents)
     if not isinstance(cls, Class):
         cx.throw(RuntimeError, f"super(): __class__ is not a type ({cls.python_type().__name__})")
-    return Super(cls.cls, contents)
+    return Super(cls.cls, _applies_super(cx, cls.cls, contents))
 
 
 @constructor(types.MethodType)

@@ -5,16 +5,14 @@ from __future__ import annotations
 import itertools
 import sys
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from pycompiler.capture import operators, rebuild
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.registry import Handler, opcode
 from pycompiler.capture.opcodes.truth import truth_at
-from pycompiler.capture.values.attributes import MISSING, is_subclass, lookup
+from pycompiler.capture.values.attributes import MISSING, lookup
 from pycompiler.capture.values.base import NULL, Capture, Value, class_name
-from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Addressed, Const, Untold
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple, distinct_members
 from pycompiler.capture.values.functions import Function
@@ -309,59 +307,6 @@ def unpack_ex(frame: Frame, ins: Instruction) -> None:
 @opcode("GET_LEN")
 def get_len(frame: Frame, ins: Instruction) -> None:
     frame.push(Const(peek(frame, 1).length(frame.cx)))
-
-
-@opcode("MATCH_MAPPING")
-def match_mapping(frame: Frame, ins: Instruction) -> None:
-    import collections.abc
-
-    frame.push(Const(issubclass(peek(frame, 1).python_type(), collections.abc.Mapping)))
-
-
-@opcode("MATCH_SEQUENCE")
-def match_sequence(frame: Frame, ins: Instruction) -> None:
-    frame.push(Const(bool(peek(frame, 1).python_type().__flags__ & (1 << 5))))
-
-
-@opcode("MATCH_KEYS")
-def match_keys(frame: Frame, ins: Instruction) -> None:
-    cx = frame.cx
-    subject, keys = peek(frame, 2), peek(frame, 1)
-    found = []
-    for key in keys.iterate(cx):
-        if not subject.contains(cx, key):
-            frame.push(Const(None))
-            return
-        found.append(subject.getitem(cx, key))
-    frame.push(Tuple(found))
-
-
-MATCH_SELF = 1 << 22  # Py_TPFLAGS_MATCH_SELF: `case int(n)` binds the subject itself
-
-
-@opcode("MATCH_CLASS")
-def match_class(frame: Frame, ins: Instruction) -> None:
-    cx = frame.cx
-    names, cls, subject = frame.pop().const(), frame.pop(), frame.pop()
-    if not isinstance(cls, Class):
-        cx.throw(TypeError, f"called match pattern must be a {'type' if sys.version_info < (3, 12) else 'class'}")
-    if not is_subclass(cx, subject.python_type(), (cls.cls,), instance=subject):
-        frame.push(Const(None))
-        return
-    named = lookup(cx, cls.cls, "__match_args__")
-    positional: tuple[str, ...] = named[: ins.arg] if type(named) is tuple else ()
-    found: list[Value] = []
-    if ins.arg and not positional and cls.cls.__flags__ & MATCH_SELF:
-        found, positional = [subject], ()
-    if len(positional) + len(found) < ins.number:
-        raise Break("unsupported-opcode", f"MATCH_CLASS of {cls.describe()}")
-    for name in (*positional, *names):
-        value = cx.catching(AttributeError, partial(subject.getattr, cx, name))
-        if value is None:
-            frame.push(Const(None))
-            return
-        found.append(value)
-    frame.push(Tuple(found))
 
 
 def _formatted(frame: Frame, value: Value, which: int, spec: Value) -> Value:

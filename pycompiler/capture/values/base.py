@@ -31,6 +31,7 @@ class Value:
     age: int  # grows from value to value
     stores: type = object  # the class by whose methods generated code stores attributes
     passes_on = False  # whether a call of it only hands its arguments on, looked at or not
+    known_id: Callable[[], Value | None] | None = None  # a weak reference to the value of its id
     ends: bool | None = None  # whether its end may run code (`iterators.ends_others`), where it was asked
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

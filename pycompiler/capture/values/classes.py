@@ -70,16 +70,18 @@ class Class(Value):
         meta_class = type(self.cls)
         hook = lookup(cx, meta_class, "__getattribute__")
         try:
-            if isinstance(hook, types.FunctionType):
-                function = cx.wrap(hook, const_source(meta_class).then("mro_lookup", "__getattribute__"))
-                return cx.call(function, [self, Const(name)], {})
+            if not isinstance(hook, types.WrapperDescriptorType):
+                return cx.call(self._of_meta(cx, "__getattribute__", hook), [Const(name)], {})
             return self.plain_getattr(cx, name)
         except Raised as e:
             handler = lookup(cx, meta_class, "__getattr__")
-            if not isinstance(handler, types.FunctionType) or not issubclass(e.value.python_type(), AttributeError):
+            if handler is MISSING or not issubclass(e.value.python_type(), AttributeError):
                 raise
-        function = cx.wrap(handler, const_source(meta_class).then("mro_lookup", "__getattr__"))
-        return cx.call(function, [self, Const(name)], {})
+        return cx.call(self._of_meta(cx, "__getattr__", handler), [Const(name)], {})
+
+    def _of_meta(self, cx: Capture, name: str, raw: Any) -> Value:
+        """A method of the metaclass, bound to the class."""
+        return bind(cx, raw, const_source(type(self.cls)).then("mro_lookup", name), self, cx.make(type(self.cls)))
 
     def plain_getattr(self, cx: Capture, name: str) -> Value:
         """`type.__getattribute__`."""
@@ -93,7 +95,7 @@ class Class(Value):
         if name == "__class__":
             return cx.make(meta_class)
         raw = mro_lookup(self.cls, name)
-        if meta is not MISSING and is_data_descriptor(meta):
+        if meta is not MISSING and is_data_descriptor(meta) and mro_lookup(type(meta), "__get__") is not MISSING:
             return self._meta_attribute(cx, name, meta)
         if raw is MISSING:
             cx.guard("class_absent", const_source(self.cls), name)
@@ -114,7 +116,7 @@ class Class(Value):
     def _meta_attribute(self, cx: Capture, name: str, meta: Any) -> Value:
         if isinstance(meta, (types.GetSetDescriptorType, types.MemberDescriptorType, functools.cached_property)):
             return cx.evaluate(getattr, self.cls, name)
-        return bind(cx, meta, const_source(type(self.cls)).then("mro_lookup", name), self, cx.make(type(self.cls)))
+        return self._of_meta(cx, name, meta)
 
     def special(self, cx: Capture, name: str) -> Value | None:
         """A special method of the metaclass, bound to the class; enums are immutable and evaluated instead."""
@@ -189,7 +191,7 @@ class PyModule(Value):
     __repr__ = describe
 
     def python_type(self) -> type:
-        return types.ModuleType
+        return type(self.module)
 
     def identity(self) -> object:
         return ("object", id(self.module))
@@ -243,6 +245,14 @@ class PyModule(Value):
             raise Break("unsupported-attribute", f"{self.describe()}.{name} of the class {cls.__qualname__}")
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        cls = type(self.module)
+        cx.guard("type_is", const_source(self.module), cls)
+        raw = lookup(cx, cls, name)
+        plain = isinstance(lookup(cx, cls, "__setattr__"), types.WrapperDescriptorType) and (
+            raw is MISSING or not is_data_descriptor(raw)
+        )
+        if not plain:  # `__class__`, `__dict__`, and what a class of the program's own says
+            raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
         cx.effects.set_global(self.module.__dict__, name, value)
 
 

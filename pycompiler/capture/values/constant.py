@@ -6,6 +6,7 @@ In: a Python literal, dtype, device, Size, ...  Out: the same, with every operat
 from __future__ import annotations
 
 import operator
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -16,11 +17,13 @@ from torch.torch_version import TorchVersion
 
 from pycompiler.capture.breaks import Again, Break
 from pycompiler.capture.values.base import Capture, Value, class_name
+from pycompiler.capture.values.finalizers import ARGUMENT
 
 LITERALS = (int, float, bool, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 LITERAL_IDS = frozenset(map(id, LITERALS))  # to ask of a class without its metaclass's __eq__
 TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo, TorchVersion)
 SHOWN = 80  # characters of a constant in the reason of a break
+ONLY_ITS_ID = 2 + ARGUMENT  # references to a value that an `Identity`, a variable and an argument hold
 CONSTANT_TYPES: frozenset[type] = frozenset({*LITERALS, *TORCH_CONSTANTS, range, slice, frozenset})
 
 
@@ -157,11 +160,27 @@ class Identity(Value):
     def __init__(self, value: Value) -> None:
         self.value = value
 
+    @classmethod
+    def of(cls, value: Value) -> Identity:
+        """One for each object, so that `is_gone` can tell who else holds it."""
+        found = None if value.known_id is None else value.known_id()
+        if found is None:
+            found = cls(value)
+            value.known_id = weakref.ref(found)
+        assert isinstance(found, Identity)
+        return found
+
     def python_type(self) -> type:
         return int
 
     def identity(self) -> object:
         return ("id of", self.value.identity())
+
+    def is_gone(self) -> bool:
+        """Whether the program has no reference any more to an object made inside: another one may have its id."""
+        value = self.value
+        made = value.source is None and value.identity() == ("value", id(value))
+        return made and sys.getrefcount(value) <= ONLY_ITS_ID
 
     def settled(self, cx: Capture) -> Value:
         """The number, of an existing object, which from then on must be this one."""

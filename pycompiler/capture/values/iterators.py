@@ -234,7 +234,7 @@ def _was_kept(value: Value) -> bool:
     """Whether the frame before a break has passed a tensor on because its end is seen: in a list, which gives it up."""
     box = None if value.source is None or value.source.kind != "item" else value.source.base
     return (
-        isinstance(getattr(value, "real", None), torch.Tensor)
+        issubclass(type(getattr(value, "real", None)), torch.Tensor)  # a module may see who asks for its class
         and box is not None
         and box.kind == "local"
         and (str(box.arg).startswith(BOX))
@@ -253,6 +253,14 @@ def _ends_others_too(value: Value, depth: int = 3) -> bool:
     if value.ends is None and (real := getattr(value, "real", None)) is not None:
         value.ends = runs_code(real)
     return bool(value.ends) or depth > 0 and any(_ends_others_too(v, depth - 1) for v in _held(value))
+
+
+def holds_ends(value: Value, depth: int = 3) -> bool:
+    """Whether a container that is made here holds what weak references may lead to."""
+    if value.source is not None or depth == 0 or not isinstance(value, (Sequence, Dict, Set)):
+        return False
+    items = value.items if isinstance(value, Sequence) else [*value.entries.values()]
+    return any(v.ends or holds_ends(v, depth - 1) for v in items)
 
 
 class Generator(Iter):

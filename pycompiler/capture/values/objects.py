@@ -98,7 +98,10 @@ class Object(Value):
     def getattr(self, cx: Capture, name: str) -> Value:
         hook = lookup(cx, self.cls, "__getattribute__")
         if isinstance(hook, types.FunctionType):
-            return self._asked_for(cx, name, cx.wrap(hook, self.class_source("__getattribute__")))
+            return self._asked_for(cx, name, Method(self, cx.wrap(hook, self.class_source("__getattribute__"))))
+        if not isinstance(hook, types.WrapperDescriptorType):
+            bound = bind(cx, hook, self.class_source("__getattribute__"), self, cx.class_of(self))
+            return self._asked_for(cx, name, bound)
         if hook is threading.local.__getattribute__:
             raise Break("unsupported-attribute", f"{name} of a threading.local")
         try:
@@ -129,8 +132,8 @@ class Object(Value):
         """What the class's own `__getattribute__` gives, or its `__getattr__` where that raises AttributeError."""
         handler = self._handler(cx)
         if handler is MISSING:
-            return cx.call(hook, [self, Const(name)], {})
-        found = cx.catching(AttributeError, lambda: cx.call(hook, [self, Const(name)], {}))
+            return cx.call(hook, [Const(name)], {})
+        found = cx.catching(AttributeError, lambda: cx.call(hook, [Const(name)], {}))
         if found is not None:
             return found
         return self._answered(cx, handler, name)
@@ -142,9 +145,10 @@ class Object(Value):
         return found
 
     def _plain_getattr(self, cx: Capture, name: str) -> Value | None:
-        if name == "__class__":
-            return cx.make(self.cls)
         raw = mro_lookup(self.cls, name)
+        if name == "__class__" and raw is object.__dict__["__class__"]:
+            lookup(cx, self.cls, name)
+            return cx.make(self.cls)
         if raw is not MISSING and is_data_descriptor(raw):
             if mro_lookup(type(raw), "__get__") is not MISSING:
                 return self._data_descriptor(cx, name, raw)

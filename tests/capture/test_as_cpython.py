@@ -1,0 +1,380 @@
+"""What CPython's own tests found, each as a program: values, errors and calls of methods are the uncompiled program's."""
+
+from __future__ import annotations
+
+import abc
+import collections
+import collections.abc
+import copy
+import types
+import weakref
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+SAID: list[Any] = []
+
+
+def told(*actions: Callable[[], Any]) -> list[str]:
+    """What each action gives, or the error that it raises."""
+    found = []
+    for action in actions:
+        try:
+            found.append(str(action()))
+        except (TypeError, ValueError, AttributeError) as e:
+            found.append(f"{type(e).__name__}: {e}")
+    return found
+
+
+class Plain:
+    pass
+
+
+class Given:
+    def __new__(cls, *a: Any, **k: Any) -> Any:
+        return super().__new__(cls, *a, **k)
+
+    def __init__(self, *a: Any, **k: Any) -> None:
+        super().__init__(*a, **k)
+
+
+def arguments_of_object(x: Any) -> Any:
+    made: Any = Plain
+    return x + 1, told(
+        lambda: made(42), lambda: made.__new__(made, 42), lambda: made().__init__(42), lambda: Given(42),
+        lambda: Given.__new__(Given, 42), lambda: Given.__init__(made.__new__(Given), 42),
+    )  # fmt: skip
+
+
+class Base:
+    def __new__(cls, arg: Any) -> Any:
+        return object.__new__(Derived)
+
+
+class Derived(Base):
+    def __init__(self, arg: Any) -> None:
+        self.arg = arg
+
+
+class Answers:
+    def __init__(self) -> None:
+        return 10  # type: ignore[return-value]
+
+
+class NoInit:
+    @property
+    def __init__(self) -> Any:  # type: ignore[misc]
+        raise AttributeError("no __init__")
+
+
+class OfDict:
+    __init__ = dict.__init__
+
+
+def initialised(x: Any) -> Any:
+    return x + 1, Base(1).arg, told(Answers, NoInit, OfDict)
+
+
+class Getter:
+    counter = 0
+
+    def __get__(self, obj: Any, cls: Any = None) -> Any:
+        def getter(name: str) -> Any:
+            self.counter += 1
+            raise AttributeError(name)
+
+        return getter
+
+
+GETTER = Getter()
+
+
+class Asks:
+    __getattribute__ = GETTER
+
+
+class AsksTwice:
+    __getattribute__ = GETTER
+    __getattr__ = GETTER
+
+
+class Settles:
+    def __set__(self, obj: Any, value: Any) -> None:
+        pass
+
+
+class Meta(type):
+    a = Settles()
+
+
+class OfMeta(metaclass=Meta):
+    a = 42  # type: ignore[assignment]
+
+
+class Number:
+    __class__ = 413  # type: ignore[assignment]
+
+
+def attributes(x: Any) -> Any:
+    found: Any = told(lambda: Asks().attr, lambda: AsksTwice().attr)  # type: ignore[attr-defined]
+    return x + 1, found, GETTER.counter, OfMeta.a, Number().__class__
+
+
+def supers(x: Any) -> Any:
+    return x + 1, told(lambda: super(Derived, 42), lambda: super(Derived, Plain()), lambda: super(Derived, int))
+
+
+class Folded(str):
+    def __hash__(self) -> int:
+        return hash(self.lower())
+
+    def __eq__(self, other: Any) -> bool:
+        return self.lower() == str(other).lower()
+
+
+FOLDED = {Folded("one"): 1, Folded("TWO"): 2}
+
+
+def keys_that_say_what_they_equal(x: Any) -> Any:
+    return x + 1, Folded("ONE") in FOLDED, FOLDED.get(Folded("two")), "one" in FOLDED
+
+
+class Float(float):
+    pass
+
+
+class Odd(int):
+    __eq__ = str.__eq__
+
+
+NAN, ODD = Float("nan"), Odd(3)
+
+
+def numbers_of_other_classes(x: Any) -> Any:
+    return x + 1, NAN == NAN, NAN != NAN, [NAN] == [NAN], told(lambda: ODD == ODD)
+
+
+class Left:
+    def __eq__(self, other: Any) -> Any:
+        SAID.append("Left.__eq__")
+        return NotImplemented
+
+
+class Right:
+    def __eq__(self, other: Any) -> Any:
+        SAID.append("Right.__eq__")
+        return NotImplemented
+
+    def __ne__(self, other: Any) -> Any:
+        SAID.append("Right.__ne__")
+        return NotImplemented
+
+
+class Abstract(abc.ABC):
+    def __eq__(self, other: Any) -> Any:
+        SAID.append("Abstract.__eq__")
+        return NotImplemented
+
+
+@Abstract.register
+class Virtual:
+    def __eq__(self, other: Any) -> Any:
+        SAID.append("Virtual.__eq__")
+        return NotImplemented
+
+
+def who_is_asked(x: Any) -> Any:
+    SAID.clear()
+    return x + 1, Left() != Right(), Right() != Left(), Abstract() == Virtual(), list(SAID)
+
+
+class Both(collections.UserList[Any], collections.abc.Mapping[Any, Any]):  # type: ignore[misc]
+    pass
+
+
+class Twice:
+    __match_args__ = ("a", "a")
+    a = None
+
+
+class Once:
+    __match_args__ = ("a",)
+    a = None
+
+
+class NoTexts:
+    __match_args__ = (None,)
+
+
+class NoTuple:
+    __match_args__ = ["a"]
+
+
+class Keys:
+    KEY = "a"
+
+
+def patterns(x: Any) -> Any:
+    def kind(subject: Any) -> str:
+        match subject:
+            case {}:
+                return "mapping"
+            case [*_]:
+                return "sequence"
+        return "neither"
+
+    def twice(subject: Any) -> Any:
+        match subject:
+            case Twice(a, b):
+                return a, b
+
+    def by_name(subject: Any) -> Any:
+        match subject:
+            case Once(a, a=b):
+                return a, b
+
+    def one(subject: Any, cls: Any) -> Any:
+        match subject:
+            case cls(a):
+                return a
+
+    def keyed(subject: Any) -> Any:
+        match subject:
+            case {Keys.KEY: a, "a": b}:
+                return a, b
+
+    def of_default(subject: Any) -> Any:
+        match subject:
+            case {"new": a}:
+                return a
+        return "none"
+
+    made: collections.defaultdict[str, int] = collections.defaultdict(int)
+    found = told(
+        lambda: kind(Both()), lambda: kind({}), lambda: kind([]), lambda: kind(x), lambda: twice(Twice()), lambda: by_name(Once()),
+        lambda: one(NoTexts(), NoTexts), lambda: one(NoTuple(), NoTuple), lambda: one(Plain(), Plain), lambda: one(3, int),
+        lambda: keyed({"a": 1, "b": 2}), lambda: of_default(made),
+    )  # fmt: skip
+    return x + 1, found, len(made)
+
+
+class BadArguments:
+    def __getnewargs__(self) -> Any:
+        return "bad"
+
+
+class BadBoth:
+    def __init__(self, given: Any) -> None:
+        self.given = given
+
+    def __getnewargs_ex__(self) -> Any:
+        return self.given
+
+
+def reduced(x: Any) -> Any:
+    bad = [BadBoth(given) for given in ("bad", (), ("bad", {}), ((), "bad"))]
+    return x + 1, told(lambda: copy.copy(BadArguments()), *[lambda v=v: copy.copy(v) for v in bad])  # type: ignore[misc]
+
+
+def ordered(x: Any) -> Any:
+    first: Any = collections.OrderedDict(a=1)
+    first.x = ["x"]
+    return x + 1, copy.copy(first).x is first.x, copy.deepcopy(first).x
+
+
+class Module(types.ModuleType):
+    a = 1
+
+
+def modules(x: Any) -> Any:
+    first, second = types.ModuleType("first"), types.ModuleType("second")
+    first.__class__ = Module
+
+    def replace() -> None:
+        second.__dict__ = {}
+
+    return x + 1, hasattr(first, "a"), type(first) is Module, told(replace)
+
+
+class Watched(types.ModuleType):
+    def __getattribute__(self, name: str) -> Any:
+        SAID.append(("get", name))
+        return types.ModuleType.__getattribute__(self, name)
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        SAID.append(("set", name))
+        types.ModuleType.__setattr__(self, name, value)
+
+
+def watched_module(x: Any) -> Any:
+    SAID.clear()
+    made = Watched("made")
+    made.foo = 12
+    return x + 1, made.foo, list(SAID)
+
+
+def of_a_number(x: Any) -> Any:
+    number = Float(2.0)
+    proxy, reference = weakref.proxy(number), weakref.ref(number)
+    return x + 1, proxy + 1.0, reference() is None
+
+
+def of_what_a_list_holds(x: Any) -> Any:
+    held = [Float(2.0), Plain()]
+    first, second = weakref.ref(held[0]), weakref.ref(held[1], SAID.append)
+    pycompiler.graph_break()
+    return x + 1, first() is None, second() is None
+
+
+def of_a_weak_dict(x: Any) -> Any:
+    known: Any = weakref.WeakValueDictionary()
+    number = Float(2.0)
+    known["a"] = number
+    pycompiler.graph_break()
+    return x + 1, len(known)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        of_a_number, of_what_a_list_holds, of_a_weak_dict,
+        arguments_of_object, initialised, attributes, supers, keys_that_say_what_they_equal, numbers_of_other_classes, who_is_asked,
+        patterns, reduced, ordered, modules, watched_module,
+    ],
+)  # fmt: skip
+def test_as_cpython_does_it(program: Callable[..., Any]) -> None:
+    compiled = pycompiler.compile(program, backend="eager")
+    for _ in range(2):
+        found = []
+        for call in (program, compiled):
+            GETTER.counter = 0
+            found.append(str(call(torch.ones(2))))
+        assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("program", [patterns, who_is_asked, reduced])
+def test_in_one_graph(program: Callable[..., Any]) -> None:
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    assert str(compiled(torch.ones(2))) == str(program(torch.ones(2)))
+    assert compiled.counters()["compiles"] == 1
+
+
+def test_a_class_that_becomes_a_mapping() -> None:
+    class Late:
+        pass
+
+    def program(x: Any, subject: Any) -> Any:
+        match subject:
+            case {}:
+                return x + 1
+        return x - 1
+
+    compiled = pycompiler.compile(program, backend="eager")
+    subject = Late()
+    assert torch.equal(compiled(torch.ones(2), subject), torch.zeros(2))
+    collections.abc.Mapping.register(Late)
+    assert torch.equal(compiled(torch.ones(2), subject), program(torch.ones(2), subject))
