@@ -633,7 +633,7 @@ class Capture:
             or not (issubclass(type(real), Iterator) or ends_others(value))
         ):
             return
-        if sum(v is value for v in (*frame.stack, *frame.locals.values())) != 1:
+        if sum(_refers(v, value) for v in (*frame.stack, *frame.locals.values())) != 1:
             return
         if not issubclass(type(real), Iterator):
             if self._is_held(frame, value):
@@ -841,3 +841,14 @@ def _is_table(source: Source | None) -> bool:
 def _may_be(a: Value, b: Value) -> bool:
     """Whether two existing values could turn out to be one object: mutable ones of the same class."""
     return type(a) is type(b) and isinstance(a, COMPARED) and a.python_type() is b.python_type()
+
+
+BOUND = (types.MethodType, types.BuiltinMethodType)
+
+
+def _refers(holder: Value, value: Value) -> bool:
+    """Whether a variable or an item of the stack is the value, or a bound method of it (a `with` keeps `__exit__`)."""
+    if holder is value or getattr(holder, "receiver", None) is value:
+        return True
+    bound, real = getattr(holder, "real", None), getattr(value, "real", None)
+    return real is not None and type(bound) in BOUND and bound.__self__ is real
