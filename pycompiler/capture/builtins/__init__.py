@@ -13,6 +13,7 @@ from pycompiler.capture.builtins import (
     devices,
     distributed,
     drawn,
+    drawn_arrays,
     dtensors,
     exceptions,
     frozen,
@@ -38,7 +39,7 @@ from pycompiler.capture.builtins import (
 
 FAMILIES = (
     attention, autograd_function, backwards, begun, branches, collections, containers, copying, data, devices,
-    distributed, drawn, dtensors, exceptions, frozen, generators, gradients, iteration, jagged, nested, numbers,
+    distributed, drawn, drawn_arrays, dtensors, exceptions, frozen, generators, gradients, iteration, jagged, nested, numbers,
     optimizers, overrides, patterns, python, ranges, references, scalars, schedulers, torch_api, transforms, variables,
     warned,
 )  # fmt: skip
