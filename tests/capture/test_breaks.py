@@ -193,9 +193,9 @@ def finalizer(x: Any, told: Any) -> Any:
 
 @provokes("global-state", X)
 def global_state(x: Any) -> Any:
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("cpu")
     y = torch.ones(4)
-    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
     return x + y
 
 
