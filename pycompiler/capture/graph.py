@@ -154,6 +154,7 @@ class GraphBuilder:
             False  # whether an operator gave its argument, which it may not do for other strides (with `levels`)
         )
         self.parameters: list[Any] = []  # how the program made some (`builtins/parameters.py`)
+        self.copied: dict[int, tuple[Value, list[Tensor]]] = {}  # by memo: it, and what `copy.deepcopy` has copied
         self.leaves: list[tuple[torch.Tensor, int | None]] = []  # what the program made leaves, and at which step
         self.spent = set[Any]()  # autograd's nodes, of fakes, that a backward has gone through
         self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
