@@ -515,6 +515,9 @@ class GraphBuilder:
             cause = None  # an error and this frame would hold each other
         acts, writes, once, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
         python = whole and not _has_tensor(result)
+        drawn = self.fake_mode.draws > draws
+        draws_only = drawn and self.fake_mode.effects - counted[0] == self.fake_mode.draws - draws
+        draws_only &= not python and target not in _CHECKING
         acts |= target in _CHECKING or python
         mutates = before != [_version(n) for n in operands] or (None in before and writes)
         if writes and not mutates and _below_versions():
@@ -547,7 +550,6 @@ class GraphBuilder:
             self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others, once=once)
         binds = bool(self._binding)
         self.happened |= always or mutates or once
-        drawn = self.fake_mode.draws > draws
         self.cx.errors_of_data.note(
             refuses=may_refuse,
             fails=self.fake_mode.fails > fails,
@@ -567,6 +569,7 @@ class GraphBuilder:
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
         node.meta["mutates"], node.meta["acts"], node.meta["refuses"] = mutates or always, acts, may_refuse
+        node.meta["draws"] = draws_only
         node.meta["writes"] = written
         if python:
             node.meta["python"] = True  # no trace of its operators stands for a call

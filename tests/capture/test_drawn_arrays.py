@@ -87,6 +87,11 @@ def in_a_loop(x: Any) -> Any:
     return x, random.random()
 
 
+def beside_torchs(x: Any) -> Any:
+    y = torch.rand(4) + x
+    return y, np.random.rand(2), torch.rand(2), NEW.normal(size=2)
+
+
 def others(x: Any) -> Any:
     return (
         OLD.gamma(2.0, size=3),
@@ -160,7 +165,7 @@ def behind_a_print(x: Any) -> Any:
     return y * torch.from_numpy(np.random.rand(4)), np.random.rand()
 
 
-WHOLE = (noisy, as_tensors, in_order, numbers, numbers_of_numpys, of_dtypes, indices, written, by_itself, unused, kept, in_a_loop, others)  # fmt: skip
+WHOLE = (noisy, as_tensors, in_order, numbers, numbers_of_numpys, of_dtypes, indices, written, by_itself, unused, kept, in_a_loop, others, beside_torchs)  # fmt: skip
 BROKEN = (seeded, looked_at, shuffled, decided, counted, refused, of_data, into_another, after_an_error_of_data,
           before_an_error_of_data, in_a_transform, behind_a_print)  # fmt: skip
 
@@ -176,7 +181,9 @@ def plain(value: Any) -> Any:
 
 
 def states() -> Any:
-    return plain([np.random.get_state(), OLD.get_state(), NEW.bit_generator.state, random.getstate()])
+    return plain(
+        [np.random.get_state(), OLD.get_state(), NEW.bit_generator.state, random.getstate(), torch.get_rng_state()]
+    )
 
 
 def seen(fn: Callable[..., Any], seed: int) -> Any:
@@ -185,6 +192,7 @@ def seen(fn: Callable[..., Any], seed: int) -> Any:
     OLD.seed(seed)
     NEW.bit_generator.state = np.random.PCG64(seed).state
     random.seed(seed)
+    torch.manual_seed(seed)
     HELD.clear()
     x = torch.arange(4.0, dtype=torch.float64)
     return plain(fn(x)), plain(x), plain(dict(HELD)), states()

@@ -72,9 +72,14 @@ def draw(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     method, owner, *given = args
     assert isinstance(method, Builtin)
     name = str(method.fn.__name__)
-    if name not in METHODS or not isinstance(owner, Opaque) or owner.source is None or not may_come_first(cx):
+    if name not in METHODS or not isinstance(owner, Opaque) or owner.source is None:
         raise _unknown(name)
-    if not numpy_random.is_generator(owner.real) or torch.get_default_device().type != "cpu" or cx.devices:
+    if (
+        not may_come_first(cx, apart=True)
+        or not numpy_random.is_generator(owner.real)
+        or torch.get_default_device().type != "cpu"
+        or cx.devices
+    ):
         raise _unknown(name)
     known = tuple(_constant(cx, name, v) for v in given)
     call = name, known, tuple((k, _constant(cx, name, v)) for k, v in kwargs.items())
