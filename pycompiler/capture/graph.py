@@ -478,7 +478,7 @@ class GraphBuilder:
             raise Break("tensor-subclass", f"{_name(target)} of the size of a ragged dimension")  # fakes would take it
         leaves, specs = flatten_all(wrappers)
         inside = [(t, None if t.is_inference() else t._version) for t in leaves]
-        draws, tells = self.fake_mode.draws, self.fake_mode.tells
+        draws, tells, kernels_draw = self.fake_mode.draws, self.fake_mode.tells, self.fake_mode.kernels_draw
         refusals, fails, meets = self.fake_mode.refusals, self.fake_mode.fails, self.fake_mode.meets
         tracked = [n for n in operands if n.meta["example_value"].requires_grad]
         self.fake_mode.asks, self.fake_mode.binder, self._binding = True, self._bind, []
@@ -516,7 +516,7 @@ class GraphBuilder:
         acts, writes, once, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
         python = whole and not _has_tensor(result)
         drawn = self.fake_mode.draws > draws
-        draws_only = drawn and self.fake_mode.effects - counted[0] == self.fake_mode.draws - draws
+        draws_only = drawn and self.fake_mode.effects - counted[0] == self.fake_mode.kernels_draw - kernels_draw
         draws_only &= not python and target not in _CHECKING
         acts |= target in _CHECKING or python
         mutates = before != [_version(n) for n in operands] or (None in before and writes)

@@ -272,3 +272,20 @@ def test_a_draw_is_saved(tmp_path: Any) -> None:
     found = seen(loaded, 1)[0]
     torch.testing.assert_close(found, expected)
     assert loaded.counters()["compiles"] == 0
+
+
+def test_an_operator_of_another_library_may_draw_from_pythons_generator() -> None:
+    library = torch.library.Library("drawn_beside", "FRAGMENT")
+    library.define("noise(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+    library.impl("noise", lambda x: x + random.random(), "CPU")
+    library.impl("noise", lambda x: x.new_empty(x.shape), "Meta")
+
+    def fn(x: Any) -> Any:
+        y = torch.ops.drawn_beside.noise(x)
+        return y, y * random.random()
+
+    found = []
+    for run in (fn, pycompiler.compile(fn)):
+        random.seed(3)
+        found.append([t.tolist() for t in run(torch.ones(2))])
+    torch.testing.assert_close(found[1], found[0])
