@@ -143,8 +143,8 @@ def _mode_class() -> type[FakeMode]:
 
     `effects` counts the operators dispatched that do more than compute their results, `refusals` those that may raise an error of
     data, `fails` those of other libraries, `meets` collectives, `once` those that no call may repeat, `draws` those of them that
-    take random numbers, `kernels_draw` those of torch's own, `tells` those that act by their schema, `writes` those that write, `others` those that are not ordinary;
-    while it `asks`, kernels say whether they take the arguments' types (`kernels.py`).
+    take random numbers, `kernels_draw` those of torch's own, `tells` those that act by their schema, `writes` those that write,
+    `others` those that are not ordinary; while it `asks`, kernels say whether they take the arguments' types (`kernels.py`).
     """
     namespace = {
         **vars(fake_tensor),
