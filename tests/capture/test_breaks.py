@@ -61,8 +61,9 @@ def disabled_call(x: Any) -> Any:
 
 @provokes("skipped-call", X)
 def skipped_call(x: Any) -> Any:
+    y = x + torch.rand(4)
     torch.manual_seed(3)
-    return x + torch.rand(4)
+    return y + torch.rand(4)
 
 
 @provokes("data-dependent-value", X)
