@@ -35,7 +35,7 @@ from pycompiler.autograd.wrapped_calls import CompilePlain, Pair, run_inference,
 from pycompiler.autograd.wrapped_graphs import is_write, memory_of, part_of, results_of
 from pycompiler.errors import PyCompilerError
 from pycompiler.ir.distributed import gradient_spec
-from pycompiler.ir.effects import acts, is_check, stays
+from pycompiler.ir.effects import SWITCHES, acts, is_check, stays
 from pycompiler.ir.process_groups import name_of
 from pycompiler.ir.subclasses import flatten_all, is_wrapper
 from pycompiler.ir.symbols import Specialise
@@ -104,7 +104,7 @@ def _check(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
         if node.op == "get_attr" or "binds" in node.meta:
             refuse(f"{node.op} {node.target}")
         unseen = node.meta.get("python") and node.meta.get("acts") or node.target is torch.nn.functional.one_hot
-        if unseen or (node.meta.get("mutates") and tracks):
+        if unseen or (node.meta.get("mutates") and tracks) or node.target in SWITCHES:
             if node.target not in _SETTERS:
                 refuse(f"{node.target}, which acts, or writes what has gradients")
     if any(n.op == "placeholder" for n in results_of(gm)):

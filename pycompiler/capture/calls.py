@@ -38,7 +38,7 @@ from pycompiler.capture.values.iterators import Generator
 from pycompiler.capture.values.objects import Object, as_text, plain_module_forward, tuple_of
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method, is_modelled
-from pycompiler.ir import arrays, control, peer, process_groups
+from pycompiler.ir import arrays, control, numpy_random, peer, process_groups
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.subclasses import is_wrapper
 from pycompiler.logs import artifact
@@ -353,6 +353,8 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
         return array.of_dtypes(cx, fn, args, kwargs)
     if config.trace_numpy and (numpys := arrays.name_of(fn)) is not None:
         return array.call_function(cx, fn, numpys, args, kwargs)
+    if config.trace_numpy and numpy_random.is_method(fn):
+        return call_builtin(cx, numpy_random.drawing, [Builtin(fn), *args], kwargs)
     owner = getattr(fn, "__objclass__", None)
     if owner is not None and issubclass(torch.Tensor, owner) and owner is not object:
         if args and isinstance(args[0], Tensor):

@@ -135,7 +135,7 @@ def capture_frame(
                 e.breaks = tuple(session.breaks)
                 raise
     finally:
-        torch_api.write_state(state)
+        torch_api.put_back(state)
 
 
 class _Session:
@@ -177,7 +177,7 @@ class _Session:
         record: BreakRecord | None = None
         stop: int | None = None
         while True:
-            torch_api.write_state(self.state)
+            torch_api.put_back(self.state)
             cx, frame = self.start(stop)
             cx.errors_of_data.whole = self.fullgraph
             last, ends = stop, self.fullgraph
@@ -445,7 +445,7 @@ class _Session:
         return code
 
     def state_changes(self) -> list[str]:
-        return [name for name, (read, _) in torch_api.STATE.items() if read() != self.state[name]]
+        return torch_api.changes(self.state)
 
     def restore_state(self, head: Head) -> Code:
         """Global state that the program changed and that outlives this part of the frame."""

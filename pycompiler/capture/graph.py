@@ -181,6 +181,7 @@ class GraphBuilder:
             False  # whether an operator gave its argument, which it may not do for other strides (with `levels`)
         )
         self.parameters: list[Any] = []  # how the program made some (`builtins/parameters.py`)
+        self.copied: dict[int, tuple[Value, list[Tensor]]] = {}  # by memo: it, and what `copy.deepcopy` has copied
         self.leaves: list[tuple[torch.Tensor, int | None]] = []  # what the program made leaves, and at which step
         self.spent = set[Any]()  # autograd's nodes, of fakes, that a backward has gone through
         self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
@@ -504,7 +505,7 @@ class GraphBuilder:
             raise Break("tensor-subclass", f"{_name(target)} of the size of a ragged dimension")  # fakes would take it
         leaves, specs = flatten_all(wrappers)
         inside = [(t, None if t.is_inference() else t._version) for t in leaves]
-        draws, tells = self.fake_mode.draws, self.fake_mode.tells
+        draws, tells, kernels_draw = self.fake_mode.draws, self.fake_mode.tells, self.fake_mode.kernels_draw
         refusals, fails, meets = self.fake_mode.refusals, self.fake_mode.fails, self.fake_mode.meets
         tracked = [n for n in operands if n.meta["example_value"].requires_grad]
         self.fake_mode.asks, self.fake_mode.binder, self._binding = True, self._bind, []
@@ -541,6 +542,9 @@ class GraphBuilder:
             cause = None  # an error and this frame would hold each other
         acts, writes, once, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
         python = whole and not _has_tensor(result)
+        drawn = self.fake_mode.draws > draws
+        draws_only = drawn and self.fake_mode.effects - counted[0] == self.fake_mode.kernels_draw - kernels_draw
+        draws_only &= not python and target not in _CHECKING
         acts |= target in _CHECKING or python
         mutates = before != [_version(n) for n in operands] or (None in before and writes)
         if writes and not mutates and _below_versions():
@@ -573,7 +577,6 @@ class GraphBuilder:
             self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others, once=once)
         binds = bool(self._binding)
         self.happened |= always or mutates or once
-        drawn = self.fake_mode.draws > draws
         self.cx.errors_of_data.note(
             refuses=may_refuse,
             fails=self.fake_mode.fails > fails,
@@ -593,6 +596,7 @@ class GraphBuilder:
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
         node.meta["mutates"], node.meta["acts"], node.meta["refuses"] = mutates or always, acts, may_refuse
+        node.meta["draws"] = draws_only
         node.meta["writes"] = written
         if python:
             node.meta["python"] = True  # no trace of its operators stands for a call

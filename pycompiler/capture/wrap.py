@@ -60,7 +60,7 @@ from pycompiler.capture.values.symbolic import NUMBERS, PLAIN_VALUES, NestedInt,
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, is_modelled
 from pycompiler.capture.values.thread_locals import ThreadLocal
 from pycompiler.capture.wrappers import wrap_wrapper
-from pycompiler.ir import arrays
+from pycompiler.ir import arrays, numpy_random
 from pycompiler.ir.fake import as_plain, is_transparent
 from pycompiler.ir.guards import TensorSpec
 from pycompiler.ir.jagged import is_jagged, is_nested_int
@@ -430,6 +430,9 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
             raise Break("unsupported-type", f"a {cls.__qualname__}, a module that sees each look at it")
         return _py_module(cx, real, source)
     if issubclass(cls, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) or cls.__name__ == "pybind11_builtins":
+        cx.guard("id_is", source, real)
+        return Builtin(real)
+    if numpy_random.is_method(real):
         cx.guard("id_is", source, real)
         return Builtin(real)
     if issubclass(cls, (functools._lru_cache_wrapper, torch.jit.ScriptFunction)):

@@ -57,6 +57,10 @@ _RAISING = frozenset(
 )
 
 
+SWITCHES = frozenset((torch.use_deterministic_algorithms, torch.set_default_dtype))
+"""What kernels ask for when they run: a graph that calls one of these runs as captured."""
+
+
 @cache
 def draws(op: object) -> bool:
     """Takes numbers from a generator."""

@@ -26,7 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
 from pycompiler.ir.demands import check_demands
-from pycompiler.ir.effects import count_writes, divides, draws, drops_nothing, fails, noted, refuses, tells
+from pycompiler.ir.effects import acts, count_writes, divides, draws, drops_nothing, fails, noted, refuses, tells
 from pycompiler.ir.jagged import new_nested_int
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
@@ -103,6 +103,7 @@ if TYPE_CHECKING:
         writes: int
         once: int
         draws: int
+        kernels_draw: int
         tells: int
         others: int
         nested: int
@@ -120,6 +121,7 @@ _COUNTERS = {
     "writes": 0,
     "once": 0,
     "draws": 0,
+    "kernels_draw": 0,
     "tells": 0,
     "others": 0,
     "nested": 0,
@@ -141,8 +143,8 @@ def _mode_class() -> type[FakeMode]:
 
     `effects` counts the operators dispatched that do more than compute their results, `refusals` those that may raise an error of
     data, `fails` those of other libraries, `meets` collectives, `once` those that no call may repeat, `draws` those of them that
-    take random numbers, `tells` those that act by their schema, `writes` those that write, `others` those that are not ordinary;
-    while it `asks`, kernels say whether they take the arguments' types (`kernels.py`).
+    take random numbers, `kernels_draw` those of torch's own, `tells` those that act by their schema, `writes` those that write,
+    `others` those that are not ordinary; while it `asks`, kernels say whether they take the arguments' types (`kernels.py`).
     """
     namespace = {
         **vars(fake_tensor),
@@ -188,6 +190,7 @@ def _dispatch(
     mode.once -= draws(func) and not drawn
     mode.effects -= draws(func) and not drawn
     mode.draws += drawn
+    mode.kernels_draw += drawn and not acts(func)  # whose code is torch's
     mode.tells += tells(func)
     mode.refusals += refuses(func, args)
     mode.fails += fails(func)

@@ -25,6 +25,7 @@ from typing import Any
 
 import torch
 
+from pycompiler.ir import numpy_random
 from pycompiler.ir.functional import original, twin_of, writing
 
 Name = tuple[str, ...]
@@ -405,7 +406,7 @@ def _behaviour(value: Any) -> str | None:
         return f"lru_cache {_behaviour(value.__wrapped__)}"
     if type(value).__name__ == "CompiledFunction" and isinstance(getattr(value, "fn", None), types.FunctionType):
         return code_digest(value.fn.__code__)
-    if isinstance(value, _PLAIN) or type(value).__name__ == "pybind11_builtins":
+    if isinstance(value, _PLAIN) or type(value).__name__ == "pybind11_builtins" or numpy_random.is_method(value):
         return type(value).__name__
     if type(value).__module__.startswith("pycompiler."):
         return type(value).__qualname__  # an object of our own

@@ -42,7 +42,7 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
         try:
             return graph(*inputs)
         except BaseException as error:
-            torch_api.write_state(dict(state))
+            torch_api.write_state({name: value for name, value in state if name not in torch_api.STAYS})
             unfit = isinstance(error, Unfit)  # raised before anything is written; a part before may have drawn numbers
             if not again or isinstance(error, PyCompilerError) or not (unfit or isinstance(error, Exception)):
                 raise
@@ -53,6 +53,7 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
             if versions != counts(inputs, written):
                 log.warning("a graph that has written its inputs raised: what eager does then is not done")
                 raise
+            torch_api.write_state(dict(state))
             for device, numbers in zip(devices, drawn, strict=True):
                 GENERATORS[device.type][1](numbers, device)
             for generator, numbers in given:

@@ -61,8 +61,9 @@ def disabled_call(x: Any) -> Any:
 
 @provokes("skipped-call", X)
 def skipped_call(x: Any) -> Any:
+    y = x + torch.rand(4)
     torch.manual_seed(3)
-    return x + torch.rand(4)
+    return y + torch.rand(4)
 
 
 @provokes("data-dependent-value", X)
@@ -193,9 +194,9 @@ def finalizer(x: Any, told: Any) -> Any:
 
 @provokes("global-state", X)
 def global_state(x: Any) -> Any:
-    torch.set_default_dtype(torch.float64)
+    torch.set_default_device("cpu")
     y = torch.ones(4)
-    torch.set_default_dtype(torch.float32)
+    torch.set_default_device(None)
     return x + y
 
 

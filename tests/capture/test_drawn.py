@@ -131,7 +131,19 @@ def by_other_numbers(x: Any) -> Any:
     )
 
 
-WHOLE = (scaled, several, in_a_loop, written, as_tensors, unused, integers, filled)
+def beside_torchs(x: Any) -> Any:
+    y = torch.nn.functional.dropout(x, 0.5)
+    r = random.random()
+    return x * r + torch.rand(4), random.random(), y.add_(torch.randn(4)), random.randint(0, 5)
+
+
+def beside_torchs_and_an_error(x: Any) -> Any:
+    y = torch.rand(2)
+    r = random.random()
+    return torch.embedding(x.view(2, 2), (x * 0).long()) * r + y, torch.rand(1)
+
+
+WHOLE = (scaled, several, in_a_loop, written, as_tensors, unused, integers, filled, beside_torchs)
 BROKEN = (
     cut,
     rolled,
@@ -144,6 +156,7 @@ BROKEN = (
     among_others,
     after_an_error_of_data,
     before_an_error_of_data,
+    beside_torchs_and_an_error,
     in_a_transform,
     as_a_rate,
     by_other_numbers,
@@ -155,7 +168,7 @@ def seen(fn: Callable[..., Any], seed: int) -> Any:
     for generator in (random, OWN, torch.random):
         (generator.manual_seed if generator is torch.random else generator.seed)(seed)  # type: ignore[union-attr]
     x = torch.arange(4.0)
-    return fn(x), x, random.getstate(), OWN.getstate()
+    return fn(x), x, torch.get_rng_state(), random.getstate(), OWN.getstate()
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
@@ -259,3 +272,20 @@ def test_a_draw_is_saved(tmp_path: Any) -> None:
     found = seen(loaded, 1)[0]
     torch.testing.assert_close(found, expected)
     assert loaded.counters()["compiles"] == 0
+
+
+def test_an_operator_of_another_library_may_draw_from_pythons_generator() -> None:
+    library = torch.library.Library("drawn_beside", "FRAGMENT")
+    library.define("noise(Tensor x) -> Tensor", tags=(torch.Tag.nondeterministic_seeded,))
+    library.impl("noise", lambda x: x + random.random(), "CPU")
+    library.impl("noise", lambda x: x.new_empty(x.shape), "Meta")
+
+    def fn(x: Any) -> Any:
+        y = torch.ops.drawn_beside.noise(x)
+        return y, y * random.random()
+
+    found = []
+    for run in (fn, pycompiler.compile(fn)):
+        random.seed(3)
+        found.append([t.tolist() for t in run(torch.ones(2))])
+    torch.testing.assert_close(found[1], found[0])

@@ -6,6 +6,7 @@ import random
 import signal
 import sys
 import threading
+from typing import Any
 
 import pytest
 import torch
@@ -148,3 +149,121 @@ def test_setters_of_what_is_so_already_are_captured() -> None:
         assert not torch.is_deterministic_algorithms_warn_only_enabled()
     finally:
         torch.use_deterministic_algorithms(False)
+
+
+def within(x: torch.Tensor) -> Any:
+    before = torch.ones(2) + x
+    torch.set_default_dtype(torch.float64)
+    made = torch.ones(3), torch.tensor([1.5]), torch.arange(2) / 2, torch.get_default_dtype(), x * 2
+    torch.set_default_dtype(torch.float32)
+    return before, made, torch.ones(3)
+
+
+def left(x: torch.Tensor) -> Any:
+    torch.set_default_dtype(torch.float64)
+    return x + torch.ones(2)
+
+
+def without_a_graph(x: torch.Tensor) -> Any:
+    torch.set_default_dtype(torch.float64)
+    return torch.get_default_dtype()
+
+
+def around_a_break(x: torch.Tensor) -> Any:
+    torch.set_default_dtype(torch.float64)
+    y = torch.zeros(2) + x
+    pycompiler.graph_break()
+    z = torch.zeros(2)
+    torch.set_default_dtype(torch.float32)
+    return y, z, torch.zeros(2)
+
+
+def then_raises(x: torch.Tensor) -> Any:
+    torch.set_default_dtype(torch.float64)
+    y = torch.zeros(2) + x
+    raise ValueError(str(y.dtype))
+
+
+def then_an_error_of_data(x: torch.Tensor) -> Any:
+    y = torch.zeros(2)
+    torch.set_default_dtype(torch.float64)
+    return torch.embedding(torch.ones(2, 2), (x * 7).long()), y
+
+
+def within_a_handler(x: torch.Tensor) -> Any:
+    y = torch.zeros(2)
+    torch.set_default_dtype(torch.float64)
+    try:
+        return torch.embedding(torch.ones(2, 2), (x * 7).long()), y
+    except IndexError:
+        return torch.zeros(1), y
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def then_expected(x: torch.Tensor) -> Any:
+    y = torch.zeros(2)
+    torch.set_default_dtype(torch.float64)
+    if (x > 0).all():
+        raise ValueError("above")
+    return y, torch.zeros(2)
+
+
+def refused_dtype(x: torch.Tensor) -> Any:
+    try:
+        torch.set_default_dtype(torch.int64)
+    except TypeError as e:
+        return x + 1, len(str(e)), torch.zeros(1)
+
+
+def with_gradients(x: torch.Tensor) -> Any:
+    x = x.detach().requires_grad_()
+    torch.set_default_dtype(torch.float64)
+    y = (x * torch.ones(2)).sum()
+    torch.set_default_dtype(torch.float32)
+    return y.detach(), *torch.autograd.grad(y, x)
+
+
+def dtypes_after(fn: Any, x: torch.Tensor) -> Any:
+    torch.set_default_dtype(torch.float32)
+    try:
+        try:
+            found = fn(x)
+        except Exception as e:
+            found = type(e), str(e)
+        return (
+            str(found),
+            str(torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.dtype, found)),
+            torch.get_default_dtype(),
+        )
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+DTYPES = (within, left, without_a_graph, around_a_break, then_raises, then_an_error_of_data, within_a_handler, then_expected, refused_dtype, with_gradients)  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("fn", DTYPES)
+def test_a_default_dtype_that_is_set_inside(fn: Any, backend: str) -> None:
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=fn in (within, left, refused_dtype, with_gradients))
+    for _ in range(2):
+        assert dtypes_after(compiled, torch.ones(2)) == dtypes_after(fn, torch.ones(2))
+
+
+def test_a_default_dtype_that_another_thread_sets_during_a_capture_stays(monkeypatch: Any) -> None:
+    run = frame._Session.run
+
+    def meanwhile(*args: Any) -> Any:
+        captured = run(*args)
+        thread = threading.Thread(target=torch.set_default_dtype, args=(torch.float64,))
+        thread.start()
+        thread.join()
+        return captured
+
+    monkeypatch.setattr(frame._Session, "run", meanwhile)
+    try:
+        pycompiler.compile(lambda x: x + 1, backend="eager")(torch.ones(3))
+        assert torch.get_default_dtype() is torch.float64
+    finally:
+        torch.set_default_dtype(torch.float32)

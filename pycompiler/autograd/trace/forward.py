@@ -19,6 +19,7 @@ from pycompiler.autograd.trace.paths import Edge, Slices
 from pycompiler.autograd.trace.writes import Given, is_metadata, part_of, refuse_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir import functional, interrupts, late, transforms
+from pycompiler.ir.effects import SWITCHES
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.strides import layouts
 from pycompiler.ir.symbols import Specialise, hint_of
@@ -222,7 +223,7 @@ class Forward:
                 return self._checkpoint(node.target, *args)
             if node in self.branches:
                 return self.branches[node](*args[3:])
-            if node.target is torch.use_deterministic_algorithms:
+            if node.target in SWITCHES:
                 raise AutogradUnsupported("kernels become others within the graph", str(node), "set it outside")
             if node.target is transforms.hooked:
                 if node in self.moved:

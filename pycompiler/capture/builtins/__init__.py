@@ -8,11 +8,13 @@ from pycompiler.capture.builtins import (
     branches,
     collections,
     containers,
+    copied_tensors,
     copying,
     data,
     devices,
     distributed,
     drawn,
+    drawn_arrays,
     dtensors,
     exceptions,
     frozen,
@@ -37,8 +39,8 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    attention, autograd_function, backwards, begun, branches, collections, containers, copying, data, devices,
-    distributed, drawn, dtensors, exceptions, frozen, generators, gradients, iteration, jagged, nested, numbers,
+    attention, autograd_function, backwards, begun, branches, collections, containers, copied_tensors, copying, data, devices,
+    distributed, drawn, drawn_arrays, dtensors, exceptions, frozen, generators, gradients, iteration, jagged, nested, numbers,
     optimizers, overrides, patterns, python, ranges, references, scalars, schedulers, torch_api, transforms, variables,
     warned,
 )  # fmt: skip

@@ -35,7 +35,7 @@ def _drawing(name: str, parameters: dict[str, float | None], greatest: Callable[
         fits = len(others) <= len(parameters) and given.keys() <= parameters.keys() and len(known) == len(given)
         plain = all(type(n) in (int, float) and -KNOWN < n < KNOWN for n in known)
         made = None
-        if fits and plain and _is_whole(cx, owner) and may_come_first(cx):
+        if fits and plain and _is_whole(cx, owner) and may_come_first(cx, apart=True):
             made = cx.sizes.drawn(len(cx.effects.draws), float, float(greatest(*known)))
         if made is None:
             raise Break("skipped-call", f"random.Random.{name}")
@@ -61,7 +61,7 @@ def _drawing_of(name: str, numbers: Callable[..., range]) -> BuiltinHandler:
             with contextlib.suppress(TypeError, ValueError):  # Python raises it
                 among = numbers(*[v.const() for v in given], **{k: v.const() for k, v in kwargs.items()})
             ends = [abs(n) for n in (among.start, among.stop)]
-            if among and max(ends) < GREATEST and may_come_first(cx):
+            if among and max(ends) < GREATEST and may_come_first(cx, apart=True):
                 made = cx.sizes.drawn(len(cx.effects.draws), int, len(among) - 1)
         if made is None:
             raise Break("skipped-call", f"random.Random.{name}")
@@ -85,15 +85,15 @@ def _is_whole(cx: Capture, owner: Value) -> bool:
     return True
 
 
-def may_come_first(cx: Capture) -> bool:
-    """Whether a draw may come before all of the graph, which runs once."""
+def may_come_first(cx: Capture, *, apart: bool = False) -> bool:
+    """Whether a draw may come before all of the graph, which runs once.  `apart`: what torch draws is no matter to it."""
     errors, graph = cx.errors_of_data, cx.graph
     return not (
         hasattr(graph, "outer")
         or graph.bound
         or errors.refuses
         or errors.expected
-        or any(n.meta.get("acts") for n in graph.graph.nodes)
+        or any(n.meta.get("acts") and not (apart and n.meta.get("draws")) for n in graph.graph.nodes)
         or any(w.kind == "call" for w in cx.effects.journal)
     )
 

@@ -1,7 +1,8 @@
 """Generators of random numbers that the program makes (`torch.Generator().manual_seed(0)`).
 
 Generated code makes and seeds them before the graph runs, which draws from them as from existing ones (`GraphBuilder.generator`).
-One that is seeded after something was drawn from it, or that may be a device's, breaks the graph.
+One that is seeded after something was drawn from it, or that may be a device's, breaks the graph.  So it is with torch's own
+generators (`torch.manual_seed(0)`); to seed these twice is to seed them once, so the frame may still run again.
 """
 
 from __future__ import annotations
@@ -42,13 +43,27 @@ def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return made
 
 
+def _is_seed(number: Value) -> bool:
+    return type(number) is Const and type(number.value) is int and -(2**63) <= number.value < 2**64
+
+
+@builtin(torch.random.manual_seed)  # which torch.compile, once it is imported, puts a wrapper around
+def seed_all(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    given = [*args, *kwargs.values()]
+    number = cx.realize(given[0]).settle("as the seed of a generator") if len(given) == 1 else Const(None)
+    if kwargs.keys() - {"seed"} or not _is_seed(number) or cx.fake_mode.draws or not may_come_first(cx):
+        raise Break("skipped-call", "torch.manual_seed")
+    cx.effects.draw(Builtin(torch.random.manual_seed), [number])
+    return cx.make(torch.default_generator)
+
+
 @builtin(torch.Generator.manual_seed)
 def seed(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 2 or kwargs or not isinstance(args[0], Opaque):
         raise Break("skipped-call", "torch.Generator.manual_seed")
     own, number = args[0], cx.realize(args[1]).settle("as the seed of a generator")
     first = not cx.graph.draws_from(own) if isinstance(own, Made) else may_come_first(cx)
-    if not first or type(number) is not Const or type(number.value) is not int or not -(2**63) <= number.value < 2**64:
+    if not first or not _is_seed(number):
         raise Break("skipped-call", "torch.Generator.manual_seed")
     cx.effects.draw(Builtin(torch.Generator.manual_seed), [own, number])
     return own

@@ -48,7 +48,8 @@ INLINED = (torch.optim.Optimizer.zero_grad,)
 
 
 def not_disabled(cx: Capture, fn: Function, args: Args, kwargs: Kwargs) -> Value | None:
-    return cx.call(_wrapped(cx, fn, "fn"), args, kwargs) if fn.real in INLINED else None
+    known = fn.real in INLINED or fn.real.__dict__.get("__wrapped__") is torch.random.manual_seed
+    return cx.call(_wrapped(cx, fn, "fn"), args, kwargs) if known else None
 
 
 def _apart(fused: types.FunctionType, each: Any) -> None:

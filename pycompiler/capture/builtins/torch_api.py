@@ -7,6 +7,7 @@ it outlives the frame, replayed by the generated code (`codegen.py`).
 from __future__ import annotations
 
 import sys
+import threading
 from collections.abc import Callable
 from typing import Any
 
@@ -56,8 +57,22 @@ STATE["deterministic"] = (
              peer.deterministic()),
     peer.set_deterministic,
 )  # fmt: skip
-PROCESS_WIDE = {*(f"attention_{name}" for name in ATTENTION), "attention_priority", "deterministic"}
+STATE["default_dtype"] = torch.get_default_dtype, torch.set_default_dtype
+STAYS = {"deterministic", "default_dtype"}
+"""What no manager of torch's puts back when an error ends a graph."""
+PROCESS_WIDE = {*(f"attention_{name}" for name in ATTENTION), "attention_priority", *STAYS}
 """State that all threads share; the rest is each thread's own."""
+
+
+class _Switched(threading.local):
+    """Which of the state that all threads share the capture in this thread has switched: the rest others may have."""
+
+    def __init__(self) -> None:
+        self.names = set[str]()
+
+
+_switched = _Switched()
+_NAMES = {write: name for name, (_, write) in STATE.items()} | {torch.use_deterministic_algorithms: "deterministic"}
 
 
 def read_state() -> dict[str, Any]:
@@ -73,6 +88,24 @@ def write_state(state: dict[str, Any]) -> None:
     for name, (read, write) in STATE.items():
         if name in state and read() != state[name]:
             write(state[name])
+
+
+def changes(state: dict[str, Any]) -> list[str]:
+    """What the capture in this thread has made of the state that was read when it began."""
+    known = (n for n in STATE if n not in PROCESS_WIDE or n in _switched.names)
+    return [name for name in known if STATE[name][0]() != state[name]]
+
+
+def put_back(state: dict[str, Any]) -> None:
+    """The capture ends, or begins anew."""
+    write_state({name: state[name] for name in changes(state)})
+    _switched.names.clear()
+
+
+def _switch(cx: Capture, setter: Any, *args: Any, **kwargs: Any) -> Any:
+    """Now, and by a node of the graph."""
+    _switched.names.add(_NAMES.get(setter, ""))
+    return cx.evaluate_raw(cx.graph.set_state, setter, *args, **kwargs)
 
 
 def _constant(value: Any, *fns: Any) -> None:
@@ -168,7 +201,7 @@ def _setter(*fns: Any) -> None:
             given = [cx.snapshot(a) for a in args]
             if _is_switch(cx, _fn) and given and given[0] is torch.is_grad_enabled() and not cx.graph.later:
                 return Const(None)
-            result = cx.evaluate_raw(cx.graph.set_state, _fn, *given)
+            result = _switch(cx, _fn, *given)
             example = result.meta["example_value"]
             return Const(example) if isinstance(example, (int, bool, type(None))) else Const(None)
 
@@ -186,7 +219,17 @@ def use_deterministic_algorithms(cx: Capture, args: Args, kwargs: Kwargs) -> Val
     known = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     wanted = args[0].const(), kwargs["warn_only"].const() if kwargs else False
     if wanted != (*known,) or peer.deterministic() != wanted[0]:
-        cx.evaluate_raw(cx.graph.set_state, torch.use_deterministic_algorithms, wanted[0], warn_only=wanted[1])
+        _switch(cx, torch.use_deterministic_algorithms, wanted[0], warn_only=wanted[1])
+    return Const(None)
+
+
+@builtin(torch.set_default_dtype)
+def set_default_dtype(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Operators ask for it when they run: no graph with this call in it is compiled."""
+    if len(args) != 1 or kwargs or type(args[0]) is not Const or hasattr(cx.graph, "outer"):
+        raise Break("global-state", "torch.set_default_dtype")
+    if args[0].const() is not torch.get_default_dtype():
+        _switch(cx, torch.set_default_dtype, args[0].const())
     return Const(None)
 
 
@@ -466,7 +509,6 @@ def _now(fn: Any) -> Read:
 
 
 SETTERS: dict[str, dict[str, Read]] = {
-    "set_default_dtype": {"now": _now(torch.get_default_dtype)},
     "set_num_threads": {"now": _now(torch.get_num_threads)},
     "set_float32_matmul_precision": {"now": _now(torch.get_float32_matmul_precision)},
     "set_default_device": {}, "set_flush_denormal": {},

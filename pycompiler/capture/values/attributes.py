@@ -20,6 +20,7 @@ from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const, reference
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Builtin, Method
+from pycompiler.ir import numpy_random
 from pycompiler.ir.source import Source, mro_of, namespace_of
 from pycompiler.ir.source import const as const_source
 
@@ -233,6 +234,8 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
         return Method(receiver, cx.wrap(raw, source))
     if getter is not MISSING and not isinstance(raw, (type, types.MethodType, functools.partial)):
         hold(cx, source, raw)
+        if numpy_random.is_method(raw):
+            return Builtin(raw) if receiver is None else Method(receiver, Builtin(raw))
         if callable(raw) and hasattr(raw, "__wrapped__") and isinstance(raw.__wrapped__, types.FunctionType):
             return cx.wrap(raw, source) if receiver is None else Method(receiver, cx.wrap(raw, source))
         return cx.wrap_descriptor(raw, source, receiver, owner)

@@ -769,7 +769,7 @@ def torch_device_context(x):
         return x + torch.ones(4)
 
 
-@case(X, breaks=ANY)
+@case(X)
 def default_dtype_change(x):
     torch.set_default_dtype(torch.float64)
     y = torch.ones(4)

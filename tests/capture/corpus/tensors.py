@@ -463,7 +463,7 @@ def tensor_data_inplace(x):
     return x + 1
 
 
-@case(V, breaks="skipped-call")
+@case(V)
 def random_functions(x):
     torch.manual_seed(3)
     a = torch.rand(4)

@@ -1,0 +1,82 @@
+"""Copies of tensors (`copy.deepcopy(t)`, `copy.copy(t)`), also within those of modules and containers.
+
+Eager copies the memory of a plain tensor as a whole, once for all tensors in it that a call of deepcopy comes to: so these are
+assumed to lie apart.  A shallow copy is another tensor in the same memory.
+"""
+
+from __future__ import annotations
+
+import copy
+
+import torch
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.calls import Args, Kwargs
+from pycompiler.capture.polyfills import same_data
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, Tuple
+from pycompiler.capture.values.tensor import METHODS, Tensor
+from pycompiler.ir.kernels import memory_of
+
+NO_LEAF = (
+    "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.  "
+    "If you were attempting to deepcopy a module, this may be because of a torch.nn.utils.weight_norm usage, "
+    "see https://github.com/pytorch/pytorch/pull/103001"
+)
+
+
+def _refuse(name: str, tensor: Value) -> Break:
+    return Break("unsupported-operation", f"Tensor.{name}() of {tensor.describe()}")
+
+
+def _is_bare(cx: Capture, tensor: Tensor) -> bool:
+    """Whether it is a plain tensor in memory, without attributes and gradient."""
+    fake = tensor.fake
+    plain = tensor.cls is torch.Tensor and not (tensor.is_special or tensor.overlay or tensor.parted)
+    if not plain or fake.layout is not torch.strided or fake.device.type not in ("cpu", "cuda") or fake.requires_grad:
+        return False
+    if fake.is_conj() or fake.is_neg() or hasattr(cx.graph, "outer") or not cx.is_none(tensor.getattr(cx, "grad")):
+        return False
+    if tensor.real is None:
+        return True
+    assert tensor.source is not None
+    if tensor.real.is_inference() or tensor.real.__dict__:
+        return False
+    held = cx.wrap(tensor.real.__dict__, tensor.source.then("instance_dict"))
+    return isinstance(held, Dict) and held.length(cx) == 0
+
+
+def deepcopy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    tensor, memo = args[0], cx.realize(args[1]) if len(args) == 2 else None
+    if not isinstance(tensor, Tensor) or not isinstance(memo, Dict) or memo.source is not None or kwargs:
+        raise _refuse("__deepcopy__", tensor if isinstance(tensor, Value) else Const(None))
+    if tensor.cls is torch.nn.Parameter and not tensor.is_special:
+        return cx.inline(cx.make(torch.nn.Parameter.__deepcopy__), [tensor, memo], {})  # type: ignore[attr-defined]
+    if tensor.cls is torch.Tensor and not tensor.is_special and not cx.truth(tensor.getattr(cx, "is_leaf")):
+        cx.throw(RuntimeError, NO_LEAF)
+    if not _is_bare(cx, tensor):
+        raise _refuse("__deepcopy__", tensor)
+    copied = cx.graph.copied.setdefault(id(memo), (memo, []))[1]
+    given = {memory_of(t.fake) for t in cx.graph.inputs if t.fake.layout is torch.strided}
+    for other in copied:  # existing ones, or views of these, may be in one memory in the next call
+        if memory_of(other.fake) == memory_of(tensor.fake) or given >= {memory_of(other.fake), memory_of(tensor.fake)}:
+            raise Break("unsupported-operation", "Tensor.__deepcopy__() of several tensors that may be in one memory")
+    made = cx.graph.call_method("clone", [tensor], {})
+    assert isinstance(made, Tensor)
+    if made.fake.stride() != tensor.fake.stride():  # eager's has the same gaps, or elements in one place
+        raise _refuse("__deepcopy__", tensor)
+    copied.append(tensor)
+    return made
+
+
+def reduce_ex(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """As `copy.copy` asks for it, and nobody else sees."""
+    tensor = args[0]
+    if cx.frames[-1].code is not copy.copy.__code__ or not isinstance(tensor, Tensor) or not _is_bare(cx, tensor):
+        raise _refuse("__reduce_ex__", tensor)
+    return Tuple([cx.make(same_data), Tuple([tensor])])
+
+
+METHODS["__deepcopy__"] = deepcopy
+METHODS["__reduce_ex__"] = reduce_ex
