@@ -851,4 +851,4 @@ def _refers(holder: Value, value: Value) -> bool:
     if holder is value or getattr(holder, "receiver", None) is value:
         return True
     bound, real = getattr(holder, "real", None), getattr(value, "real", None)
-    return real is not None and type(bound) in BOUND and bound.__self__ is real
+    return real is not None and type(bound) in BOUND and bound.__self__ is real  # type: ignore[union-attr]
