@@ -281,3 +281,51 @@ def test_in_three_processes(three: Processes, run: Callable[[int, int], None]) -
 
 def test_a_group_that_is_made_anew(two: Processes) -> None:
     two.run(run_made_anew)
+
+
+@pytest.fixture
+def alone() -> Iterator[None]:
+    """A group of this process."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_versions_of_what_a_collective_writes(alone: None, backend: str) -> None:
+    """Eager's kernels lie below autograd: a backward is not told of the write."""
+
+    def reduced(x: torch.Tensor) -> Any:
+        dist.all_reduce(x)
+        return x * 2
+
+    def saved(w: torch.Tensor, x: torch.Tensor) -> Any:
+        product = w * x
+        dist.all_reduce(x)
+        return product
+
+    compiled = pycompiler.compile(reduced, backend=backend, fullgraph=True)
+    within = pycompiler.compile(saved, backend=backend, fullgraph=True)
+    w, x = torch.ones(2, requires_grad=True), torch.full((2,), 3.0)
+    before = w * x
+    compiled(x)
+    assert x._version == 0
+    before.sum().backward()
+    within(w, x).sum().backward()
+    assert x._version == 0 and w.grad is not None and w.grad.tolist() == [6.0, 6.0]
+
+
+@pytest.mark.parametrize("backend", ("eager", "native"))
+def test_a_checkpoint_of_a_distributed_tensor(alone: None, backend: str) -> None:
+    mesh = torch.distributed.device_mesh.init_device_mesh("cpu", (1,))
+
+    def program(x: torch.Tensor) -> Any:
+        return torch.utils.checkpoint.checkpoint(lambda y: (y * y).sin(), x, use_reentrant=False).full_tensor().sum()
+
+    def gradients(run: Callable[..., Any]) -> torch.Tensor:
+        made = torch.distributed.tensor.distribute_tensor(torch.arange(3.0), mesh, [torch.distributed.tensor.Shard(0)])
+        made.requires_grad_()
+        run(made).backward()
+        return made.grad.full_tensor()  # type: ignore[union-attr]
+
+    torch.testing.assert_close(gradients(pycompiler.compile(program, backend=backend)), gradients(program))

@@ -114,3 +114,18 @@ def test_an_annotation_around_a_break() -> None:
     report = pycompiler.explain(program)(X)
     assert (report.graph_count, report.graph_break_count) == (2, 1)
     torch.testing.assert_close(pycompiler.compile(program)(X), program(X))
+
+
+def test_what_torch_traces_behind_a_break_compiles_no_tables(caplog: pytest.LogCaptureFixture) -> None:
+    """It makes modules, whose attributes are of many kinds."""
+
+    def program(x: Any) -> Any:
+        y, push = torch.func.linearize(torch.sin, x)
+        return y.sum() + push(torch.ones(3)).sum()
+
+    x = torch.ones(3, requires_grad=True)
+    expected = program(x)
+    compiled = pycompiler.compile(program)
+    with caplog.at_level("WARNING", "pycompiler"):
+        torch.testing.assert_close(compiled(x), expected)
+    assert "recompile limit" not in caplog.text

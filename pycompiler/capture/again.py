@@ -121,7 +121,8 @@ def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
     """What code can see of a tensor: its layout, and which memory it has, written how often; the memory may go."""
     if is_traceable_wrapper_subclass(tensor):
         names, context = tensor.__tensor_flatten__()
-        return (context, *(_state(getattr(tensor, name)) for name in names))
+        held = [getattr(tensor, name) for name in names]  # a mesh among them
+        return (context, *(_state(t) if isinstance(t, torch.Tensor) else t for t in held))
     strided = tensor.layout is torch.strided and torch._C._has_storage(tensor)
     memory = (StorageWeakRef(tensor.untyped_storage()), tensor.stride(), tensor.storage_offset()) if strided else ()  # type: ignore[no-untyped-call]
     version = None if tensor.is_inference() else tensor._version

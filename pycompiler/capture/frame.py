@@ -63,7 +63,7 @@ from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Set, Tuple
 from pycompiler.capture.values.finalizers import is_ended, is_quiet, names_ends
-from pycompiler.capture.values.functions import Builtin
+from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import ends_others, holds_ends
 from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.references import shows_an_end
@@ -653,11 +653,12 @@ WEAK = {weakref.ref, weakref.proxy, weakref.finalize, weakref.WeakMethod}
 
 
 def note_referred(stack: list[Value]) -> None:
-    """Who is called natively may refer weakly to what is passed: then variables hold it, read again or not.  Of tensors that is
-    asked of weak references alone: most calls get some."""
-    weakly = any(v.is_const() and isinstance(v, (Class, Builtin)) and v.const() in WEAK for v in stack)
-    for value in stack:
-        if isinstance(value, Object) or (weakly and isinstance(value, Tensor)) or _is_referable(value):
+    """Who is called natively may refer weakly to what is passed: then variables hold it, read again or not.  Of tensors and
+    functions that is asked of weak references alone: most calls get some."""
+    called = [v.fn if isinstance(v, Builtin) else v.cls for v in stack if isinstance(v, (Builtin, Class))]
+    weakly = any(fn is known for fn in called for known in WEAK)
+    for value in [v.receiver if isinstance(v, Method) and weakly else v for v in stack]:
+        if isinstance(value, Object) or (weakly and isinstance(value, (Tensor, Function))) or _is_referable(value):
             value.ends = True
 
 

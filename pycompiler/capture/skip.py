@@ -193,6 +193,12 @@ OPTIMIZER_CORES = ("_single_tensor_", "_multi_tensor_")
 HOOKED_LIBRARIES = ("transformers", "torchvision", "timm", "diffusers")
 
 
+TABLE_CODES = frozenset(
+    getattr(torch.nn.Module, name).__code__
+    for name in ("__init__", "__setattr__", "__delattr__", "register_buffer", "register_parameter", "add_module")
+)
+
+
 def why_not_hooked(fn: types.FunctionType) -> str | None:
     """Why a function reached while a graph break runs is left alone, or None if it may be compiled."""
     reason = why_not_inlined(fn)
@@ -207,6 +213,8 @@ def why_not_hooked(fn: types.FunctionType) -> str | None:
         return "part of torch"
     if module.startswith("pycompiler"):
         return "part of pycompiler"
+    if fn.__code__ in TABLE_CODES:
+        return "what keeps a module's tables"  # each name and kind of value would be another entry
     if is_library(fn) and not _has_prefix(module, HOOKED_LIBRARIES):
         return "library code" if not module.startswith("torch.nn.modules.") else None
     return why_frame_skipped(fn.__code__)

@@ -24,6 +24,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch.torch_version import TorchVersion
 
 from pycompiler.ir import numpy_random
 from pycompiler.ir.functional import original, twin_of, writing
@@ -377,6 +378,8 @@ def content(value: Any) -> str | None:
         return repr(value.value) if isinstance(value.value, (int, str, float, bytes, type(None))) else None
     if isinstance(value, torch._ops.OpOverload):
         return str(value._schema)
+    if type(value) is TorchVersion:
+        return str.__str__(value)
     if isinstance(value, (dict, list)):
         return type(value).__name__  # a root of guards; what they look at in it is theirs
     if type(value).__name__ == "_tuplegetter":

@@ -120,3 +120,45 @@ def test_what_variables_hold_lives(program: Callable[..., Any]) -> None:
 def test_a_reference_to_a_tensor_that_nothing_else_holds_breaks() -> None:
     (broke,) = pycompiler.explain(lambda x: (x, weakref.ref(x * 2)))(torch.ones(2)).break_reasons
     assert broke.kind == "builtin-call"
+
+
+def of_a_function(x: Any) -> Any:
+    def inner(y: Any) -> Any:
+        return y + 1
+
+    reference, proxy = weakref.ref(inner), weakref.proxy(inner)
+    pycompiler.graph_break()
+    pycompiler.graph_break()
+    return reference() is None, proxy(x)
+
+
+def by_proxy_of_a_result(x: Any) -> Any:
+    y = x * 2
+    proxy = weakref.proxy(y)
+    pycompiler.graph_break()
+    return (proxy + 1,)
+
+
+def of_a_method(x: Any) -> Any:
+    thing = Callable_()
+    method = weakref.WeakMethod(thing.method)
+    pycompiler.graph_break()
+    found = method()
+    assert found is not None
+    found, given = None, found(x)
+    thing = None  # type: ignore[assignment]
+    pycompiler.graph_break()
+    return given, method() is None
+
+
+class Callable_:
+    def method(self, x: Any) -> Any:
+        return x + 1
+
+
+@pytest.mark.parametrize("program", [of_a_function, by_proxy_of_a_result, of_a_method])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_who_refers_weakly_by_other_ways(program: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(program, backend=backend)
+    for _ in range(3):
+        assert str(compiled(torch.ones(2))) == str(program(torch.ones(2)))

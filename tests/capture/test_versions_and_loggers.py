@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,3 +90,16 @@ def test_a_logger_that_is_made_is_loggings() -> None:
     explained = pycompiler.explain(program)(X)
     assert explained.graph_break_count == 1
     assert pycompiler.compile(program, fullgraph=True)(X)[1] == "pycompiler.tests.versions.made"  # it exists by now
+
+
+def later_than_two(x: Any) -> Any:
+    return x + 1 if torch.__version__ >= "2.0" else x
+
+
+def test_what_asks_for_the_version_is_saved(tmp_path: Path) -> None:
+    compiled = pycompiler.compile(later_than_two, backend="eager", fullgraph=True)
+    compiled(X)
+    pycompiler.save(compiled, tmp_path / "saved")
+    loaded = pycompiler.load(tmp_path / "saved", later_than_two)
+    assert torch.equal(loaded(X), X + 1)
+    assert loaded.counters()["compiles"] == 0

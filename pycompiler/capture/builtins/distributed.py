@@ -142,11 +142,16 @@ def _writing(name: str, functional: str, defaults: Any = None) -> Handler:
         if not _sized({**given, **{k: Const(None) for k in SPLITS.get(name, ()) if k not in given}}, group.size()):
             raise Break("unsupported-operation", f"dist.{name} of tensors of such sizes")
         _operation(cx, name, given)
+        if name in UNCOUNTED:
+            written = UNCOUNTED[name]
+            given[written] = cx.graph.call_function(getattr, [given[written], Const("data")], {})
         return _run(cx, functional, given, group)
 
     return handler
 
 
+UNCOUNTED = {"all_reduce": "tensor", "all_to_all_single": "output"}
+"""Whose writes are no other versions of what they write: kernels below autograd do it."""
 SPLITS = {"all_to_all_single": ("output_split_sizes", "input_split_sizes")}
 
 

@@ -231,10 +231,10 @@ def ends_others(value: Value) -> bool:
 
 
 def _was_kept(value: Value) -> bool:
-    """Whether the frame before a break has passed a tensor on because its end is seen: in a list, which gives it up."""
+    """Whether the frame before a break has passed a tensor or function on, because its end is seen: in a list."""
     box = None if value.source is None or value.source.kind != "item" else value.source.base
     return (
-        issubclass(type(getattr(value, "real", None)), torch.Tensor)  # a module may see who asks for its class
+        issubclass(type(getattr(value, "real", None)), (torch.Tensor, types.FunctionType))  # a proxy lies, or raises
         and box is not None
         and box.kind == "local"
         and (str(box.arg).startswith(BOX))
