@@ -178,7 +178,12 @@ class Function(Value):
         elif name == "__qualname__":
             self.qualname = value.const()
         elif name == "__code__":
-            self.code = value.const()
+            code = value.const()
+            free, needed = len(self.code.co_freevars), len(code.co_freevars)
+            if free != needed:
+                text = f"{self.name}() requires a code object with {free} free vars, not {needed}"
+                cx.throw(ValueError, text)
+            self.code = code
             return
         elif name in UNCHANGED or unshadowed(name) != name:
             super().setattr(cx, name, value)
