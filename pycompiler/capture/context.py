@@ -44,7 +44,7 @@ from pycompiler.capture.values.containers import (
     UserKey,
 )
 from pycompiler.capture.values.finalizers import ARGUMENT
-from pycompiler.capture.values.functions import Builtin, Function
+from pycompiler.capture.values.functions import ALIASES, Builtin, Function
 from pycompiler.capture.values.iterators import INDEXING, PASSING, Generator, Iter, Over, ends_others, iterator_class
 from pycompiler.capture.values.objects import HOOK_DICTS, FunctionDict, InstanceDict, Object, Opaque, Token, as_text
 from pycompiler.capture.values.symbolic import Symbolic
@@ -323,6 +323,8 @@ class Capture:
             raise value.broke
         if isinstance(value, Opaque) and (known := self._key_of_opaque(value)) is not None:
             return known
+        if isinstance(value, Builtin) and type(value.fn) in ALIASES:  # which equal others
+            return ("c", value.fn)
         if isinstance(value, Identity):
             self.keyed_ids[id(value)] = value
             if any(known.is_gone() for known in self.keyed_ids.values()):

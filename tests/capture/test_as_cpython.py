@@ -8,6 +8,7 @@ import collections.abc
 import copy
 import functools
 import types
+import typing
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -358,10 +359,27 @@ def code_with_other_variables(x: Any) -> Any:
     return x + 1, told(replace), plain()
 
 
+ONE, OTHER = typing.Union[int, list[int], bytes], int | list[int] | bytes  # noqa: UP007
+
+
+def keys_that_types_give(x: Any) -> Any:
+    return x + 1, ONE == OTHER, {list[int]} == {list[int]}, {list[int]: 1}.get(list[int])
+
+
+def views_and_frozen_sets(x: Any) -> Any:
+    keys, frozen = {"a": 1}.keys(), frozenset("ab")
+    made = frozen & keys, frozen | keys, frozen - keys, frozen ^ keys, keys & frozen, {"a"} & keys
+    return x + 1, [sorted(v) for v in made], [type(v) for v in made]
+
+
+def classes_of_methods(x: Any) -> Any:
+    return x + 1, isinstance(int.from_bytes, types.BuiltinMethodType), type(dict.fromkeys)
+
+
 @pytest.mark.parametrize(
     "program",
     [
-        keywords_of_builtins, code_with_other_variables, of_a_number, of_what_a_list_holds, of_a_weak_dict,
+        keys_that_types_give, views_and_frozen_sets, classes_of_methods, keywords_of_builtins, code_with_other_variables, of_a_number, of_what_a_list_holds, of_a_weak_dict,
         arguments_of_object, initialised, attributes, supers, keys_that_say_what_they_equal, numbers_of_other_classes, who_is_asked,
         patterns, reduced, ordered, modules, watched_module,
     ],
