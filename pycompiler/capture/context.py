@@ -97,7 +97,6 @@ class Capture:
         self.effects = Effects(self.graph.graph)
         self.guards: dict[tuple[Any, ...], Guard] = {}
         self.by_id: dict[int, Value] = {}
-        self.keyed_ids: dict[int, Identity] = {}
         self.keyed: dict[int, Value] = {}  # existing objects that were keys of dicts and sets, by identity
         self.keep: list[Any] = []
         self.constants: dict[int, Value] = {}  # values of code constants, by id: one object stays one value
@@ -326,9 +325,6 @@ class Capture:
         if isinstance(value, Builtin) and type(value.fn) in ALIASES:  # which equal others
             return ("c", value.fn)
         if isinstance(value, Identity):
-            self.keyed_ids[id(value)] = value
-            if any(known.is_gone() for known in self.keyed_ids.values()):
-                raise Break("unsupported-operation", "the id of an object that is gone, among keys")
             value = value.value
             return ("id of", self.guard_identity(value))
         return self.guard_identity(value)
