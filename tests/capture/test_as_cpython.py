@@ -376,10 +376,15 @@ def classes_of_methods(x: Any) -> Any:
     return x + 1, isinstance(int.from_bytes, types.BuiltinMethodType), type(dict.fromkeys)
 
 
+def where_it_is_called(x: Any) -> Any:
+    made: Any = typing.TypedDict("made", {"a": int})  # type: ignore[operator]
+    return x + 1, made.__module__, collections.namedtuple("other", "a").__module__  # noqa: PYI024
+
+
 @pytest.mark.parametrize(
     "program",
     [
-        keys_that_types_give, views_and_frozen_sets, classes_of_methods, keywords_of_builtins, code_with_other_variables, of_a_number, of_what_a_list_holds, of_a_weak_dict,
+        where_it_is_called,         keys_that_types_give, views_and_frozen_sets, classes_of_methods, keywords_of_builtins, code_with_other_variables, of_a_number, of_what_a_list_holds, of_a_weak_dict,
         arguments_of_object, initialised, attributes, supers, keys_that_say_what_they_equal, numbers_of_other_classes, who_is_asked,
         patterns, reduced, ordered, modules, watched_module,
     ],
