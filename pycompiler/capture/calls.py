@@ -8,6 +8,7 @@ looked up in the tables of `builtins/`; a class is constructed as `type.__call__
 from __future__ import annotations
 
 import collections
+import dis
 import enum
 import functools
 import inspect
@@ -332,7 +333,11 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
         return computed
     handler = _handler(fn)
     if handler is not None:
-        if _refuses(fn, args, kwargs) if kwargs else not _takes_count(fn, len(args)):
+        if (
+            _refuses(fn, args, kwargs) or not _reads_keywords(fn, handler)
+            if kwargs
+            else not _takes_count(fn, len(args))
+        ):
             raise Break("builtin-call", describe_call(fn, args))
         try:
             return handler(cx, args, kwargs)
@@ -428,6 +433,18 @@ def _refuses(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
     except TypeError:
         return True
     return False
+
+
+@functools.cache
+def _reads_keywords(fn: Any, handler: BuiltinHandler) -> bool:
+    """Whether a handler looks at keywords, or the function takes any and reads none."""
+    code = getattr(handler, "__code__", None)
+    if code is None or any(i.argval == code.co_varnames[2] for i in dis.get_instructions(code)):
+        return True
+    try:
+        return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return False
 
 
 @functools.cache

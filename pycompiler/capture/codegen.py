@@ -335,7 +335,9 @@ def _flat(codes: list[Code]) -> Code:
 
 def _tuple(head: Head, value: Tuple, name: str) -> None:
     items = [head.load_item(v) for v in value.items]
-    if value.cls is tuple:
+    if value.cls is tuple and len(items) > build.AT_ONCE:
+        head.store(head.call(tuple, build.list_of(items)), name)
+    elif value.cls is tuple:
         head.store([*_flat(items), *build.build_tuple(len(items))], name)
     elif value.cls is torch.Size:
         head.store(head.call(torch.Size, [*_flat(items), *build.build_tuple(len(items))]), name)
@@ -345,7 +347,7 @@ def _tuple(head: Head, value: Tuple, name: str) -> None:
 
 def _list(head: Head, value: List, name: str) -> None:
     items = [head.load_item(v) for v in value.items]
-    made = [*_flat(items), *build.build_list(len(items))]
+    made = build.list_of(items)
     extra = [build.load_const(value.limit)] if isinstance(value, Deque) else []
     head.store(made if value.cls is list else head.call(value.cls, made, *extra), name)
 

@@ -45,7 +45,7 @@ from pycompiler.capture.values.containers import (
     UserKey,
 )
 from pycompiler.capture.values.finalizers import ARGUMENT
-from pycompiler.capture.values.functions import Builtin, Function
+from pycompiler.capture.values.functions import ALIASES, Builtin, Function
 from pycompiler.capture.values.iterators import INDEXING, PASSING, Generator, Iter, Over, ends_others, iterator_class
 from pycompiler.capture.values.objects import HOOK_DICTS, FunctionDict, InstanceDict, Object, Opaque, Token, as_text
 from pycompiler.capture.values.symbolic import Symbolic
@@ -98,7 +98,6 @@ class Capture:
         self.effects = Effects(self.graph.graph)
         self.guards: dict[tuple[Any, ...], Guard] = {}
         self.by_id: dict[int, Value] = {}
-        self.keyed_ids: dict[int, Identity] = {}
         self.keyed: dict[int, Value] = {}  # existing objects that were keys of dicts and sets, by identity
         self.keep: list[Any] = []
         self.constants: dict[int, Value] = {}  # values of code constants, by id: one object stays one value
@@ -328,10 +327,9 @@ class Capture:
             raise value.broke
         if isinstance(value, Opaque) and (known := self._key_of_opaque(value)) is not None:
             return known
+        if isinstance(value, Builtin) and type(value.fn) in ALIASES:  # which equal others
+            return ("c", value.fn)
         if isinstance(value, Identity):
-            self.keyed_ids[id(value)] = value
-            if any(known.is_gone() for known in self.keyed_ids.values()):
-                raise Break("unsupported-operation", "the id of an object that is gone, among keys")
             value = value.value
             return ("id of", self.guard_identity(value))
         return self.guard_identity(value)

@@ -18,6 +18,7 @@ from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.objects import Object
 
 Test = Callable[[Value], bool]
+DEEPEST = 50  # groups in groups
 SHARED = ("__cause__", "__context__")
 
 
@@ -134,13 +135,15 @@ def _leaves(cx: Capture, exception: Value) -> Iterator[Value]:
         yield from _leaves(cx, member)
 
 
-def _split(cx: Capture, exception: Value, test: Test, *, whole: bool) -> tuple[Value, Value]:
+def _split(cx: Capture, exception: Value, test: Test, *, whole: bool, depth: int = 0) -> tuple[Value, Value]:
     """What passes the test and what does not (`whole`: and None), each a group or an exception; None where there is none."""
     if test(exception):
         return exception, Const(None)
     if not is_group(exception):
         return Const(None), exception if whole else Const(None)
-    parts = [_split(cx, member, test, whole=whole) for member in _members(cx, exception)]
+    if depth == DEEPEST:  # CPython's recursion ends by the stack that there is
+        raise Break("recursion", f"groups in {exception.describe()}")
+    parts = [_split(cx, member, test, whole=whole, depth=depth + 1) for member in _members(cx, exception)]
     passed, rest = ([v for v in side if not cx.is_none(v)] for side in zip(*parts, strict=True))
     return _derived(cx, exception, passed), _derived(cx, exception, rest)
 

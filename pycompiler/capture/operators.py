@@ -10,7 +10,6 @@ import collections.abc
 import operator
 import sys
 import types
-import typing
 from collections.abc import Callable, Iterable
 from typing import Any
 
@@ -39,7 +38,7 @@ from pycompiler.capture.values.containers import (
     known_hash,
 )
 from pycompiler.capture.values.exceptions import builtin_base
-from pycompiler.capture.values.functions import Builtin, Function, Method
+from pycompiler.capture.values.functions import ALIASES, Builtin, Function, Method
 from pycompiler.capture.values.iterators import Iter
 from pycompiler.capture.values.objects import Object, Opaque, annotation
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, NestedInt, Symbolic, compute, compute_nested
@@ -170,9 +169,6 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if isinstance(left, Const) and isinstance(left.value, str) and plain == "%":
         return printf(cx, left.value, right)
     return _unsupported(cx, op, told, left, right)
-
-
-ALIASES = (types.GenericAlias, types.UnionType, type(collections.abc.Callable[[], None]), typing.TypeVar)
 
 
 def _of_types(cx: Capture, left: Value, right: Value) -> bool:
@@ -363,7 +359,9 @@ def _set_operator(cx: Capture, op: str, left: Value, right: Value) -> Value | No
         return None
     ours, mine = members(cx, left)
     others, theirs = members(cx, right)
-    cls = left.cls if isinstance(left, Set) else set
+    cls = set if viewed or not isinstance(left, Set) else left.cls
+    if isinstance(left, Set) and viewed and op in ("&", "^"):
+        theirs = None  # in an order of the view's own
     base = Set({cx.key(v): v for v in ours}, cls)
     base.plain, base.shadow = False, mine
     made = set_operation(cx, op, base, others, BINARY[op][0], theirs)

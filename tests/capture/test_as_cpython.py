@@ -6,7 +6,9 @@ import abc
 import collections
 import collections.abc
 import copy
+import functools
 import types
+import typing
 import weakref
 from collections.abc import Callable
 from typing import Any
@@ -338,10 +340,51 @@ def of_a_weak_dict(x: Any) -> Any:
     return x + 1, len(known)
 
 
+def keywords_of_builtins(x: Any) -> Any:
+    given: Any = {"key": 1}
+    found = pow(base=2, exp=4), pow(5, exp=2, mod=14), functools.partial(pow, mod=10)(2, 6)
+    return x + 1, found, told(lambda: iter([], **given), lambda: getattr(x, "a", **given), lambda: [].index(1, **given))
+
+
+def code_with_other_variables(x: Any) -> Any:
+    def closes() -> Any:
+        return x
+
+    def plain() -> Any:
+        return 1
+
+    def replace() -> None:
+        plain.__code__ = closes.__code__
+
+    return x + 1, told(replace), plain()
+
+
+ONE, OTHER = typing.Union[int, list[int], bytes], int | list[int] | bytes  # noqa: UP007
+
+
+def keys_that_types_give(x: Any) -> Any:
+    return x + 1, ONE == OTHER, {list[int]} == {list[int]}, {list[int]: 1}.get(list[int])
+
+
+def views_and_frozen_sets(x: Any) -> Any:
+    keys, frozen = {"a": 1}.keys(), frozenset("ab")
+    made = frozen & keys, frozen | keys, frozen - keys, frozen ^ keys, keys & frozen, {"a"} & keys
+    return x + 1, [sorted(v) for v in made], [type(v) for v in made]
+
+
+def classes_of_methods(x: Any) -> Any:
+    return x + 1, isinstance(int.from_bytes, types.BuiltinMethodType), type(dict.fromkeys)
+
+
+def where_it_is_called(x: Any) -> Any:
+    made: Any = typing.TypedDict("made", {"a": int})  # type: ignore[operator]
+    return x + 1, made.__module__, collections.namedtuple("other", "a").__module__  # noqa: PYI024
+
+
 @pytest.mark.parametrize(
     "program",
     [
-        of_a_number, of_what_a_list_holds, of_a_weak_dict,
+        where_it_is_called,         keys_that_types_give, views_and_frozen_sets, classes_of_methods, keywords_of_builtins, code_with_other_variables, of_a_number, of_what_a_list_holds, of_a_weak_dict,
         arguments_of_object, initialised, attributes, supers, keys_that_say_what_they_equal, numbers_of_other_classes, who_is_asked,
         patterns, reduced, ordered, modules, watched_module,
     ],
@@ -378,3 +421,35 @@ def test_a_class_that_becomes_a_mapping() -> None:
     assert torch.equal(compiled(torch.ones(2), subject), torch.zeros(2))
     collections.abc.Mapping.register(Late)
     assert torch.equal(compiled(torch.ones(2), subject), program(torch.ones(2), subject))
+
+
+def test_groups_in_groups() -> None:
+    def program(x: Any, depth: int) -> Any:
+        group: Any = TypeError(1)
+        for _ in range(depth):
+            group = ExceptionGroup("group", [group])
+        return x + 1, type(group)
+
+    def split(x: Any) -> Any:
+        group = ExceptionGroup("group", [TypeError(1)])
+        for _ in range(2000):
+            group = ExceptionGroup("group", [group])
+        try:
+            group.split(TypeError)
+        except RecursionError:
+            return x + 1
+        return x + 2
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    assert str(compiled(torch.ones(2), 60)) == str(program(torch.ones(2), 60))
+    assert torch.equal(pycompiler.compile(split, backend="eager")(torch.ones(2)), split(torch.ones(2)))
+
+
+def test_long_sequences_are_built_in_parts() -> None:
+    def program(x: Any) -> Any:
+        many = [1] * 3000
+        many[2000] = 2
+        return x + 1, many, tuple(many)
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    assert str(compiled(torch.ones(2))) == str(program(torch.ones(2)))

@@ -12,6 +12,8 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.polyfills import get_state, namespace_reduce, reduce_ex, reduce_ordered, reduce_set, slot_names
 from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict
 from pycompiler.capture.values.exceptions import builtin_base
 
 REDUCED = (object, list, dict)
@@ -45,9 +47,20 @@ def object_reduce_ex(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(object.__getstate__)  # type: ignore[attr-defined]
 def object_get_state(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     (value,) = args
+    if isinstance(value, Dict) and value.cls is collections.OrderedDict:
+        return _attributes_of_ordered(cx, value)
     if not _is_reduced(value):
         raise Break("builtin-call", f"object.__getstate__ of {value.describe()}")
     return cx.call(cx.make(get_state), [value], {})
+
+
+def _attributes_of_ordered(cx: Capture, value: Dict) -> Value:
+    """One that is made here has no attributes, and of one that exists they are not read."""
+    if value.source is not None:
+        if vars(value.real):
+            raise Break("builtin-call", f"object.__getstate__ of {value.describe()}, which has attributes")
+        cx.guard("length", value.source.attr("__dict__"), 0)
+    return Const(None)
 
 
 @builtin(copyreg._slotnames)  # type: ignore[attr-defined]

@@ -191,9 +191,10 @@ def abs_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(pow)
 def pow_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 2:
-        return operators.binary(cx, "**", args[0], args[1])
-    return cx.evaluate(pow, *(a.const() for a in args))
+    base, exponent, *modulus = inspect.signature(pow).bind(*args, **kwargs).args
+    if not modulus:
+        return operators.binary(cx, "**", base, exponent)
+    return cx.evaluate(pow, *(a.const() for a in (base, exponent, *modulus)))
 
 
 @builtin(divmod)

@@ -471,6 +471,12 @@ def dir_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return List([Const(name) for name in sorted(k.value.const() for k in _shown(cx).entries)], list)
 
 
+@builtin(*(getattr(sys, name) for name in ("_getframe", "_getframemodulename") if hasattr(sys, name)))
+def getframe(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """The frames of calls are counted, so all of them have to be there."""
+    raise Break("builtin-call", "sys._getframe(), which counts frames", step=cx.frames[0].begin)
+
+
 for _name in ("eval", "exec"):
     builtin(getattr(builtins, _name))(lambda cx, args, kwargs: _in_frame(cx))
 for _name in ("print", "input", "open", "compile", "breakpoint"):

@@ -154,6 +154,18 @@ def build_list(count: int) -> Code:
     return op("BUILD_LIST", count)
 
 
+AT_ONCE = 500  # items on the stack: its depth times the instructions is what verifying takes
+
+
+def list_of(items: list[Code]) -> Code:
+    """Push a list of what these push, a part after the other."""
+    parts = [items[at : at + AT_ONCE] for at in range(0, len(items), AT_ONCE)] or [[]]
+    code: Code = []
+    for place, part in enumerate(parts):
+        code += [*(i for item in part for i in item), *build_list(len(part)), *(op("LIST_EXTEND", 1) if place else [])]
+    return code
+
+
 def build_set(count: int) -> Code:
     """Pop items, push a set."""
     return op("BUILD_SET", count)

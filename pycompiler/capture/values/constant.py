@@ -197,11 +197,20 @@ class Identity(Value):
 NUMBERS = (int, float, bool, complex)
 
 
+def ids_of_what_is_there(keys: Iterable[Value]) -> None:
+    """Ids that are keys beside each other are those of objects that are there."""
+    ids = [v for v in keys if isinstance(v, Identity)]
+    if len(ids) > 1 and any(v.is_gone() for v in ids):
+        raise Break("unsupported-operation", "the id of an object that is gone, among keys")
+
+
 def settled(cx: Capture, value: Value, others: Iterable[Value]) -> Value:
     """What is looked for among `others`: an id as a number if there are numbers among them."""
     if isinstance(value, Identity):
         cx.ids_are_keys = True
-        return value.settled(cx) if any(isinstance(v, Const) and v.python_type() in NUMBERS for v in others) else value
+        found = list(others)
+        ids_of_what_is_there([value, *(v for v in found if v is not value)])
+        return value.settled(cx) if any(isinstance(v, Const) and v.python_type() in NUMBERS for v in found) else value
     if cx.ids_are_keys and isinstance(value, Const) and value.python_type() in NUMBERS:
         if any(isinstance(v, Identity) for v in others):
             raise Break("unsupported-operation", "a number among ids of objects")

@@ -19,7 +19,7 @@ import torch
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Lazy, Value
-from pycompiler.capture.values.constant import Const, settled
+from pycompiler.capture.values.constant import Const, ids_of_what_is_there, settled
 from pycompiler.capture.values.symbolic import PLAIN_VALUES
 
 
@@ -316,6 +316,7 @@ def distinct_members(cx: Capture, values: Iterable[Value]) -> dict[Key, Value]:
     members: dict[Key, Value] = {}
     for value in values:
         members.setdefault(Key(cx, value), value)
+    ids_of_what_is_there(members.values())
     return members
 
 

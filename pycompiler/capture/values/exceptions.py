@@ -20,7 +20,14 @@ from pycompiler.ir.source import mro_of
 INITIALISED = (OSError, StopIteration, SystemExit, ImportError, SyntaxError, UnicodeError, NameError, AttributeError)
 """Exceptions whose `__init__` reads its arguments."""
 GROUP = ("message", "exceptions")
-Back = dict[int, tuple[Any, Value]]  # id of a stand-in -> the stand-in (kept alive) and the value it stands for
+
+
+class Back(dict[int, tuple[Any, Value]]):
+    """id of a stand-in -> the stand-in (kept alive) and the value it stands for; `made`: the stand-in of each value."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.made: dict[int, Any] = {}
 
 
 class Placeholder:
@@ -41,6 +48,8 @@ def stand_in(value: Value, back: Back) -> Any:
     value = value.settle("for the text of an exception")
     if value.is_const():
         return value.const()
+    if id(value) in back.made:  # members of a group are among its arguments, too
+        return back.made[id(value)]
     real: Any = Placeholder()
     if isinstance(value, Object) and value.args is not None:
         real = build(value, back)
@@ -49,6 +58,7 @@ def stand_in(value: Value, back: Back) -> Any:
     elif isinstance(value, (List, Tuple)) and value.cls in (list, tuple):
         real = value.cls(stand_in(v, back) for v in value.items)
     back[id(real)] = (real, value)
+    back.made[id(value)] = real
     return real
 
 
@@ -77,14 +87,14 @@ def attribute(cx: Capture, exception: Object, name: str) -> Value:
     """A C-level attribute of an exception made during capture."""
     if exception.group is not None and name in GROUP:
         return exception.group[GROUP.index(name)]
-    back: Back = {}
+    back = Back()
     real = cx.evaluate_raw(build, exception, back)
     return translate(cx, cx.evaluate_raw(getattr, real, name), back)
 
 
 def text(cx: Capture, exception: Object, how: Any) -> Value:
     """str(e) or repr(e) by the C-level methods of its class."""
-    back: Back = {}
+    back = Back()
     real = build(exception, back)
     if not all(_is_told(cx, v) for _, v in back.values()):
         raise Break(
@@ -112,5 +122,10 @@ def new(cx: Capture, cls: type, args: list[Value]) -> Object:
             made.group = (args[0], Tuple(list(cx.elements(members))))
     elif builtin_base(cls).__new__ is BaseException.__new__:
         return made
-    made.cls = type(cx.evaluate_raw(build, made, {}))
+    back = Back()
+    for member in () if made.group is None else made.group[1].iterate(cx):
+        if isinstance(member, Object) and member.group is not None:  # what is in it does not matter
+            inner = Exception() if issubclass(member.cls, Exception) else BaseException()
+            back.made[id(member)] = BaseExceptionGroup("", [inner])
+    made.cls = type(cx.evaluate_raw(build, made, back))
     return made

@@ -5,9 +5,11 @@ What a call does with a function is decided in `calls.py`; here is only what a c
 
 from __future__ import annotations
 
+import collections.abc
 import functools
 import sys
 import types
+import typing
 from typing import Any
 
 import torch
@@ -178,7 +180,12 @@ class Function(Value):
         elif name == "__qualname__":
             self.qualname = value.const()
         elif name == "__code__":
-            self.code = value.const()
+            code = value.const()
+            free, needed = len(self.code.co_freevars), len(code.co_freevars)
+            if free != needed:
+                text = f"{self.name}() requires a code object with {free} free vars, not {needed}"
+                cx.throw(ValueError, text)
+            self.code = code
             return
         elif name in UNCHANGED or unshadowed(name) != name:
             super().setattr(cx, name, value)
@@ -274,10 +281,19 @@ class Method(Value):
         return True
 
 
+ALIASES: tuple[type, ...] = (
+    types.GenericAlias,
+    types.UnionType,
+    type(collections.abc.Callable[[], None]),
+    typing.TypeVar,
+)
+"""What types give (`list[int]`, `int | None`): equal where what they are made of is."""
+
 # What a method written in C is when it is bound.
 BOUND: dict[type, type] = {
     types.MethodDescriptorType: types.BuiltinFunctionType,
     types.WrapperDescriptorType: types.MethodWrapperType,
+    types.ClassMethodDescriptorType: types.BuiltinFunctionType,
 }
 STORES = list.append  # which does not look at what it is given
 ATTRIBUTED = (functools._lru_cache_wrapper, torch.jit.ScriptFunction)
