@@ -292,3 +292,17 @@ def test_a_class_is_asked_of_nobody() -> None:
         fn(torch.ones(2), o)
         seen.append([*ASKED])
     assert seen[0] == seen[1]
+
+
+def test_attributes_of_an_ordered_dict_that_exists() -> None:
+    """The one that had none when it was captured was taken to have none for ever."""
+
+    def program(x: Any, o: Any) -> Any:
+        return getattr(o, "z", 0), list(o.items()), x + 1
+
+    compiled = pycompiler.compile(program, backend="eager")
+    x = torch.ones(1)
+    for change in ({}, {"z": 5}, {"items": lambda: ["mine"]}, {}):
+        o = collections.OrderedDict(a=1)
+        vars(o).update(change)
+        assert compiled(x, o)[:2] == program(x, o)[:2]

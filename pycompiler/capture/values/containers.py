@@ -378,6 +378,10 @@ class Dict(Value):
         return made
 
     def getattr(self, cx: Capture, name: str) -> Value:
+        if self.cls is collections.OrderedDict and self.real is not None and self.source is not None:
+            if name in vars(self.real):  # the one of these classes whose instances have attributes
+                raise Break("unsupported-attribute", f"{name} of an OrderedDict that has it as an attribute")
+            cx.guard("instance_absent", self.source, name)
         if name == "default_factory" and self.cls is collections.defaultdict:
             return Const(None) if self.default_factory is None else self.default_factory
         return super().getattr(cx, name)
