@@ -27,7 +27,7 @@ def test_a_module_is_copied() -> None:
         assert copied is not model and copied[0].weight is not model[0].weight
         assert torch.equal(copied[0].weight, model[0].weight)
     report = pycompiler.explain(program)(model, X)
-    assert report.graph_count == 2 and report.graph_break_count >= 1
+    assert (report.graph_count, report.graph_break_count) == (1, 0)
 
 
 def _inner(x: torch.Tensor, log: list[Any], depth: int) -> torch.Tensor:
