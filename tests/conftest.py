@@ -17,6 +17,7 @@ from torch import nn
 
 import pycompiler
 from pycompiler.ir.guards import GLOBAL_STATE_FIELDS, global_state
+from tests.processes import Processes
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "examples"))
@@ -93,3 +94,19 @@ def _torch_in_the_state_that_it_was() -> Iterator[None]:
     now = global_state()
     changed = [f"{name}: {b}, now {n}" for name, b, n in zip(GLOBAL_STATE_FIELDS, before, now, strict=True) if b != n]
     assert not changed, changed
+
+
+@pytest.fixture(scope="module")
+def two() -> Iterator[Processes]:
+    """Two processes of a group (gloo)."""
+    made = Processes(2)
+    yield made
+    made.close()
+
+
+@pytest.fixture(scope="module")
+def three() -> Iterator[Processes]:
+    """Three processes of a group (gloo)."""
+    made = Processes(3)
+    yield made
+    made.close()

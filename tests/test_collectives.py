@@ -18,20 +18,6 @@ BACKENDS = ("eager", "aot_eager", "native")
 ops = torch.ops._c10d_functional
 
 
-@pytest.fixture(scope="module")
-def two() -> Iterator[Processes]:
-    made = Processes(2)
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def three() -> Iterator[Processes]:
-    made = Processes(3)
-    yield made
-    made.close()
-
-
 # what runs in each process ------------------------------------------------------------------------------------
 def plain(value: Any) -> Any:
     if isinstance(value, (tuple, list)):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -19,20 +19,6 @@ import pycompiler
 from tests.processes import Processes
 
 BACKENDS = ("eager", "aot_eager", "native")
-
-
-@pytest.fixture(scope="module")
-def two() -> Iterator[Processes]:
-    made = Processes(2)
-    yield made
-    made.close()
-
-
-@pytest.fixture(scope="module")
-def three() -> Iterator[Processes]:
-    made = Processes(3)
-    yield made
-    made.close()
 
 
 # what runs in each process ------------------------------------------------------------------------------------

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import os
 
 import pytest
 import torch
@@ -285,3 +286,17 @@ def test_an_empty_cell_is_a_local_or_a_free_variable(program):
                 fn(torch.ones(2), log)
             told.append((type(caught.value), str(caught.value), log))
         assert told[0] == told[1]
+
+
+def test_a_with_statement_keeps_what_it_entered() -> None:
+    """What `__enter__` gave goes from the stack, and `__exit__`, which stays there, holds it: that was an end of it."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with open(os.devnull):
+            y = x.sin()
+        return y + 1
+
+    explained = pycompiler.explain(program)(torch.ones(2))
+    assert explained.graph_count >= 1
+    assert not any("dropped" in b.reason for b in explained.break_reasons)
+    assert torch.equal(pycompiler.compile(program)(torch.ones(2)), program(torch.ones(2)))
