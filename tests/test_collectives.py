@@ -10,6 +10,7 @@ import pytest
 import torch
 import torch.distributed as dist
 import torch.distributed._functional_collectives as functional
+import torch.distributed.tensor
 
 import pycompiler
 from tests.processes import Processes, fresh_store, start
