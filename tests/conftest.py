@@ -16,6 +16,7 @@ import torch
 from torch import nn
 
 import pycompiler
+from pycompiler.ir.autocast import autocast_nesting
 from pycompiler.ir.guards import GLOBAL_STATE_FIELDS, global_state
 from tests.processes import Processes
 
@@ -89,9 +90,10 @@ def _interrupts_as_they_were() -> Iterator[None]:
 @pytest.fixture(scope="module", autouse=True)
 def _torch_in_the_state_that_it_was() -> Iterator[None]:
     """Graphs are made for a state of torch: what a test leaves behind changes what the next file's calls find."""
-    before = global_state()
+    before, regions = global_state(), autocast_nesting()
     yield
     now = global_state()
+    assert autocast_nesting() == regions, "a region of autocast was entered and not left"
     changed = [f"{name}: {b}, now {n}" for name, b, n in zip(GLOBAL_STATE_FIELDS, before, now, strict=True) if b != n]
     assert not changed, changed
 

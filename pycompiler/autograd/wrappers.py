@@ -34,6 +34,7 @@ from pycompiler.autograd.wrapped import (
 from pycompiler.autograd.wrapped_calls import CompilePlain, Pair, run_inference, run_writing
 from pycompiler.autograd.wrapped_graphs import is_write, memory_of, part_of, results_of
 from pycompiler.errors import PyCompilerError
+from pycompiler.ir.autocast import drop_casts
 from pycompiler.ir.distributed import gradient_spec
 from pycompiler.ir.effects import SWITCHES, acts, is_check, stays
 from pycompiler.ir.process_groups import name_of
@@ -77,8 +78,7 @@ def compile_wrappers(
 
 _SETTERS = frozenset(
     (torch._C._set_grad_enabled, torch._assert_async, torch.set_autocast_enabled, torch.set_autocast_dtype,
-     torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
-     torch.clear_autocast_cache)
+     torch.set_autocast_cache_enabled, torch.clear_autocast_cache, drop_casts)
 )  # fmt: skip
 """What a graph may call for what it does: what these switch is switched back, or the graph is refused."""
 

@@ -124,6 +124,7 @@ class Capture:
         self.holding: list[weakref.ref[Value]] = []  # exceptions that hold frames
         self.inlined: set[types.CodeType] = set()
         self.errors_of_data = ErrorsOfData()
+        self.autocast_regions = 0  # that the program has entered
         self.process: dict[str, None] = {}  # what was folded into this capture and is another thing in another process
         self.abstract: dict[tuple[type, type], bool] = {}  # whether a class is one of an abstract class
         self.module_hooks_checked: bool | None = None

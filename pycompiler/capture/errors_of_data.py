@@ -44,7 +44,10 @@ def catches(frame: Running) -> bool:
             return bool(landed[0].opname == "PUSH_EXC_INFO")
         leave = frame.stack[entry.depth + 3 - EXIT_DEPTH : entry.depth]  # from 3.14 on with its receiver
         managers = [getattr(v, "receiver", v) for v in leave]
-        classes = [v.python_type() for v in managers if v.describe() != "NULL"]
+        try:
+            classes = [v.python_type() for v in managers if v.describe() != "NULL"]
+        except Break:  # nobody has looked at it
+            return True
         if not any(c.__module__.partition(".")[0] == "torch" for c in classes):
             return True
         entry = cleanup.target.handler
@@ -60,11 +63,13 @@ class ErrorsOfData:
     draws: the devices of random numbers.  written: the positions of inputs whose versions count the writes.  whole: no break.
     late: an operator may raise when inputs are written, or while it writes them.
     counting: an error would be seen in the count of a table's misses.
+    handled: an operator is computed where the program handles errors, also those that any may have: of memory.
     expected: the truth of a tensor is assumed (`GraphBuilder.expect`), of which the program raises an error of its own."""
 
     whole: bool = False
     expected: bool = False
     refuses: bool = False
+    handled: bool = False
     seen: bool = False
     writes: bool = False
     late: bool = False
@@ -88,7 +93,8 @@ class ErrorsOfData:
         effects: bool,
     ) -> None:
         """An operator is recorded while `frames` run, after `effects`."""
-        caught = fails and any(map(catches, frames))
+        self.handled = self.handled or any(map(catches, frames))
+        caught = fails and self.handled and any(map(catches, frames))
         if caught and acts:
             raise Break("unsupported-operation", "an operator that acts, whose errors the program handles")
         self.refuses |= refuses or fails
@@ -120,3 +126,8 @@ class ErrorsOfData:
         return (
             self.refuses and not self.meets and not (seen and self.acts) and (seen or self.writes or bool(self.draws))
         )
+
+    @property
+    def undone(self) -> bool:
+        """Whether a graph that has failed has done nothing that a second time would do twice, but for drawn numbers."""
+        return not (self.written or self.acts or self.meets)

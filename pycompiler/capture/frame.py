@@ -27,6 +27,7 @@ from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.bytecode.decode import slot_names
 from pycompiler.capture.bytecode.frames import (
+    Failed,
     FrameLayout,
     continuation,
     exits,
@@ -36,8 +37,8 @@ from pycompiler.capture.bytecode.frames import (
     tail_call,
     whole,
 )
-from pycompiler.capture.bytecode.instruction import Instruction
-from pycompiler.capture.bytecode.resume import cell_parameters, entered, origin_of
+from pycompiler.capture.bytecode.instruction import Handler, Instruction
+from pycompiler.capture.bytecode.resume import ERROR, cell_parameters, entered, landing, lands, origin_of
 from pycompiler.capture.cached import Tried
 from pycompiler.capture.codegen import (
     Head,
@@ -50,6 +51,7 @@ from pycompiler.capture.codegen import (
 )
 from pycompiler.capture.context import Capture
 from pycompiler.capture.deep import DEEP_STACK
+from pycompiler.capture.errors_of_data import ErrorsOfData
 from pycompiler.capture.funnel import write_state
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.interpreter import Frame, breaking_frame
@@ -69,6 +71,7 @@ from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.references import shows_an_end
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import control
+from pycompiler.ir.autocast import step_nesting
 from pycompiler.ir.fake import Layout
 from pycompiler.ir.guards import function_modes, global_state, modes_off
 from pycompiler.ir.source import Source, local
@@ -271,7 +274,8 @@ class _Session:
             and not cx.graph.is_wrapped()
             and not cx.effects.looks.watches
         ):
-            template = return_template(head, result)
+            handled = cx.errors_of_data.handled or lands(self.code)
+            template = None if handled and cx.graph.computes() else return_template(head, result)
             if template is not None and self.unused and self.fullgraph and not self.has_graph(cx, head):
                 template = given_back(head, template)
             if template is not None:
@@ -452,6 +456,10 @@ class _Session:
         code: Code = []
         for name in self.state_changes():
             read, write = torch_api.STATE[name]
+            if name == torch_api.NESTING:
+                step = build.load_const(read() - self.state[name])
+                code += [*head.call(step_nesting, step), *build.pop_top()]
+                continue
             code += [*head.call(write, build.load_const(read())), *build.pop_top()]
         return [*code, *self.restore_functions(head)]
 
@@ -507,12 +515,12 @@ class _Session:
             gm = cx.graph.finish(head.outputs, unused=self.unused)
             inputs = [t.source for t in cx.graph.used]
             examples = [Example(t.fake, t.layout, t.aliased, t.make) for t in cx.graph.used]
+        errors = cx.errors_of_data
+        errors.written = tuple(cx.graph.positions(mutated)) if gm is not None else ()
         code: types.CodeType | None = None
         if tail is not None:
             start = self.call_graph(head, inputs, cx.graph) if has_graph else []
             code = self.code_of(head, start, tail, at, frame, let_go)
-        errors = cx.errors_of_data
-        errors.written = tuple(cx.graph.positions(mutated)) if gm is not None else ()
         recipe = Recipe(
             list(cx.guards.values()), tuple(inputs), None if gm is None else template, code, broke is not None, errors,
             tuple(cx.process), tuple((cls, base, answer) for (cls, base), answer in cx.abstract.items()),
@@ -532,14 +540,33 @@ class _Session:
         left = [i for name in made_here for i in build.delete_fast(name)]  # it may have to die before we return
         if let_go:
             tail = [i for j in tail for i in (left if j is let_go[0] else (j,))]
+        start = [i.copy() for i in start]
+        failed = self.failed(head.cx.errors_of_data, start)
         # after `before` nothing begins anew
         before = [*head.first, *asked, *head.entry, *start, *head.prepare]
         begun = [] if resume_info(self.code) is None else entered()
         code = distinct([*before, *begun, *tail, *(left if at is not None else [])])
         if at is None:
-            return whole(self.code, code)
+            return whole(self.code, code, failed=failed)
         assert frame is not None
-        return continuation(self.code, code, at, self.tails(frame, at))
+        return continuation(self.code, code, at, self.tails(frame, at), failed=failed)
+
+    def failed(self, errors: ErrorsOfData, start: Code) -> Failed | None:
+        """What a graph's error leads to where a handler of the program's is active: the frame runs again as it is written, or, of
+        a resume function's, it is raised where the function goes on."""
+        again = errors.handled and errors.undone
+        inside = lands(self.code)
+        if not start or not (again or inside):
+            return None
+        given = [
+            [*build.load_fast(ERROR), *build.delete_fast(ERROR)],
+            build.load_const(again),
+        ]  # a local would close a cycle
+        ask = build.call_function(build.load_const(rebuild.failed), *given)
+        first = [*build.store_fast(ERROR), *build.load_fast(ERROR), *ask, *build.pop_top()]
+        for instruction in start:
+            instruction.handler = Handler(first[0], 0, False)
+        return lambda body: [*first, *(landing(self.code, body) if inside else build.op("RERAISE", 0))]
 
     def call_graph(self, head: Head, inputs: list[Source], graph: GraphBuilder) -> Code:
         loads = [head.follow(s) for s in inputs]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import itertools
 import sys
+import traceback
 import types
 from collections.abc import Iterator
 from typing import Any
@@ -16,10 +17,28 @@ from pycompiler.capture.values.attributes import instance_dict
 from pycompiler.capture.values.finalizers import in_slot, lets_go_quietly, runs_code
 from pycompiler.capture.values.functions import unshadowed
 from pycompiler.capture.values.iterators import INDEXING, ITERATED
-from pycompiler.errors import Unfit
+from pycompiler.errors import PyCompilerError, Unfit
 from pycompiler.ir import begun
 from pycompiler.ir.guards import modes_off
 from pycompiler.ir.source import mro_of
+
+
+def of_saving(error: BaseException) -> bool:
+    """Whether no operator raised it, but who is asked when the graph has run and its tensors are saved: a checkpoint ends so what
+    it computes again, and has to see it."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # type: ignore[attr-defined]
+    code = getattr(hooks[0], "__code__", None) if hooks else None
+    frames = traceback.walk_tb(error.__traceback__)
+    return code is not None and any(frame.f_code is code for frame, _ in frames)
+
+
+def failed(error: BaseException, again: bool) -> None:
+    """A graph has failed where the program handles errors: with `again` the frame runs as it is written, unless the error is none
+    of the program's."""
+    if isinstance(error, Unfit):
+        raise error
+    if again and isinstance(error, Exception) and not isinstance(error, PyCompilerError) and not of_saving(error):
+        raise Unfit("an operator raised") from error
 
 
 def keep(value: Any) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import fx
 from pycompiler import _native
 from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.errors_of_data import EXPECTED, ErrorsOfData
+from pycompiler.capture.rebuild import of_saving
 from pycompiler.errors import PyCompilerError, Unfit
 from pycompiler.ir.later import LaterCall
 from pycompiler.logs import stage
@@ -32,7 +32,9 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
         again = again and errors.seen or ours and errors.refuses and not (errors.acts or errors.late)
     if not (again or switched):
         return graph
-    state = tuple(torch_api.read_state().items()) if switched else ()  # the call's, which guards compare
+    now = torch_api.read_state() if switched else {}  # the call's, which guards compare
+    now.pop(torch_api.NESTING, None)
+    state = tuple(now.items())
     devices = tuple(d for d in errors.draws if d.type in GENERATORS) if again else ()
     written = errors.written
 
@@ -64,15 +66,6 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
         raise Unfit("an operator raised")
 
     return _native.BackendCall(run)
-
-
-def of_saving(error: BaseException) -> bool:
-    """Whether no operator raised it, but who is asked when the graph has run and its tensors are saved: a checkpoint ends so what
-    it computes again, and has to see it."""
-    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # type: ignore[attr-defined]
-    code = getattr(hooks[0], "__code__", None) if hooks else None
-    frames = traceback.walk_tb(error.__traceback__)
-    return code is not None and any(frame.f_code is code for frame, _ in frames)
 
 
 def runs_as_captured(graph: Callable[..., Any]) -> bool:

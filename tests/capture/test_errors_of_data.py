@@ -12,6 +12,7 @@ from torch import Tensor
 from torch.utils.checkpoint import checkpoint
 
 import pycompiler
+from pycompiler.ir.autocast import autocast_nesting
 
 BACKENDS = ("eager", "aot_eager", "native")
 GOOD, BAD = torch.tensor([0, 1]), torch.tensor([0, 9])
@@ -330,7 +331,7 @@ def test_switched_state_is_switched_back(backend: str) -> None:
     fn(torch.ones(3), GOOD)
     with pytest.raises(IndexError):
         fn(torch.ones(3), BAD)
-    assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")
+    assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu") and autocast_nesting() == 0
 
 
 def test_a_users_backend_tells_its_errors() -> None:

@@ -29,8 +29,11 @@ from pycompiler.capture.values.containers import Dict, List, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor, as_subclass
 from pycompiler.ir import arrays, control, peer
+from pycompiler.ir.autocast import autocast_nesting, drop_casts, step_nesting
 from pycompiler.ir.source import const as const_source
 
+NESTING = "autocast_nesting"
+"""A count, in which graphs are neutral: no guard compares it, and what runs behind a graph steps it."""
 # name -> (read the state, write it): all state that captured code may change.
 STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "grad": (torch.is_grad_enabled, torch._C._set_grad_enabled),
@@ -39,6 +42,7 @@ STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "autocast_cpu_dtype": (lambda: torch.get_autocast_dtype("cpu"), lambda v: torch.set_autocast_dtype("cpu", v)),
     "autocast_cuda_dtype": (lambda: torch.get_autocast_dtype("cuda"), lambda v: torch.set_autocast_dtype("cuda", v)),
     "autocast_cache": (torch.is_autocast_cache_enabled, torch.set_autocast_cache_enabled),
+    NESTING: (autocast_nesting, lambda n: step_nesting(n - autocast_nesting())),
 }
 
 ALWAYS_CALLED = torch.nn.modules.module._global_forward_hooks_always_called
@@ -207,8 +211,39 @@ def _setter(*fns: Any) -> None:
 
 
 _setter(torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autocast_dtype,
-        torch.set_autocast_cache_enabled, torch.autocast_increment_nesting, torch.autocast_decrement_nesting,
-        torch.clear_autocast_cache, PRIORITY[1], *(write for _, write in ATTENTION.values()))  # fmt: skip
+        torch.set_autocast_cache_enabled, PRIORITY[1], *(write for _, write in ATTENTION.values()))  # fmt: skip
+
+
+@builtin(torch.autocast_increment_nesting)
+def enter_region(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Now, and in the code behind the graph, if the region goes on there (`restore_state`)."""
+    return _step(cx, 1)
+
+
+@builtin(torch.autocast_decrement_nesting)
+def leave_region(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """What a graph that runs as captured has cast for the outermost of its regions is dropped."""
+    left = _step(cx, -1)
+    if cx.autocast_regions == 0:
+        cx.graph.set_state(drop_casts)
+    return left
+
+
+def _step(cx: Capture, by: int) -> Value:
+    if (
+        cx.frames[-1].code.co_filename != torch.amp.autocast_mode.__file__
+    ):  # whose result depends on the caller's regions
+        raise Break("global-state", "the count of autocast regions")
+    step_nesting(by)
+    cx.autocast_regions += by
+    return Const(autocast_nesting())
+
+
+@builtin(torch.clear_autocast_cache)
+def clear_casts(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if cx.frames[-1].code.co_filename != torch.amp.autocast_mode.__file__:
+        _switch(cx, torch.clear_autocast_cache)
+    return Const(None)
 
 
 @builtin(torch.use_deterministic_algorithms)

@@ -45,6 +45,7 @@ from pycompiler.capture.bytecode.shapes import (
 from pycompiler.capture.bytecode.tables import LASTI_IS_INT
 
 Tail = Sequence[Instruction] | Callable[[], Sequence[Instruction]]
+Failed = Callable[[Sequence[Instruction]], Sequence[Instruction]]
 
 
 @dataclass(frozen=True)
@@ -118,6 +119,7 @@ def continuation(
     resume_at: int,
     tails: Mapping[str, Tail],
     *,
+    failed: Failed | None = None,
     name: str | None = None,
 ) -> CodeType:
     """A function that runs `head`, then the original instruction at `resume_at`, then a tail.
@@ -125,6 +127,7 @@ def continuation(
     `head` runs after the preamble (every cell slot holds its cell) and leaves the original's stack before `resume_at`.
     `tails` has an entry for each key of `exits(code, resume_at)`; a tail ends in a return. An exception raised by the
     instruction goes to the original's handlers, which run the original code; so does a loop that comes back to it.
+    `failed`: what instructions of the head have as their handler, made for the original's instructions.
     """
     check_function(code)
     body = decode(code)
@@ -141,6 +144,7 @@ def continuation(
         jumped = [i.copy() for i in body[landing : skip_landing(body, landing)]] + _tail(tails["jump"])
         native[-1].target = jumped[0]
         after += jumped
+    after += failed(body) if failed is not None else []
     own = [*head, *native, *after]
     _fill_positions([*head, *after], native[0])
     instructions = [*preamble(code, body), *own, *body]
@@ -148,13 +152,19 @@ def continuation(
     return _assemble([i for i in instructions if i in kept], code, name)
 
 
-def whole(code: CodeType, head: Sequence[Instruction], *, name: str | None = None) -> CodeType:
-    """A function that runs `head` alone, which ends in a return; nothing of the original is kept but the preamble."""
+def whole(
+    code: CodeType, head: Sequence[Instruction], *, failed: Failed | None = None, name: str | None = None
+) -> CodeType:
+    """A function that runs `head` alone, which ends in a return; of the original it keeps the preamble, and what `failed`, the
+    handler of instructions of the head, leads to."""
     check_function(code)
     body = decode(code)
     first = next((instruction for instruction in body if instruction.opname == "RESUME"), body[0])
-    _fill_positions(head, first)
-    return _assemble([*preamble(code, body), *head], code, name)
+    own = [*head, *(failed(body) if failed is not None else [])]
+    _fill_positions(own, first)
+    instructions = [*preamble(code, body), *own, *body]
+    kept = reachable(instructions, instructions[:1])
+    return _assemble([i for i in instructions if i in kept], code, name)
 
 
 def _assemble(instructions: list[Instruction], code: CodeType, name: str | None) -> CodeType:

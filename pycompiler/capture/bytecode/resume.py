@@ -57,6 +57,7 @@ class ResumeInfo:
         return max(new for new, old in self.offsets.items() if old == original_offset)
 
 
+ERROR = "__error"
 _Key = tuple[int, int, tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 _shared: weakref.WeakValueDictionary[_Key, CodeType] = weakref.WeakValueDictionary()
 """Resume code by (id of the original, offset, locals, stack, boxed). A live entry keeps its original alive: ids are unique."""
@@ -192,6 +193,37 @@ def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str 
 def entered() -> Code:
     """From here on the frame alone holds what the `TailCall` that led to it did."""
     return [*build.call_function(build.load_const(_native.entered)), *build.pop_top()]
+
+
+def lands(code: CodeType) -> bool:
+    """Whether `code` is a resume function's that goes on where a handler of the program's is active, if only a `with`'s."""
+    info = resume_info(code)
+    return info is not None and _entry(reading(code).instructions, info).handler is not None
+
+
+def landing(code: CodeType, body: Sequence[Instruction]) -> Code:
+    """In a frame of a resume function that has made nothing of its parameters: the error on the stack is raised where the
+    function goes on, for the handlers in `body`, its own code."""
+    info = resume_info(code)
+    assert info is not None
+    entry, known = _entry(body, info), slot_names(info.original)
+    items = {position: _stack_name(position, known) for position, kind in enumerate(info.stack) if kind != "null"}
+    given = dict(zip(info.locals, info.parameters, strict=False))
+    raising = build.op("RERAISE", 0)
+    raising[0].handler, raising[0].positions, raising[0].lineno = entry.handler, entry.positions, entry.lineno
+    return [
+        *build.store_fast(ERROR),
+        *entered(),
+        *(i for local in info.boxed for i in (*_unboxed(given[local]), *build.store_fast(local))),
+        *_push_stack(info.stack, items, raising[0]),
+        *build.load_fast(ERROR),
+        *build.delete_fast(ERROR),
+        *raising,
+    ]
+
+
+def _entry(body: Sequence[Instruction], info: ResumeInfo) -> Instruction:
+    return body[find(body, info.offset_of(info.at))]
 
 
 def _stack_name(position: int, known: Sequence[str]) -> str:

@@ -117,6 +117,7 @@ class Calls(Protocol):
     direct: bool
     spread: bool
     errors: bool
+    autocast_regions: int
     inlined: set[types.CodeType]
     suspended: list[Generator]
     steps: int

@@ -1,0 +1,240 @@
+"""Errors that any operator may have (of memory, an interrupt) reach the program's handlers and managers, as in eager.
+
+In: a function whose graph fails for a reason that no operator is known for.  What a frame has entered before a break is left, and
+handlers within one graph run, by the frame as it is written.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+import torch.nn.functional as F
+
+import pycompiler
+
+BACKENDS = ["eager", "aot_eager", "native"]
+Seen = list[Any]
+Fn = Callable[[Seen, torch.Tensor], Any]
+HUGE = 1 << 44
+
+
+@torch.compiler.disable
+def look(seen: Seen) -> None:
+    seen.append((torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")))
+
+
+class Manager:
+    def __init__(self, seen: Seen) -> None:
+        self.seen = seen
+
+    def __enter__(self) -> None:
+        self.seen.append("in")
+
+    def __exit__(self, kind: Any, *rest: Any) -> None:
+        self.seen.append(("out", kind))
+
+
+def handled(seen: Seen, x: torch.Tensor) -> Any:
+    try:
+        y = x.expand(HUGE, 3) + 1
+    except RuntimeError as e:
+        return type(e).__name__
+    return y
+
+
+def at_last(seen: Seen, x: torch.Tensor) -> Any:
+    try:
+        look(seen)
+        return x.expand(HUGE, 3) + 1
+    finally:
+        seen.append("finally")
+
+
+def without_gradients(seen: Seen, x: torch.Tensor) -> Any:
+    with torch.no_grad(), torch.autocast("cpu"):
+        look(seen)
+        y = x.expand(HUGE, 3) + 1
+    return y
+
+
+def managed(seen: Seen, x: torch.Tensor) -> Any:
+    with Manager(seen):
+        look(seen)
+        with Manager(seen), torch.no_grad():
+            look(seen)
+            y = x.expand(HUGE, 3) * 2
+    return y
+
+
+def caught_behind_a_break(seen: Seen, x: torch.Tensor) -> Any:
+    size = 0
+    for size in (HUGE, 4):
+        try:
+            look(seen)
+            y = x.expand(size, 3) * 2
+            break
+        except RuntimeError:
+            seen.append("smaller")
+    return y, size
+
+
+def inside_of_a_handler(seen: Seen, x: torch.Tensor) -> Any:
+    try:
+        raise ValueError("first")
+    except ValueError as e:
+        with torch.no_grad():
+            look(seen)
+            try:
+                y = x.expand(HUGE, 3) * 2
+            except RuntimeError as second:
+                return second.__context__ is e, x + 1
+    return y
+
+
+def closure(seen: Seen, x: torch.Tensor) -> Any:
+    n = 2
+
+    def inner() -> int:
+        return n + 1
+
+    with Manager(seen):
+        look(seen)
+        n += 1
+        y = x.expand(HUGE, 3) * inner()
+    return y, n
+
+
+FORMS = [handled, at_last, without_gradients, managed, caught_behind_a_break, inside_of_a_handler, closure]
+
+
+@pytest.fixture(autouse=True)
+def _gradients() -> Iterator[None]:
+    yield
+    torch.set_grad_enabled(True)
+
+
+def outcome(run: Fn, x: torch.Tensor) -> Any:
+    seen: Seen = []
+    try:
+        result = run(seen, x)
+    except BaseException as e:
+        result = type(e)
+    state = torch.is_grad_enabled(), torch.is_autocast_enabled("cpu")
+    torch.set_grad_enabled(True)
+    return result, seen, state
+
+
+def same(wanted: Any, found: Any) -> None:
+    torch.testing.assert_close(found[0], wanted[0]) if not isinstance(wanted[0], (str, type)) else None
+    assert found[1:] == wanted[1:] and type(found[0]) is type(wanted[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("form", FORMS, ids=lambda f: f.__name__)
+def test_memory_that_there_is_not(form: Fn, backend: str) -> None:
+    compiled = pycompiler.compile(form, backend=backend)
+    for _ in range(2):
+        same(outcome(form, torch.ones(3)), outcome(compiled, torch.ones(3)))
+
+
+class Failing:
+    """An operator that the program knows nothing of, and what it is to raise."""
+
+    def __init__(self, library: torch.library.Library) -> None:
+        self.error: BaseException | None = None
+        library.define("pass_on(Tensor x) -> Tensor")
+        library.impl("pass_on", self.run, "CompositeExplicitAutograd")
+        torch.library.register_fake("errors_of_any::pass_on", torch.empty_like, lib=library)
+
+    def run(self, x: torch.Tensor) -> torch.Tensor:
+        if self.error is not None:
+            raise self.error
+        return x * 2
+
+
+@pytest.fixture
+def failing() -> Iterator[Failing]:
+    with torch.library._scoped_library("errors_of_any", "FRAGMENT") as library:
+        yield Failing(library)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("error", [RuntimeError, torch.OutOfMemoryError, MemoryError, KeyboardInterrupt, SystemExit])
+def test_what_was_entered_before_a_break_is_left(failing: Failing, error: type[BaseException], backend: str) -> None:
+    """An interrupt is raised where the frame goes on: to run it again would lose the interrupt."""
+
+    def fn(seen: Seen, x: torch.Tensor) -> Any:
+        with Manager(seen), torch.no_grad():
+            y = x + 1
+            look(seen)
+            y = torch.ops.errors_of_any.pass_on(y) + 1
+        return y
+
+    compiled = pycompiler.compile(fn, backend=backend)
+    for raised in (None, error("of the test"), error("again"), None):
+        failing.error = raised
+        same(outcome(fn, torch.ones(3)), outcome(compiled, torch.ones(3)))
+    assert compiled.counters()["compiles"] == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_graph_that_writes_is_not_run_twice(backend: str) -> None:
+    """Its error passes the handlers within one graph, which cannot know what is written by then; managers are left."""
+
+    def fn(seen: Seen, x: torch.Tensor, total: torch.Tensor) -> Any:
+        with torch.no_grad():
+            look(seen)
+            total += 1
+            y = x.expand(HUGE, 3) + total
+        return y
+
+    compiled = pycompiler.compile(fn, backend=backend)
+    for _ in range(2):
+        total = torch.zeros(3)
+        with pytest.raises(RuntimeError):
+            compiled([], torch.ones(3), total)
+        assert torch.is_grad_enabled()
+        assert total.tolist() in ([0.0] * 3, [1.0] * 3)
+
+
+@pytest.mark.parametrize("form", [handled, without_gradients], ids=lambda f: f.__name__)
+def test_nothing_of_a_failed_call_stays_alive(form: Fn) -> None:
+    compiled = pycompiler.compile(form)
+    outcome(compiled, torch.ones(3))
+    gc.collect()
+    gc.disable()
+    try:
+        x = torch.ones(3)
+        gone = weakref.ref(x)
+        outcome(compiled, x)
+        del x
+        assert gone() is None
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_checkpoint_ends_what_it_computes_again(backend: str) -> None:
+    """By an exception of its own, through the handlers of the program."""
+
+    def fn(seen: Seen, x: torch.Tensor) -> torch.Tensor:
+        with Manager(seen):
+            try:
+                return F.gelu(x.sin()).exp().sum()
+            except ValueError:
+                return x.sum()
+
+    def gradient(run: Fn) -> tuple[Seen, torch.Tensor]:
+        x, seen = torch.ones(3, requires_grad=True), list[Any]()
+        y: Any = torch.utils.checkpoint.checkpoint(run, seen, x, use_reentrant=False)
+        y.backward()
+        assert x.grad is not None
+        return seen, x.grad
+
+    expected, found = gradient(fn), gradient(pycompiler.compile(fn, backend=backend))
+    torch.testing.assert_close(found[1], expected[1])
