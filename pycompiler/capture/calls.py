@@ -439,12 +439,17 @@ def _refuses(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
 def _reads_keywords(fn: Any, handler: BuiltinHandler) -> bool:
     """Whether a handler looks at keywords, or the function takes any and reads none."""
     code = getattr(handler, "__code__", None)
-    if code is None or any(i.argval == code.co_varnames[2] for i in dis.get_instructions(code)):
+    if code is None or any(_names(i.argval, code.co_varnames[2]) for i in dis.get_instructions(code)):
         return True
     try:
         return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(fn).parameters.values())
     except (TypeError, ValueError):
         return False
+
+
+def _names(argument: Any, variable: str) -> bool:
+    """From 3.13 on an instruction may load two variables."""
+    return argument == variable or (isinstance(argument, tuple) and variable in argument)
 
 
 @functools.cache

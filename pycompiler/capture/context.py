@@ -27,7 +27,7 @@ from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import array, exceptions
 from pycompiler.capture.values.array import Array
-from pycompiler.capture.values.attributes import class_attribute, instance_dict, lookup, mro_lookup
+from pycompiler.capture.values.attributes import class_attribute, instance_dict, is_mutable, lookup, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value, class_name, iterating
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const, Identity, Untold, reference
@@ -63,7 +63,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BUDGET = 400_000
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE
 COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque, Iter)  # those whose guards may hold of other objects
 ONLY_SUSPENDED = (
     2 + ARGUMENT
@@ -71,7 +70,7 @@ ONLY_SUSPENDED = (
 PARTS = ("_parameters", "_buffers", "_modules", *HOOK_DICTS)
 CONSTANT: dict[str, Callable[[Any], bool]] = {
     "id_is": lambda known: False,
-    "type_is": lambda known: bool(type(known).__flags__ & HEAP_TYPE) or isinstance(known, types.ModuleType),
+    "type_is": lambda known: is_mutable(type(known)) or isinstance(known, types.ModuleType),
 }
 """What could be otherwise of an object that the entry holds: a class of Python's is assigned, and so is a module's."""
 SINGLETONS = (bool, type(None), type(Ellipsis), type(NotImplemented))

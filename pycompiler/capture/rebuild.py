@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pycompiler import _native
-from pycompiler.capture.values.attributes import instance_dict
+from pycompiler.capture.values.attributes import instance_dict, is_mutable
 from pycompiler.capture.values.finalizers import in_slot, lets_go_quietly, runs_code
 from pycompiler.capture.values.functions import unshadowed
 from pycompiler.capture.values.iterators import INDEXING, ITERATED
@@ -36,7 +36,10 @@ def failed(error: BaseException, again: bool) -> None:
     """A graph has failed where the program handles errors: with `again` the frame runs as it is written, unless the error is none
     of the program's."""
     if isinstance(error, Unfit):
-        raise error
+        try:
+            raise error
+        finally:
+            del error  # or this frame, which its traceback holds, would hold it
     if again and isinstance(error, Exception) and not isinstance(error, PyCompilerError) and not of_saving(error):
         raise Unfit("an operator raised") from error
 
@@ -72,7 +75,7 @@ def join(*parts: str) -> str:
 
 def make_object(cls: type, args: tuple[Any, ...] | None) -> Any:
     """An instance without running Python-level `__new__` and `__init__`; `args` are an exception's."""
-    base: Any = next(c for c in mro_of(cls) if not c.__flags__ & (1 << 9))  # the most derived class written in C
+    base: Any = next(c for c in mro_of(cls) if not is_mutable(c))  # the most derived class written in C
     made = base.__new__(cls, *args or ())
     if args is not None:
         base.__init__(made, *args)

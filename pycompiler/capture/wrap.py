@@ -12,6 +12,7 @@ import functools
 import inspect
 import operator
 import sys
+import threading
 import types
 import weakref
 from collections.abc import Callable
@@ -460,7 +461,8 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     storage = _storage(cx, real, source)
     if issubclass(cls, torch.nn.Module):
         cx.sizes.modules.add(source)
-    if is_mutable(cls) or storage is not None or issubclass(cls, (torch.nn.Module, types.SimpleNamespace)):
+    known = torch.nn.Module, types.SimpleNamespace, threading.local
+    if is_mutable(cls) or storage is not None or issubclass(cls, known):
         made = (ThreadLocal if is_plain_local(cls) else Object)(cls, real=real, storage=storage)
         cx.effects.namespaces.reached(instance_dict(real), made)
         return made

@@ -48,11 +48,12 @@ def is_held(cls: type, name: str) -> bool:
     return isinstance(raw, property) or isinstance(mro_lookup(type(raw), "__set__"), types.FunctionType)
 
 
-HEAP_TYPE = 1 << 9  # Py_TPFLAGS_HEAPTYPE: its attributes can be set
+HEAP_TYPE, IMMUTABLE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE
 
 
 def is_mutable(cls: type) -> bool:
-    return bool(cls.__flags__ & HEAP_TYPE)
+    """Whether its attributes can be set: not those of classes in C, most of which are heap types from 3.12 on."""
+    return cls.__flags__ & (HEAP_TYPE | IMMUTABLE) == HEAP_TYPE
 
 
 def lookup(cx: Capture, cls: type, name: str) -> Any:

@@ -11,7 +11,7 @@ import types
 from typing import Any
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.attributes import lookup
+from pycompiler.capture.values.attributes import is_mutable, lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.containers import List, Tuple
 from pycompiler.capture.values.objects import Object
@@ -36,7 +36,7 @@ class Placeholder:
 
 def builtin_base(cls: type) -> type:
     """The most derived class of the mro that is not written in Python."""
-    return next(c for c in mro_of(cls) if not c.__flags__ & (1 << 9))
+    return next(c for c in mro_of(cls) if not is_mutable(c))
 
 
 def keeps_arguments(cls: type) -> bool:
