@@ -28,7 +28,7 @@ from pycompiler.capture.funnel import tensor_descriptor
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.polyfills import OF_CLOSURES
 from pycompiler.capture.values import array, exceptions, symbolic
-from pycompiler.capture.values.attributes import MISSING, bind, lookup, mro_lookup, reference
+from pycompiler.capture.values.attributes import MISSING, bind, is_mutable, lookup, mro_lookup, reference
 from pycompiler.capture.values.base import Capture, Lazy, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeProperty
 from pycompiler.capture.values.constant import Const
@@ -59,7 +59,7 @@ log_call = artifact("trace_call")
 MAX_INLINE_DEPTH = 120
 UNHELD = 1 + ARGUMENT  # references to a frame that nothing (a traceback) holds besides a variable and an argument
 OPAQUE_BASES = (int, float, complex, str, bytes, bytearray)  # instances of their subclasses are not modelled
-HEAP, ABSTRACT = 1 << 9, 1 << 20  # CPython flags of types
+ABSTRACT = 1 << 20  # a CPython flag of types
 
 
 def builtin(*fns: Any) -> Callable[[BuiltinHandler], BuiltinHandler]:
@@ -454,9 +454,15 @@ def _names(argument: Any, variable: str) -> bool:
 
 @functools.cache
 def _takes_keyword(cls: type, name: str) -> bool:
-    """Whether a class written in C, which does not tell what it takes, has a parameter of this name."""
-    if cls.__flags__ & HEAP or issubclass(cls, dict) or cls.__text_signature__ is not None:
+    """Whether a class written in C has a parameter of this name, by what it tells or, where it tells nothing, by its error."""
+    if is_mutable(cls) or issubclass(cls, dict):
         return True
+    if cls.__text_signature__ is not None:
+        try:
+            taken = inspect.signature(cls).parameters
+        except (TypeError, ValueError):
+            return True
+        return name in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
     try:
         cls(**{name: None})
     except Exception as e:
@@ -568,11 +574,11 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
         return computed
     handler = CONSTRUCTORS.get(cls) or _late_constructor(cls)
     if handler is not None:
-        if kwargs and _refuses(cls, args, kwargs):
-            raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
         for name in kwargs:
             if not _takes_keyword(cls, name):
                 cx.evaluate_raw(cls, **{name: None})  # its error
+        if kwargs and _refuses(cls, args, kwargs):
+            raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
         try:
             return handler(cx, args, kwargs)
         except (IndexError, TypeError, ValueError):
@@ -707,7 +713,7 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
     if new in (object.__new__, types.SimpleNamespace.__new__, MISSING) or isinstance(
         new, (staticmethod, types.FunctionType)
     ):
-        if not cls.__flags__ & HEAP:
+        if not is_mutable(cls):
             raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
         if cls.__flags__ & ABSTRACT:  # its `__abstractmethods__` may be what a metaclass says of any name
             cx.throw(TypeError, _abstract_message(cls))
