@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from pycompiler.capture import polyfills
+from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
-from pycompiler.capture.values.tensor import Tensor
+from pycompiler.capture.values.tensor import METHODS, Tensor
 
 
 def _number(value: Value | None) -> torch.Tensor | None:
@@ -46,12 +47,25 @@ def foreach_pow(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def _lerp(fn: Any, single: Callable[[Capture, list[Value]], Value], cls: type) -> None:
     @builtin(fn)
     def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        if len(args) != 3 or kwargs or not _alike(cx, args[2], args[0], args[1]):
+        if len(args) != 3 or kwargs or (weights := _weights(cx, args)) is None:
             return cx.graph.call_function(fn, args, kwargs)
         starts, ends = ([*v.iterate(cx)] for v in args[:2])
-        if len(starts) != len(ends):
+        if not len(starts) == len(ends) == len(weights):
             return cx.graph.call_function(fn, args, kwargs)
-        return cx.sequence([single(cx, [a, b, args[2]]) for a, b in zip(starts, ends, strict=True)], cls)
+        return cx.sequence([single(cx, [*row]) for row in zip(starts, ends, weights, strict=True)], cls)
+
+
+def _weights(cx: Capture, args: Args) -> list[Value] | None:
+    """A weight for each tensor of a list: the one that is given for all, or of a list of numbers, in the tensors' dtype."""
+    if _alike(cx, args[2], args[0], args[1]):
+        return [args[2] for _ in args[0].iterate(cx)]
+    if not all(isinstance(v, (List, Tuple)) for v in args):
+        return None
+    starts, ends, weights = ([cx.realize(item) for item in v.iterate(cx)] for v in args)
+    if not weights or not all(map(cx.items.is_number, weights)) or not _are_wide(cx, starts, ends):
+        return None
+    dtype = next(t.fake.dtype for t in starts if isinstance(t, Tensor))
+    return [cx.graph.call_method("to", [w, Const(dtype)], {}) for w in weights]
 
 
 _lerp(torch._foreach_lerp, lambda cx, given: cx.graph.call_function(torch.lerp, given, {}), tuple)
@@ -97,6 +111,38 @@ def _are_wide(cx: Capture, *lists: list[Value]) -> bool:
 
 _scaled(torch._foreach_addcdiv_, "addcdiv_")
 _scaled(torch._foreach_addcmul_, "addcmul_")
+
+
+def _method(name: str, taken: Callable[[Args, Kwargs], Value | None]) -> Any:
+    """A method of tensors of a wide dtype, called with a number that stays a tensor: the decorated function says how."""
+
+    def decorate(how: Callable[[Capture, Args, Value], Value]) -> None:
+        def method(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+            number = taken(args, kwargs)
+            if number is None or not cx.items.is_number(number):
+                return cx.graph.call_method(name, args, kwargs)
+            if not _are_wide(cx, args[:2]):
+                raise Break(
+                    "data-dependent-value", f"Tensor.{name}() by a number, of tensors that compute in a wider dtype"
+                )
+            return how(cx, args, number)
+
+        METHODS[name] = method
+
+    return decorate
+
+
+@_method("lerp_", lambda args, kwargs: args[2] if len(args) == 3 and not kwargs else None)
+def lerp_(cx: Capture, args: Args, weight: Value) -> Value:
+    assert isinstance(args[0], Tensor)
+    return cx.graph.call_method(
+        "lerp_", [*args[:2], cx.graph.call_method("to", [weight, Const(args[0].fake.dtype)], {})], {}
+    )
+
+
+@_method("add_", lambda args, kwargs: kwargs.get("alpha") if len(args) == 2 and len(kwargs) == 1 else None)
+def add_(cx: Capture, args: Args, alpha: Value) -> Value:
+    return cx.graph.call_method("add_", [args[0], cx.graph.call_function(torch.mul, [args[1], alpha], {})], {})
 
 
 @builtin(torch.nn.functional.batch_norm)

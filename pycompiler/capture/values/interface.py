@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from pycompiler.capture.funnel import Functions
     from pycompiler.capture.graph import GraphBuilder
     from pycompiler.capture.interpreter import Frame
+    from pycompiler.capture.items import Items
     from pycompiler.capture.sizes import Sizes
     from pycompiler.capture.values.base import Cell, Value
     from pycompiler.capture.values.classes import Class
@@ -152,6 +153,7 @@ class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
     graph: GraphBuilder  # the innermost tracer's
     effects: Effects
     functions: Functions
+    items: Items
     sizes: Sizes
     errors_of_data: ErrorsOfData
     ids_are_keys: bool

@@ -1,0 +1,277 @@
+"""Numbers that optimizers read of tensors (`step.item()`): in the graph they stay tensors, of one double each.
+
+In: where a number is read, and what the graph has done so far.  Out: which tensors stand for Python's floats, and, where one
+decides a branch, what the branch asks of the number that an existing tensor holds when the frame begins: a guard (`Decision`).
+
+    step += 1                     # the tensor holds single(x + 1)
+    n = step.item()               # a float, that number
+    if 2 * n > 5:                 # decided by today's x, and guarded: mul(single(x + 1), 2.0) > 5.0
+
+Only sums of a tensor's number with constants are followed; whatever else writes the memory, the branch breaks the graph.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.symbolic import Symbolic
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.data_checks import COMPARISONS, DataChecks, Decision, X, value_of
+from pycompiler.ir.guards import Guard, UserFrame
+from pycompiler.ir.kernels import memory_of
+from pycompiler.ir.source import Source
+from pycompiler.ir.symbolic_node import EXACT, Real
+
+ARITHMETIC: dict[Any, str] = {
+    operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "truediv", operator.pow: "pow",
+    operator.neg: "neg",
+}  # fmt: skip
+COMPARED: dict[Any, str] = {getattr(operator, name): name for name in COMPARISONS}
+SUMS = (operator.iadd, "add_", torch._foreach_add_)
+"""What adds a constant to a tensor, or to each of a list, in place."""
+WIDTHS = {torch.float32: 4, torch.float64: 8}
+
+
+@dataclass
+class Cell:
+    """The number in an existing tensor: what it is now, of what it was when the frame began, and how often that was followed."""
+
+    tensor: Tensor
+    version: int
+    now: Real | None
+    writes: int = 0
+
+
+@dataclass(frozen=True)
+class Number:
+    """A float of the program's: of a cell, or none that is known."""
+
+    cell: Cell | None = None
+    value: Real | None = None
+
+
+UNKNOWN = Number()
+
+
+class Items:
+    """The numbers of one frame."""
+
+    def __init__(self, cx: Capture) -> None:
+        self.cx = cx
+        self.read: dict[fx.Node, fx.Node] = {}  # what stands for a number, and the tensor that had it
+        self.chosen: set[fx.Node] = set()  # one of two numbers
+        self.numbers: dict[fx.Node, Number] = {}
+        self.cells: dict[int, Cell] = {}  # by fake
+        self.decided: dict[Decision, dict[Source, Tensor]] = {}
+        self.written: dict[Source, None] = {}  # before a decision
+        self.place: tuple[UserFrame, ...] = ()
+        self._places: set[int] = set()  # memory that was written so far
+        self._at: fx.Node | None = None
+
+    # what the program does ------------------------------------------------------------------------------------
+    def take(self, tensor: Tensor) -> Value:
+        """`tensor.item()`, which no write to the tensor changes, and no gradient goes through."""
+        graph, fake = self.cx.graph, tensor.fake
+        if fake.is_complex() or not all(type(n) is int and n == 1 for n in fake.shape) or graph.levels:
+            raise Break("data-dependent-value", "the number of a tensor, or several")
+        source = graph.node_of(tensor)
+        if fake.requires_grad:
+            tensor = graph.call_method("detach", [tensor], {})  # type: ignore[assignment]
+        if fake.dim():
+            tensor = graph.call_method("reshape", [tensor, Const(())], {})  # type: ignore[assignment]
+        made = graph.call_method(
+            *(("clone", [tensor], {}) if fake.dtype is torch.float64 else ("double", [tensor], {}))
+        )
+        assert isinstance(made, Tensor)
+        self.read[made.node] = source
+        return made
+
+    def is_number(self, value: Value | None) -> bool:
+        """Whether a tensor stands for a float of the program's."""
+        if not self.read or not isinstance(value, Tensor):
+            return False
+        self._follow()
+        return value.node in self.numbers
+
+    def extreme(self, op: Callable[[Value, Value], Value], best: Value, other: Value) -> Value | None:
+        """The one of two numbers that `max` or `min` gives, as a number, where one of both is a tensor."""
+        if not any(map(self.is_number, (best, other))) or not all(map(self._is_float, (best, other))):
+            return None
+        made = self.cx.graph.call_function(torch.where, [op(other, best), other, best], {})
+        assert isinstance(made, Tensor)
+        self.chosen.add(made.node)
+        return made
+
+    def truth(self, value: Tensor) -> bool | None:
+        """Whether a comparison of numbers holds today, which is guarded; None where that cannot be."""
+        node = value.node
+        if not self.read or node.target not in COMPARED or node.graph is not self.cx.graph.graph:
+            return None
+        self._follow()
+        sides = [self._operand(a) for a in node.args]
+        cells = {id(s.cell): s.cell for s in sides if isinstance(s, Number)}
+        (cell,) = cells.values() if len(cells) == 1 else (None,)
+        if cell is None or any(s is None or s == UNKNOWN for s in sides) or not self._may_be_read(cell):
+            return None
+        left, right = (s.value if isinstance(s, Number) else s for s in sides)
+        assert left is not None and right is not None and cell.tensor.real is not None
+        found = Decision(left, COMPARED[node.target], right, True)
+        try:
+            holds = found.passes(cell.tensor.real.item())
+        except (ArithmeticError, TypeError):  # eager raises, or goes on with a complex number
+            return None
+        self._decide(Decision(left, found.op, right, holds), cell.tensor)
+        return holds
+
+    def guard(self) -> Guard | None:
+        """What the decisions rest on."""
+        if not self.decided:
+            return None
+        tensors: dict[Source, Tensor] = {s: t for found in self.decided.values() for s, t in found.items()}
+        sources = list(tensors)
+        reads = tuple((t.cls, t.fake.dtype, WIDTHS[t.fake.dtype]) for t in tensors.values())
+        decisions = tuple(
+            Decision(d.left, d.op, d.right, d.holds, tuple(map(sources.index, found)))
+            for d, found in self.decided.items()
+        )
+        others = (*sources[1:], *(s for s in self.written if s not in tensors))
+        return Guard("data", sources[0], DataChecks(reads, decisions), others, self.place)
+
+    # what the graph has done ----------------------------------------------------------------------------------
+    def _follow(self) -> None:
+        """Looks at the calls that were recorded since this was asked."""
+        graph = self.cx.graph.graph
+        if self._at is not None and (self._at.graph is not graph or self._at._erased):
+            self.numbers, self.cells, self._places, self._at = {}, {}, set(), None
+        node = graph._root.next if self._at is None else self._at.next
+        while node is not graph._root:
+            self._note(node)
+            self._at, node = node, node.next
+
+    def _note(self, node: fx.Node) -> None:
+        if written := node.meta.get("writes"):
+            self._note_writes(node, written)
+        if node in self.read:
+            cell = self._cell(self.read[node])
+            self.numbers[node] = UNKNOWN if cell is None or cell.now is None else Number(cell, cell.now)
+        elif node in self.chosen:
+            self.numbers[node] = UNKNOWN
+        elif node.op == "call_function" and node.target in ARITHMETIC and not node.kwargs:
+            if any(a in self.numbers for a in node.args if isinstance(a, fx.Node)):
+                made = self._computed(ARITHMETIC[node.target], [self._operand(a) for a in node.args])
+                if made is not None:
+                    self.numbers[node] = made
+
+    def _note_writes(self, node: fx.Node, written: list[fx.Node]) -> None:
+        followed = (
+            node.target in SUMS and len(node.args) == 2 and not node.kwargs and type(node.args[1]) in (int, float)
+        )
+        places = {
+            memory_of(n.meta["example_value"]) for n in written if n.meta["example_value"].layout is torch.strided
+        }
+        targets = node.args[0] if isinstance(node.args[0], (list, tuple)) else [node.args[0]]
+        known = [self._cell(t) for t in targets] if followed else []
+        for cell in filter(None, known):
+            cell.now, cell.writes = _plus(cell, node.args[1]), cell.writes + 1
+        for cell in self.cells.values():
+            if not any(cell is c for c in known) and memory_of(cell.tensor.fake) in places:
+                cell.now = None
+        for n in self.numbers:
+            if memory_of(n.meta["example_value"]) in places:
+                self.numbers[n] = UNKNOWN
+        self._places |= places
+
+    def _cell(self, node: Any) -> Cell | None:
+        """That of an existing tensor, which nothing has written before it is first met here; None of others."""
+        graph = self.cx.graph
+        if not isinstance(node, fx.Node) or node.op != "placeholder":
+            return None
+        fake = node.meta["example_value"]
+        if (known := self.cells.get(id(fake))) is not None:
+            return known
+        value = graph.by_fake.get(id(fake))
+        if value is None or not _is_plain(value) or graph.placeholders[node].make is not None:
+            return None
+        at = next((i for i, t in enumerate(graph.inputs) if t is value), None)
+        if at is None:
+            return None
+        found = self.cells[id(fake)] = Cell(value, graph.versions[at], None if memory_of(fake) in self._places else X)
+        return found
+
+    # numbers --------------------------------------------------------------------------------------------------
+    def _operand(self, argument: Any) -> Number | float | None:
+        """A number that is an argument of a call; None of anything else."""
+        if isinstance(argument, fx.Node):
+            if argument in self.numbers:
+                return self.numbers[argument]
+            value = argument.meta.get("example_value")
+            return UNKNOWN if isinstance(value, (float, torch.SymFloat, torch.SymInt)) else None
+        return float(argument) if type(argument) is float or _is_small(argument) else None
+
+    def _computed(self, op: str, operands: list[Number | float | None]) -> Number | None:
+        if any(o is None for o in operands):
+            return None
+        cells = {id(o.cell): o.cell for o in operands if isinstance(o, Number)}
+        if len(cells) != 1 or None in cells.values():
+            return UNKNOWN
+        (cell,) = cells.values()
+        return Number(cell, Real(op, tuple(o.value if isinstance(o, Number) else o for o in operands)))
+
+    def _is_float(self, value: Value) -> bool:
+        """Whether it is a number that may stand beside tensors of numbers."""
+        if isinstance(value, Symbolic):
+            return value.python_type() is float
+        return self.is_number(value) or (
+            isinstance(value, Const) and (type(value.value) is float or _is_small(value.value))
+        )
+
+    # decisions ------------------------------------------------------------------------------------------------
+    def _may_be_read(self, cell: Cell) -> bool:
+        """Whether all that was written so far was followed."""
+        graph = self.cx.graph
+        plain = all(not t.wrapper and t.fake.layout is torch.strided for t in graph.inputs)
+        counted = cell.tensor.fake._version == cell.version + cell.writes
+        return plain and counted and not graph.replaced and not hasattr(graph, "outer")
+
+    def _decide(self, decision: Decision, tensor: Tensor) -> None:
+        graph = self.cx.graph
+        assert tensor.source is not None
+        self.decided.setdefault(decision, {})[tensor.source] = tensor
+        self.place = self.place or self.cx.user_stack
+        for t in graph.inputs:
+            if t.source is not None and t.fake.device.type == "cpu" and memory_of(t.fake) in graph.written:
+                self.written[t.source] = None
+
+
+def _is_plain(t: Tensor) -> bool:
+    """Whether a tensor is one whose number guards can read, and whose writes are counted."""
+    fake, real = t.fake, t.real
+    return (
+        real is not None and t.source is not None and t.cls in (torch.Tensor, torch.nn.Parameter) and not t.is_special
+        and fake.layout is torch.strided and fake.device.type == "cpu" and fake.dtype in WIDTHS
+        and all(type(n) is int and n == 1 for n in fake.shape) and not (fake.is_neg() or real.is_neg())
+        and not real.is_inference() and not fake.is_inference() and real.untyped_storage().nbytes() > 0
+    )  # fmt: skip
+
+
+def _is_small(value: Any) -> bool:
+    """Whether it is an integer that floats hold."""
+    return type(value) is int and abs(value) <= EXACT
+
+
+def _plus(cell: Cell, more: Any) -> Real | None:
+    """The number after an addition in the tensor's own precision."""
+    if cell.now is None or not (type(more) is float or _is_small(more)):
+        return None
+    if cell.tensor.fake.dtype is torch.float64:
+        return Real("add", (cell.now, float(more)))
+    return Real("float32", (Real("add", (cell.now, value_of(Real("float32", (float(more),)), 0.0))),))
