@@ -25,7 +25,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir.data_checks import COMPARISONS, DataChecks, Decision, X, value_of
+from pycompiler.ir.data_checks import COMPARISONS, DataChecks, Decision, X
 from pycompiler.ir.guards import Guard, UserFrame
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.source import Source
@@ -38,25 +38,36 @@ ARITHMETIC: dict[Any, str] = {
 COMPARED: dict[Any, str] = {getattr(operator, name): name for name in COMPARISONS}
 SUMS = (operator.iadd, "add_", torch._foreach_add_)
 """What adds a constant to a tensor, or to each of a list, in place."""
+MADE: dict[Any, float | None] = {torch.tensor: None, torch.zeros: 0.0, torch.ones: 1.0}
+"""What makes a tensor of a number: which one; None: of its first argument."""
 WIDTHS = {torch.float32: 4, torch.float64: 8}
 
 
-@dataclass
+@dataclass(eq=False)
 class Cell:
-    """The number in an existing tensor: what it is now, of what it was when the frame began, and how often that was followed."""
+    """The number in a tensor: what it is now, and how often what was written was followed.
 
-    tensor: Tensor
+    Of an existing tensor (`given`) it is computed of `X`, the number when the frame began; else the tensor is made of a constant.
+    """
+
+    fake: torch.Tensor
     version: int
-    now: Real | None
+    now: Real | float | None
+    given: Tensor | None = None
     writes: int = 0
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether nothing else was written."""
+        return self.fake._version == self.version + self.writes
 
 
 @dataclass(frozen=True)
 class Number:
-    """A float of the program's: of a cell, or none that is known."""
+    """A float of the program's, and the cells that it was computed of; None where it is not known."""
 
-    cell: Cell | None = None
-    value: Real | None = None
+    value: Real | float | None = None
+    cells: frozenset[Cell] = frozenset()
 
 
 UNKNOWN = Number()
@@ -102,6 +113,12 @@ class Items:
         self._follow()
         return value.node in self.numbers
 
+    def stands_for_number(self, value: Tensor) -> bool:
+        """Whether it leaves the frame as a number of Python's: as one that was read or computed, or a comparison of such."""
+        if self.is_number(value):
+            return True
+        return value.node.target in COMPARED and any(a in self.numbers for a in value.node.all_input_nodes)
+
     def extreme(self, op: Callable[[Value, Value], Value], best: Value, other: Value) -> Value | None:
         """The one of two numbers that `max` or `min` gives, as a number, where one of both is a tensor."""
         if not any(map(self.is_number, (best, other))) or not all(map(self._is_float, (best, other))):
@@ -118,18 +135,18 @@ class Items:
             return None
         self._follow()
         sides = [self._operand(a) for a in node.args]
-        cells = {id(s.cell): s.cell for s in sides if isinstance(s, Number)}
-        (cell,) = cells.values() if len(cells) == 1 else (None,)
-        if cell is None or any(s is None or s == UNKNOWN for s in sides) or not self._may_be_read(cell):
-            return None
         left, right = (s.value if isinstance(s, Number) else s for s in sides)
-        assert left is not None and right is not None and cell.tensor.real is not None
-        found = Decision(left, COMPARED[node.target], right, True)
+        cells = frozenset[Cell]().union(*(s.cells for s in sides if isinstance(s, Number)))
+        given = [c.given for c in cells if c.given is not None]
+        if left is None or right is None or len(given) > 1 or not all(map(self._may_be_read, cells)):
+            return None
+        today = [t.real.item() for t in given if t.real is not None] or [0.0]
         try:
-            holds = found.passes(cell.tensor.real.item())
+            holds = Decision(left, COMPARED[node.target], right, True).passes(*today)
         except (ArithmeticError, TypeError):  # eager raises, or goes on with a complex number
             return None
-        self._decide(Decision(left, found.op, right, holds), cell.tensor)
+        for t in given:
+            self._decide(Decision(left, COMPARED[node.target], right, holds), t)
         return holds
 
     def guard(self) -> Guard | None:
@@ -162,14 +179,33 @@ class Items:
             self._note_writes(node, written)
         if node in self.read:
             cell = self._cell(self.read[node])
-            self.numbers[node] = UNKNOWN if cell is None or cell.now is None else Number(cell, cell.now)
+            self.numbers[node] = UNKNOWN if cell is None else Number(cell.now, frozenset((cell,)))
         elif node in self.chosen:
             self.numbers[node] = UNKNOWN
+        elif node.op == "call_function" and node.target in MADE:
+            self._note_made(node)
         elif node.op == "call_function" and node.target in ARITHMETIC and not node.kwargs:
             if any(a in self.numbers for a in node.args if isinstance(a, fx.Node)):
-                made = self._computed(ARITHMETIC[node.target], [self._operand(a) for a in node.args])
-                if made is not None:
-                    self.numbers[node] = made
+                self._note_computed(node)
+
+    def _note_made(self, node: fx.Node) -> None:
+        """A tensor of a constant."""
+        fake, value = node.meta["example_value"], MADE[node.target]
+        if value is None:
+            value = node.args[0] if len(node.args) == 1 else None
+        if _holds_number(fake) and (type(value) is float or _is_small(value)):
+            self.cells[id(fake)] = Cell(fake, 0, _rounded(float(value), fake.dtype))
+
+    def _note_computed(self, node: fx.Node) -> None:
+        operands = [self._operand(a) for a in node.args]
+        if any(o is None for o in operands):
+            return
+        values = [o.value if isinstance(o, Number) else o for o in operands]
+        cells = frozenset[Cell]().union(*(o.cells for o in operands if isinstance(o, Number)))
+        if any(v is None for v in values) or sum(c.given is not None for c in cells) > 1:
+            self.numbers[node] = UNKNOWN
+            return
+        self.numbers[node] = Number(_folded(Real(ARITHMETIC[node.target], tuple(values))), cells)
 
     def _note_writes(self, node: fx.Node, written: list[fx.Node]) -> None:
         followed = (
@@ -183,7 +219,7 @@ class Items:
         for cell in filter(None, known):
             cell.now, cell.writes = _plus(cell, node.args[1]), cell.writes + 1
         for cell in self.cells.values():
-            if not any(cell is c for c in known) and memory_of(cell.tensor.fake) in places:
+            if not any(cell is c for c in known) and memory_of(cell.fake) in places:
                 cell.now = None
         for n in self.numbers:
             if memory_of(n.meta["example_value"]) in places:
@@ -191,20 +227,20 @@ class Items:
         self._places |= places
 
     def _cell(self, node: Any) -> Cell | None:
-        """That of an existing tensor, which nothing has written before it is first met here; None of others."""
+        """That of a tensor made of a constant, or of an existing one; None of any other."""
         graph = self.cx.graph
-        if not isinstance(node, fx.Node) or node.op != "placeholder":
+        if not isinstance(node, fx.Node):
             return None
         fake = node.meta["example_value"]
         if (known := self.cells.get(id(fake))) is not None:
             return known
-        value = graph.by_fake.get(id(fake))
-        if value is None or not _is_plain(value) or graph.placeholders[node].make is not None:
+        if node.op != "placeholder" or graph.placeholders[node].make is not None:
             return None
-        at = next((i for i, t in enumerate(graph.inputs) if t is value), None)
+        at = next((i for i, t in enumerate(graph.inputs) if t.fake is fake and _is_plain(t)), None)
         if at is None:
             return None
-        found = self.cells[id(fake)] = Cell(value, graph.versions[at], None if memory_of(fake) in self._places else X)
+        start = None if memory_of(fake) in self._places else X
+        found = self.cells[id(fake)] = Cell(fake, graph.versions[at], start, graph.inputs[at])
         return found
 
     # numbers --------------------------------------------------------------------------------------------------
@@ -216,15 +252,6 @@ class Items:
             value = argument.meta.get("example_value")
             return UNKNOWN if isinstance(value, (float, torch.SymFloat, torch.SymInt)) else None
         return float(argument) if type(argument) is float or _is_small(argument) else None
-
-    def _computed(self, op: str, operands: list[Number | float | None]) -> Number | None:
-        if any(o is None for o in operands):
-            return None
-        cells = {id(o.cell): o.cell for o in operands if isinstance(o, Number)}
-        if len(cells) != 1 or None in cells.values():
-            return UNKNOWN
-        (cell,) = cells.values()
-        return Number(cell, Real(op, tuple(o.value if isinstance(o, Number) else o for o in operands)))
 
     def _is_float(self, value: Value) -> bool:
         """Whether it is a number that may stand beside tensors of numbers."""
@@ -239,8 +266,7 @@ class Items:
         """Whether all that was written so far was followed."""
         graph = self.cx.graph
         plain = all(not t.wrapper and t.fake.layout is torch.strided for t in graph.inputs)
-        counted = cell.tensor.fake._version == cell.version + cell.writes
-        return plain and counted and not graph.replaced and not hasattr(graph, "outer")
+        return plain and cell.is_followed and not graph.replaced and not hasattr(graph, "outer")
 
     def _decide(self, decision: Decision, tensor: Tensor) -> None:
         graph = self.cx.graph
@@ -252,15 +278,23 @@ class Items:
                 self.written[t.source] = None
 
 
-def _is_plain(t: Tensor) -> bool:
-    """Whether a tensor is one whose number guards can read, and whose writes are counted."""
-    fake, real = t.fake, t.real
+def _holds_number(fake: Any) -> bool:
+    """Whether it is a tensor whose number is a float, and whose writes are counted."""
+    plain = isinstance(fake, torch.Tensor) and fake.layout is torch.strided and not fake.is_inference()
     return (
-        real is not None and t.source is not None and t.cls in (torch.Tensor, torch.nn.Parameter) and not t.is_special
-        and fake.layout is torch.strided and fake.device.type == "cpu" and fake.dtype in WIDTHS
-        and all(type(n) is int and n == 1 for n in fake.shape) and not (fake.is_neg() or real.is_neg())
-        and not real.is_inference() and not fake.is_inference() and real.untyped_storage().nbytes() > 0
-    )  # fmt: skip
+        plain
+        and fake.dtype in WIDTHS
+        and fake.device.type == "cpu"
+        and all(type(n) is int and n == 1 for n in fake.shape)
+    )
+
+
+def _is_plain(t: Tensor) -> bool:
+    """Whether an existing tensor is one whose number guards can read."""
+    real = t.real
+    if real is None or t.source is None or t.is_special or t.cls not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    return _holds_number(t.fake) and not (real.is_neg() or real.is_inference()) and real.untyped_storage().nbytes() > 0
 
 
 def _is_small(value: Any) -> bool:
@@ -268,10 +302,28 @@ def _is_small(value: Any) -> bool:
     return type(value) is int and abs(value) <= EXACT
 
 
-def _plus(cell: Cell, more: Any) -> Real | None:
-    """The number after an addition in the tensor's own precision."""
-    if cell.now is None or not (type(more) is float or _is_small(more)):
+def _folded(value: Real) -> Real | float | None:
+    """The number itself where it is made of constants; None where that raises."""
+    if value.symbols:
+        return value
+    try:
+        return value.eval({})
+    except (ArithmeticError, TypeError):
         return None
-    if cell.tensor.fake.dtype is torch.float64:
-        return Real("add", (cell.now, float(more)))
-    return Real("float32", (Real("add", (cell.now, value_of(Real("float32", (float(more),)), 0.0))),))
+
+
+def _rounded(value: Real | float, dtype: torch.dtype) -> Real | float | None:
+    return value if dtype is torch.float64 else _folded(Real("float32", (value,)))
+
+
+def _plus(cell: Cell, more: Any) -> Real | float | None:
+    """The number after an addition in the tensor's own precision."""
+    dtype = cell.fake.dtype
+    if (
+        cell.now is None
+        or not (type(more) is float or _is_small(more))
+        or (more := _rounded(float(more), dtype)) is None
+    ):
+        return None
+    total = _folded(Real("add", (cell.now, more)))
+    return None if total is None else _rounded(total, dtype)

@@ -36,7 +36,7 @@ def value_of(side: Real | float, number: float) -> float:
 
 @dataclass(frozen=True)
 class Decision:
-    """Whether `left op right` is `holds`, for the number of each tensor at `at`.  Where Python's floats raise it does not hold."""
+    """That `left op right` is `holds`, for the number of each tensor at `at`; not so where Python's floats raise."""
 
     left: Real | float
     op: str
