@@ -146,7 +146,7 @@ class Head:
         return build.load_fast(name)
 
     def is_bare(self, value: Tensor) -> bool:
-        """Whether the graph gives a tensor as the program has it: a plain one, no number, without attributes, with its history."""
+        """Whether the graph gives a tensor as the program has it: plain, no number, without attributes, with its history."""
         plain = (value.cls is torch.Tensor or value.wrapper) and not value.overlay
         return plain and backwards.spent(self.cx, value) is None and not self.cx.items.stands_for_number(value)
 

@@ -20,12 +20,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir.data_checks import COMPARISONS, DataChecks, Decision, X
+from pycompiler.ir.data_checks import COMPARISONS, DataChecks, Decision, Span, X, meet, memory_around, place_of
 from pycompiler.ir.guards import Guard, UserFrame
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.source import Source
@@ -83,25 +82,24 @@ class Items:
         self.numbers: dict[fx.Node, Number] = {}
         self.cells: dict[int, Cell] = {}  # by fake
         self.decided: dict[Decision, dict[Source, Tensor]] = {}
-        self.written: dict[Source, None] = {}  # before a decision
+        self.places: dict[Source, Span] = {}  # where numbers lie that have decided
+        self.written: dict[Source, Span] = {}  # what was written before
         self.place: tuple[UserFrame, ...] = ()
         self._places: set[int] = set()  # memory that was written so far
         self._at: fx.Node | None = None
 
     # what the program does ------------------------------------------------------------------------------------
-    def take(self, tensor: Tensor) -> Value:
-        """`tensor.item()`, which no write to the tensor changes, and no gradient goes through."""
+    def take(self, tensor: Tensor) -> Value | None:
+        """`tensor.item()`, which no write to the tensor changes, and no gradient goes through; None where it is no float."""
         graph, fake = self.cx.graph, tensor.fake
-        if fake.is_complex() or not all(type(n) is int and n == 1 for n in fake.shape) or graph.levels:
-            raise Break("data-dependent-value", "the number of a tensor, or several")
+        if not fake.dtype.is_floating_point or not all(type(n) is int and n == 1 for n in fake.shape) or graph.levels:
+            return None
         source = graph.node_of(tensor)
         if fake.requires_grad:
             tensor = graph.call_method("detach", [tensor], {})  # type: ignore[assignment]
         if fake.dim():
             tensor = graph.call_method("reshape", [tensor, Const(())], {})  # type: ignore[assignment]
-        made = graph.call_method(
-            *(("clone", [tensor], {}) if fake.dtype is torch.float64 else ("double", [tensor], {}))
-        )
+        made = graph.call_method("clone" if fake.dtype is torch.float64 else "double", [tensor], {})
         assert isinstance(made, Tensor)
         self.read[made.node] = source
         return made
@@ -145,8 +143,12 @@ class Items:
             holds = Decision(left, COMPARED[node.target], right, True).passes(*today)
         except (ArithmeticError, TypeError):  # eager raises, or goes on with a complex number
             return None
+        if not all(map(self._is_apart, given)):
+            return None
         for t in given:
-            self._decide(Decision(left, COMPARED[node.target], right, holds), t)
+            decision = Decision(left, COMPARED[node.target], right, holds)
+            self.decided.setdefault(decision, {})[t.source] = t  # type: ignore[index]
+            self.place = self.place or self.cx.user_stack
         return holds
 
     def guard(self) -> Guard | None:
@@ -190,10 +192,11 @@ class Items:
 
     def _note_made(self, node: fx.Node) -> None:
         """A tensor of a constant."""
-        fake, value = node.meta["example_value"], MADE[node.target]
+        fake = node.meta["example_value"]
+        value: Any = MADE[node.target]
         if value is None:
             value = node.args[0] if len(node.args) == 1 else None
-        if _holds_number(fake) and (type(value) is float or _is_small(value)):
+        if "out" not in node.kwargs and _holds_number(fake) and (type(value) is float or _is_small(value)):
             self.cells[id(fake)] = Cell(fake, 0, _rounded(float(value), fake.dtype))
 
     def _note_computed(self, node: fx.Node) -> None:
@@ -268,14 +271,25 @@ class Items:
         plain = all(not t.wrapper and t.fake.layout is torch.strided for t in graph.inputs)
         return plain and cell.is_followed and not graph.replaced and not hasattr(graph, "outer")
 
-    def _decide(self, decision: Decision, tensor: Tensor) -> None:
+    def _is_apart(self, tensor: Tensor) -> bool:
+        """Whether no number that decides lies in memory of another one, or in what the graph has written by another name: which
+        is guarded from now on."""
         graph = self.cx.graph
-        assert tensor.source is not None
-        self.decided.setdefault(decision, {})[tensor.source] = tensor
-        self.place = self.place or self.cx.user_stack
-        for t in graph.inputs:
-            if t.source is not None and t.fake.device.type == "cpu" and memory_of(t.fake) in graph.written:
-                self.written[t.source] = None
+        assert tensor.real is not None and tensor.source is not None
+        place = {} if tensor.source in self.places else {tensor.source: place_of(tensor.real)}
+        written = {
+            t.source: memory_around(t.real)
+            for t in graph.inputs
+            if t.source is not None and t.real is not None and t.source not in self.written
+            and t.real.device.type == "cpu" and memory_of(t.fake) in graph.written
+        }  # fmt: skip
+        places = self.places | place
+        others = [*((p, self.written | written) for p in place.items()), *((p, written) for p in self.places.items())]
+        among = any(meet(a, b) for a in place.values() for b in self.places.values())
+        if among or any(meet(at, span) for (_, at), spans in others for s, span in spans.items() if s not in places):
+            return False
+        self.places, self.written = places, self.written | written
+        return True
 
 
 def _holds_number(fake: Any) -> bool:

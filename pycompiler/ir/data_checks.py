@@ -20,6 +20,7 @@ import torch
 from pycompiler.ir.source import Source
 from pycompiler.ir.symbolic_node import Real
 
+Span = tuple[int, int]
 NAME = "x"
 X = Real.named(NAME)
 """The number in the tensor that a decision is about."""
@@ -63,16 +64,16 @@ class DataChecks:
     def numbers(self, values: Sequence[Any]) -> list[float]:
         """A ValueError where one cannot be read, or lies in memory that something else has, too."""
         found, places = [], []
-        for t, (cls, dtype, size) in zip(values, self.reads, strict=False):
+        rows: list[tuple[Any, tuple[type, torch.dtype, int]]] = [*zip(values, self.reads, strict=False)]
+        for t, (cls, dtype, _) in rows:
             if type(t) is not cls or t.dtype != dtype or t.device.type != "cpu" or t.numel() != 1:
                 raise ValueError(f"a {cls.__name__} of one {dtype} was expected, not {type(t).__name__}")
             found.append(t.item())
-            places.append((t.data_ptr(), t.data_ptr() + size))
-        spans = [_storage(t) for t in values[len(self.reads) :]]
-        apart = sorted(places)
-        if any(a[1] > b[0] for a, b in zip(apart, apart[1:], strict=False)):
+            places.append(place_of(t))
+        written = [memory_around(t) for t in values[len(self.reads) :]]
+        if any(meet(a, b) for i, a in enumerate(places) for b in places[:i]):
             raise ValueError("two numbers in the same memory")
-        if any(a < end and start < b for a, b in places for start, end in spans):
+        if any(meet(a, b) for a in places for b in written):
             raise ValueError("a number in memory that is written by another name")
         return found
 
@@ -107,6 +108,16 @@ def _names(sources: Sequence[Source]) -> str:
     return first if len(sources) == 1 else f"{first} (and {len(sources) - 1} more)"
 
 
-def _storage(t: torch.Tensor) -> tuple[int, int]:
+def place_of(t: torch.Tensor) -> Span:
+    """The addresses around the number in a tensor."""
+    return t.data_ptr(), t.data_ptr() + t.element_size()
+
+
+def memory_around(t: torch.Tensor) -> Span:
+    """Those around all that has a tensor's storage."""
     storage = t.untyped_storage()
     return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
+def meet(a: Span, b: Span) -> bool:
+    return a[0] < b[1] and b[0] < a[1]

@@ -127,7 +127,7 @@ fn depth(tokens: &[Token]) -> usize {
 
 /// As Python's floats have it, which is C's `pow`; None where that raises, or gives a complex number.
 fn power(a: f64, b: f64) -> Option<f64> {
-    let raises = (a == 0.0 && b < 0.0) || (a < 0.0 && b.is_finite() && b.fract() != 0.0);
+    let raises = b.is_finite() && ((a == 0.0 && b < 0.0) || (a < 0.0 && a.is_finite() && b.fract() != 0.0));
     let value = if raises { return None } else { a.powf(b) };
     (value.is_finite() || !a.is_finite() || !b.is_finite()).then_some(value)
 }

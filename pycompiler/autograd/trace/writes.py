@@ -6,6 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -107,7 +108,11 @@ def is_metadata(node: fx.Node) -> bool:
 
 
 def refuse_overlap(
-    node: fx.Node, wrote: Sequence[Place], read: Sequence[Place], into: Place | None, row: Mapping[int, int]
+    node: fx.Node,
+    wrote: Sequence[Place],
+    read: Sequence[Place],
+    into: Place | None = None,
+    row: Mapping[int, int] = MappingProxyType({}),
 ) -> None:
     """Eager's kernels refuse some writes to memory that they also read, or make them one after the other; which ones only
     they know.  `into`: the part of what is written that `x[...] = y` writes.  `row`: see `Given`; operators on lists go through

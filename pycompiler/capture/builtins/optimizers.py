@@ -48,7 +48,10 @@ def get_value(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """Eager computes with `x.item()`, a float, so in double; in a graph it stays a tensor."""
     (value,) = (*args, *kwargs.values())
     value = cx.realize(value)
-    return cx.items.take(value) if isinstance(value, Tensor) else value
+    if not isinstance(value, Tensor):
+        return value
+    number = cx.items.take(value)
+    return number if number is not None else cx.call(value.getattr(cx, "item"), [], {})
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:

@@ -113,36 +113,33 @@ _scaled(torch._foreach_addcdiv_, "addcdiv_")
 _scaled(torch._foreach_addcmul_, "addcmul_")
 
 
-def _method(name: str, taken: Callable[[Args, Kwargs], Value | None]) -> Any:
-    """A method of tensors of a wide dtype, called with a number that stays a tensor: the decorated function says how."""
+def _method(
+    name: str, taken: Callable[[Args, Kwargs], Value | None], how: Callable[[Capture, Tensor, Value, Value], Value]
+) -> None:
+    """A method of tensors, called with a number that stays a tensor: how it is made of other operators."""
 
-    def decorate(how: Callable[[Capture, Args, Value], Value]) -> None:
-        def method(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-            number = taken(args, kwargs)
-            if number is None or not cx.items.is_number(number):
-                return cx.graph.call_method(name, args, kwargs)
-            if not _are_wide(cx, args[:2]):
-                raise Break(
-                    "data-dependent-value", f"Tensor.{name}() by a number, of tensors that compute in a wider dtype"
-                )
-            return how(cx, args, number)
+    def method(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        number = taken(args, kwargs)
+        if number is None or not cx.items.is_number(number) or not isinstance(args[0], Tensor):
+            return cx.graph.call_method(name, args, kwargs)
+        if not _are_wide(cx, args[:2]):  # kernels compute in a wider dtype than theirs, with the whole number
+            raise Break("data-dependent-value", f"Tensor.{name}() by a number of tensors of small dtypes")
+        return how(cx, args[0], args[1], number)
 
-        METHODS[name] = method
-
-    return decorate
+    METHODS[name] = method
 
 
-@_method("lerp_", lambda args, kwargs: args[2] if len(args) == 3 and not kwargs else None)
-def lerp_(cx: Capture, args: Args, weight: Value) -> Value:
-    assert isinstance(args[0], Tensor)
-    return cx.graph.call_method(
-        "lerp_", [*args[:2], cx.graph.call_method("to", [weight, Const(args[0].fake.dtype)], {})], {}
-    )
+def _lerped(cx: Capture, start: Tensor, end: Value, number: Value) -> Value:
+    weight = cx.graph.call_method("to", [number, Const(start.fake.dtype)], {})
+    return cx.graph.call_method("lerp_", [start, end, weight], {})
 
 
-@_method("add_", lambda args, kwargs: kwargs.get("alpha") if len(args) == 2 and len(kwargs) == 1 else None)
-def add_(cx: Capture, args: Args, alpha: Value) -> Value:
-    return cx.graph.call_method("add_", [args[0], cx.graph.call_function(torch.mul, [args[1], alpha], {})], {})
+def _added(cx: Capture, start: Tensor, other: Value, number: Value) -> Value:
+    return cx.graph.call_method("add_", [start, cx.graph.call_function(torch.mul, [other, number], {})], {})
+
+
+_method("lerp_", lambda args, kwargs: args[2] if len(args) == 3 and not kwargs else None, _lerped)
+_method("add_", lambda args, kwargs: kwargs.get("alpha") if len(args) == 2 and len(kwargs) == 1 else None, _added)
 
 
 @builtin(torch.nn.functional.batch_norm)

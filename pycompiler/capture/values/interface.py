@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pycompiler.capture.funnel import Functions
     from pycompiler.capture.graph import GraphBuilder
     from pycompiler.capture.interpreter import Frame
-    from pycompiler.capture.items import Items
     from pycompiler.capture.sizes import Sizes
     from pycompiler.capture.values.base import Cell, Value
     from pycompiler.capture.values.classes import Class
@@ -31,6 +30,7 @@ if TYPE_CHECKING:
     from pycompiler.capture.values.functions import Function
     from pycompiler.capture.values.iterators import Generator, Iter
     from pycompiler.capture.values.objects import Object, Token
+    from pycompiler.capture.values.tensor import Tensor
     from pycompiler.ir.fake import FakeMode
 
 T = TypeVar("T")
@@ -147,13 +147,22 @@ class Calls(Protocol):
     def drop(self, frame: Frame, value: Value) -> None: ...
 
 
+class Items(Protocol):
+    """Numbers that optimizers read of tensors, and that stay tensors (`items.py`)."""
+
+    def take(self, tensor: Tensor) -> Value | None: ...
+    def is_number(self, value: Value | None) -> bool: ...
+    def stands_for_number(self, value: Tensor) -> bool: ...
+    def extreme(self, op: Callable[[Value, Value], Value], best: Value, other: Value) -> Value | None: ...
+    def truth(self, value: Tensor) -> bool | None: ...
+
+
 class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
     """The capture in progress."""
 
     graph: GraphBuilder  # the innermost tracer's
     effects: Effects
     functions: Functions
-    items: Items
     sizes: Sizes
     errors_of_data: ErrorsOfData
     ids_are_keys: bool
@@ -162,6 +171,8 @@ class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
     frames: list[Frame]
     fake_mode: FakeMode
 
+    @property
+    def items(self) -> Items: ...
     @property
     def user_stack(self) -> tuple[UserFrame, ...]: ...
     def count_step(self) -> int: ...

@@ -432,7 +432,9 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
     if name == "as_subclass":
         return as_subclass(cx, args, kwargs)
     if name == "item" and len(args) == 1 and not kwargs and cx.frames[-1].code in STAY_TENSORS:
-        return cx.items.take(args[0])  # type: ignore[arg-type]
+        number = cx.items.take(args[0]) if isinstance(args[0], Tensor) else None
+        if number is not None:
+            return number
     if name in ("item", "tolist") and cx.graph.takes_items() and len(args) == 1 and not kwargs:
         return item(cx, args[0], name)
     if name == "numpy" and isinstance(args[0], Tensor):
