@@ -86,6 +86,8 @@ class Items:
         self.written: dict[Source, Span] = {}  # what was written before
         self.place: tuple[UserFrame, ...] = ()
         self._places: set[int] = set()  # memory that was written so far
+        self._plain = 0  # how many inputs were found to be plain tensors
+        self._counts = (0, 0)  # of inputs, and of what is written, as they were last asked for
         self._at: fx.Node | None = None
 
     # what the program does ------------------------------------------------------------------------------------
@@ -268,28 +270,34 @@ class Items:
     def _may_be_read(self, cell: Cell) -> bool:
         """Whether all that was written so far was followed."""
         graph = self.cx.graph
-        plain = all(not t.wrapper and t.fake.layout is torch.strided for t in graph.inputs)
+        plain = all(not t.wrapper and t.fake.layout is torch.strided for t in graph.inputs[self._plain :])
+        if plain:
+            self._plain = len(graph.inputs)
         return plain and cell.is_followed and not graph.replaced and not hasattr(graph, "outer")
 
     def _is_apart(self, tensor: Tensor) -> bool:
         """Whether no number that decides lies in memory of another one, or in what the graph has written by another name: which
         is guarded from now on."""
-        graph = self.cx.graph
         assert tensor.real is not None and tensor.source is not None
         place = {} if tensor.source in self.places else {tensor.source: place_of(tensor.real)}
-        written = {
-            t.source: memory_around(t.real)
-            for t in graph.inputs
-            if t.source is not None and t.real is not None and t.source not in self.written
-            and t.real.device.type == "cpu" and memory_of(t.fake) in graph.written
-        }  # fmt: skip
-        places = self.places | place
-        others = [*((p, self.written | written) for p in place.items()), *((p, written) for p in self.places.items())]
-        among = any(meet(a, b) for a in place.values() for b in self.places.values())
-        if among or any(meet(at, span) for (_, at), spans in others for s, span in spans.items() if s not in places):
+        places, written = self.places | place, self._newly_written()
+        if any(meet(a, b) for a in place.values() for b in self.places.values()):
+            return False
+        others = [(p, self.written | written) for p in place.values()]
+        others += [(p, written) for p in self.places.values()] if written else []
+        if any(meet(at, span) for at, spans in others for source, span in spans.items() if source not in places):
             return False
         self.places, self.written = places, self.written | written
         return True
+
+    def _newly_written(self) -> dict[Source, Span]:
+        graph = self.cx.graph
+        counts = len(graph.inputs), len(graph.written)
+        if counts == self._counts:
+            return {}
+        self._counts = counts
+        found = [t for t in graph.inputs if t.source not in self.written and memory_of(t.fake) in graph.written]
+        return {t.source: memory_around(t.real) for t in found if t.source and t.real is not None and t.fake.is_cpu}
 
 
 def _holds_number(fake: Any) -> bool:

@@ -64,9 +64,14 @@ class DataChecks:
     def numbers(self, values: Sequence[Any]) -> list[float]:
         """A ValueError where one cannot be read, or lies in memory that something else has, too."""
         found, places = [], []
-        rows: list[tuple[Any, tuple[type, torch.dtype, int]]] = [*zip(values, self.reads, strict=False)]
-        for t, (cls, dtype, _) in rows:
-            if type(t) is not cls or t.dtype != dtype or t.device.type != "cpu" or t.numel() != 1:
+        for t, (cls, dtype, _) in zip(values, self.reads, strict=False):
+            if (
+                type(t) is not cls
+                or not isinstance(t, torch.Tensor)
+                or t.dtype != dtype
+                or t.device.type != "cpu"
+                or t.numel() != 1
+            ):
                 raise ValueError(f"a {cls.__name__} of one {dtype} was expected, not {type(t).__name__}")
             found.append(t.item())
             places.append(place_of(t))

@@ -148,12 +148,10 @@ impl Data {
         if places.windows(2).any(|pair| pair[0].1 > pair[1].0) {
             return None;
         }
-        let (first, last) = (places.first()?.0, places.last()?.1);
         for value in written {
             let (start, end) = with_handle(py, *value, |handle| handle.storage_span().ok())?;
-            let beyond = end <= first || last <= start;
-            let meets = |&(from, to): &(usize, usize)| from < end && start < to;
-            if !beyond && places.iter().any(meets) {
+            let behind = places.partition_point(|&(_, to)| to <= start);
+            if places.get(behind).is_some_and(|&(from, _)| from < end) {
                 return None;
             }
         }
