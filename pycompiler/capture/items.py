@@ -12,6 +12,7 @@ Only sums of a tensor's number with constants are followed; whatever else writes
 
 from __future__ import annotations
 
+import math
 import operator
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -80,6 +81,7 @@ class Items:
         self.read: dict[fx.Node, fx.Node] = {}  # what stands for a number, and the tensor that had it
         self.chosen: set[fx.Node] = set()  # one of two numbers
         self.numbers: dict[fx.Node, Number] = {}
+        self.results: dict[fx.Node, Number] = {}  # of which no other number was computed
         self.cells: dict[int, Cell] = {}  # by fake
         self.decided: dict[Decision, dict[Source, Tensor]] = {}
         self.places: dict[Source, Span] = {}  # where numbers lie that have decided
@@ -119,6 +121,18 @@ class Items:
             return True
         return value.node.target in COMPARED and any(a in self.numbers for a in value.node.all_input_nodes)
 
+    def beside(self, fn: Callable[..., Any], left: Value, right: Value) -> tuple[Value, Value]:
+        """Operands of an operator: a number takes the dtype of a tensor without dimensions, which it would make a double."""
+        numbers = [self.is_number(v) for v in (left, right)] if self.read else [False, False]
+        if fn is operator.truediv and numbers[0] and isinstance(right, Const) and right.value == 0:
+            self.cx.evaluate_raw(fn, 1.0, right.value)  # which raises
+        for number, other in ((left, right), (right, left)) if sum(numbers) == 1 else ():
+            single = isinstance(other, Tensor) and other.fake.dtype is torch.float32 and not other.fake.dim()
+            if single and self.is_number(number):
+                cast = self.cx.graph.call_method("to", [number, Const(torch.float32)], {})
+                return (cast, right) if number is left else (left, cast)
+        return left, right
+
     def extreme(self, op: Callable[[Value, Value], Value], best: Value, other: Value) -> Value | None:
         """The one of two numbers that `max` or `min` gives, as a number, where one of both is a tensor."""
         if not any(map(self.is_number, (best, other))) or not all(map(self._is_float, (best, other))):
@@ -148,21 +162,30 @@ class Items:
         if not all(map(self._is_apart, given)):
             return None
         for t in given:
-            decision = Decision(left, COMPARED[node.target], right, holds)
-            self.decided.setdefault(decision, {})[t.source] = t  # type: ignore[index]
-            self.place = self.place or self.cx.user_stack
+            self._decide(Decision(left, COMPARED[node.target], right, holds), t)
         return holds
 
+    def _decide(self, decision: Decision, tensor: Tensor) -> None:
+        assert tensor.source is not None
+        self.decided.setdefault(decision, {})[tensor.source] = tensor
+        self.place = self.place or self.cx.user_stack
+
     def guard(self) -> Guard | None:
-        """What the decisions rest on."""
+        """What the decisions rest on, and that no number raises what Python's floats raise."""
+        if self.read:
+            self._follow()
+        for number in self.results.values():
+            for given in [c.given for c in number.cells if c.given is not None and self._may_be_read(c)]:
+                if isinstance(number.value, Real) and _may_raise(number.value) and self._is_apart(given):
+                    self._decide(Decision(number.value, "ne", math.nan, True), given)
         if not self.decided:
             return None
         tensors: dict[Source, Tensor] = {s: t for found in self.decided.values() for s, t in found.items()}
         sources = list(tensors)
+        at = {source: i for i, source in enumerate(sources)}
         reads = tuple((t.cls, t.fake.dtype, WIDTHS[t.fake.dtype]) for t in tensors.values())
         decisions = tuple(
-            Decision(d.left, d.op, d.right, d.holds, tuple(map(sources.index, found)))
-            for d, found in self.decided.items()
+            Decision(d.left, d.op, d.right, d.holds, tuple(at[s] for s in found)) for d, found in self.decided.items()
         )
         others = (*sources[1:], *(s for s in self.written if s not in tensors))
         return Guard("data", sources[0], DataChecks(reads, decisions), others, self.place)
@@ -172,7 +195,7 @@ class Items:
         """Looks at the calls that were recorded since this was asked."""
         graph = self.cx.graph.graph
         if self._at is not None and (self._at.graph is not graph or self._at._erased):
-            self.numbers, self.cells, self._places, self._at = {}, {}, set(), None
+            self.numbers, self.results, self.cells, self._places, self._at = {}, {}, {}, set(), None
         node = graph._root.next if self._at is None else self._at.next
         while node is not graph._root:
             self._note(node)
@@ -210,7 +233,9 @@ class Items:
         if any(v is None for v in values) or sum(c.given is not None for c in cells) > 1:
             self.numbers[node] = UNKNOWN
             return
-        self.numbers[node] = Number(_folded(Real(ARITHMETIC[node.target], tuple(values))), cells)
+        self.numbers[node] = self.results[node] = Number(_folded(Real(ARITHMETIC[node.target], tuple(values))), cells)
+        for n in node.all_input_nodes:
+            self.results.pop(n, None)
 
     def _note_writes(self, node: fx.Node, written: list[fx.Node]) -> None:
         followed = (
@@ -322,6 +347,10 @@ def _is_plain(t: Tensor) -> bool:
 def _is_small(value: Any) -> bool:
     """Whether it is an integer that floats hold."""
     return type(value) is int and abs(value) <= EXACT
+
+
+def _may_raise(value: Real) -> bool:
+    return value.op in ("truediv", "pow") or any(isinstance(a, Real) and _may_raise(a) for a in value.args)
 
 
 def _folded(value: Real) -> Real | float | None:

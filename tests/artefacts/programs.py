@@ -203,6 +203,28 @@ def static_cache() -> Any:
     return Decoder()
 
 
+class Trained(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(data(4, 3))
+        self.optimizer = torch.optim.RAdam([self.weight], lr=0.1)
+
+    def forward(self, grad: Tensor) -> Tensor:
+        self.weight.grad = grad
+        self.optimizer.step()
+        return self.weight.detach().clone()
+
+
+def stepped(f: Any) -> list[Tensor]:
+    return [f(data(4, 3, seed=n)) for n in range(8)]
+
+
+@case(stepped, entries=3)
+def rectified() -> Any:
+    """What a number in a tensor decides (the guard "data"): from the sixth step on another branch."""
+    return Trained()
+
+
 class Point(NamedTuple):
     x: Tensor
     y: Tensor
