@@ -110,6 +110,29 @@ def test_steps_that_a_number_decides_are_one_graph(name: str, scheduler: str | N
     assert compiles <= compiles_of(OPTIMIZERS[name]) + (scheduler is not None) + (name == "ASGD")
 
 
+@pytest.mark.parametrize("cls", ["SGD", "Adadelta", "Rprop", "Muon", "Adam", "RAdam", "ASGD"])
+def test_rates_in_tensors(cls: str) -> None:
+    """A learning rate that is a tensor, and a scheduler that writes it."""
+
+    def trained(compiled: bool) -> tuple[Any, ...]:
+        ps = [nn.Parameter(torch.full(shape, 0.5)) for shape in [(4, 5), (3, 3)]]
+        optimizer = getattr(torch.optim, cls)(ps, lr=torch.tensor(0.01))
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        step = pycompiler.compile(optimizer.step, fullgraph=True) if compiled else optimizer.step
+        for k in range(5):
+            for j, p in enumerate(ps):
+                p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(10 * k + j))
+            step()
+            scheduler.step()
+        count = pycompiler.counters(step)["compiles"] if compiled else 0
+        return [p.detach() for p in ps], optimizer.state_dict()["state"], count
+
+    (mine, my_state, compiles), (theirs, their_state, _) = trained(True), trained(False)
+    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(my_state, their_state, rtol=1e-5, atol=1e-6)
+    assert compiles <= 2
+
+
 def test_steps_of_loaded_states_and_of_many_parameters() -> None:
     def trained(compiled: bool) -> tuple[list[Any], int]:
         ps = [nn.Parameter(torch.full((3,), float(i))) for i in range(20)]

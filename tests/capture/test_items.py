@@ -235,3 +235,31 @@ def test_parameters_of_an_optimizer_of_lists() -> None:
 
     compiled = pycompiler.compile(fn, fullgraph=True)
     assert [w.tolist() for w in compiled(torch.tensor(0.5))] == [[0.5] * 3, [[0.75] * 2] * 2]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_numbers_that_operators_read(backend: str) -> None:
+    def fn(x: Any, y: Any, n: Any) -> Any:
+        x.add_(y, alpha=n)
+        x.add_(y.bfloat16(), alpha=n * 2)
+        return x, torch.full_like(x, n)
+
+    numbers = [torch.tensor(0.3), torch.tensor(-2.0), torch.tensor(1e30), torch.tensor(0.7, dtype=torch.float64)]
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    for n in numbers:
+        x, y = torch.linspace(-1, 1, 7), torch.linspace(3, 4, 7)
+        torch.testing.assert_close(compiled(x.clone(), y, n), fn(x.clone(), y, n))
+    assert pycompiler.counters(compiled)["compiles"] == 2  # a dtype of the number each
+
+
+@pytest.mark.parametrize(
+    "bad", [torch.tensor(0.5), torch.tensor(0.5, requires_grad=True), torch.ones(2), torch.tensor(1j)], ids=repr
+)
+def test_numbers_that_operators_refuse(bad: Any) -> None:
+    def fn(x: Any, n: Any) -> Any:
+        return x.add_(x, alpha=n)
+
+    with pytest.raises((RuntimeError, TypeError)) as theirs:
+        fn(torch.ones(3, dtype=torch.int64), bad)
+    with pytest.raises(type(theirs.value)):
+        pycompiler.compile(fn)(torch.ones(3, dtype=torch.int64), bad)

@@ -114,19 +114,42 @@ _scaled(torch._foreach_addcmul_, "addcmul_")
 
 
 def _method(
-    name: str, taken: Callable[[Args, Kwargs], Value | None], how: Callable[[Capture, Tensor, Value, Value], Value]
+    name: str,
+    taken: Callable[[Capture, Args, Kwargs], Value | None],
+    how: Callable[[Capture, Tensor, Value, Value], Value],
 ) -> None:
     """A method of tensors, called with a number that stays a tensor: how it is made of other operators."""
 
     def method(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        number = taken(args, kwargs)
+        number = taken(cx, args, kwargs)
         if number is None or not cx.items.is_number(number) or not isinstance(args[0], Tensor):
             return cx.graph.call_method(name, args, kwargs)
-        if not _are_wide(cx, args[:2]):  # kernels compute in a wider dtype than theirs, with the whole number
+        if not _computes_wide(cx, args):  # kernels compute in a wider dtype than theirs, with the whole number
             raise Break("data-dependent-value", f"Tensor.{name}() by a number of tensors of small dtypes")
         return how(cx, args[0], args[1], number)
 
     METHODS[name] = method
+
+
+def _computes_wide(cx: Capture, args: Args) -> bool:
+    """Whether an operator that writes the first of two tensors computes in its dtype, to which numbers are rounded."""
+    start, other = (cx.realize(v) for v in args[:2])
+    if not isinstance(start, Tensor) or not isinstance(other, Tensor) or not _are_wide(cx, [start]):
+        return False
+    dtype, given = start.fake.dtype, other.fake.dtype
+    return given.is_floating_point and torch.promote_types(dtype, given) == dtype
+
+
+def _weight(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
+    return args[2] if len(args) == 3 and not kwargs else None
+
+
+def _alpha(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
+    """One in a tensor of the program's is read as Python would."""
+    alpha = kwargs.get("alpha") if len(args) == 2 and len(kwargs) == 1 else None
+    if not isinstance(alpha, Tensor) or cx.items.is_number(alpha) or _number(alpha) is None:
+        return alpha
+    return cx.items.take(alpha) if _computes_wide(cx, args) else alpha
 
 
 def _lerped(cx: Capture, start: Tensor, end: Value, number: Value) -> Value:
@@ -135,11 +158,12 @@ def _lerped(cx: Capture, start: Tensor, end: Value, number: Value) -> Value:
 
 
 def _added(cx: Capture, start: Tensor, other: Value, number: Value) -> Value:
-    return cx.graph.call_method("add_", [start, cx.graph.call_function(torch.mul, [other, number], {})], {})
+    wide = cx.graph.call_method("to", [other, Const(start.fake.dtype)], {})
+    return cx.graph.call_method("add_", [start, cx.graph.call_function(torch.mul, [wide, number], {})], {})
 
 
-_method("lerp_", lambda args, kwargs: args[2] if len(args) == 3 and not kwargs else None, _lerped)
-_method("add_", lambda args, kwargs: kwargs.get("alpha") if len(args) == 2 and len(kwargs) == 1 else None, _added)
+_method("lerp_", _weight, _lerped)
+_method("add_", _alpha, _added)
 
 
 @builtin(torch.nn.functional.batch_norm)
@@ -183,3 +207,17 @@ def full(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         dtype = Const(_KINDS.get(number.dtype, torch.get_default_dtype()))
     made = cx.graph.call_function(torch.empty, [given["size"]], {"dtype": dtype})
     return cx.graph.call_method("fill_", [made, given["fill_value"]], {})
+
+
+@builtin(torch.full_like)
+def full_like(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Of a tensor of a number: as `full`."""
+    number = _number(args[1]) if len(args) == 2 and not kwargs else None
+    if (
+        number is None
+        or not number.dtype.is_floating_point
+        or cx.functions.concerns(args, {})
+        or not _are_wide(cx, args[:1])
+    ):
+        return cx.graph.call_function(torch.full_like, args, kwargs)
+    return cx.graph.call_method("fill_", [cx.graph.call_function(torch.empty_like, args[:1], {}), args[1]], {})
