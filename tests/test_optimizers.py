@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -22,6 +23,12 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "RMSprop": lambda ps: torch.optim.RMSprop(ps, lr=1e-2, centered=True),
     "Adagrad": lambda ps: torch.optim.Adagrad(ps, lr=1e-2),
     "NAdam": lambda ps: torch.optim.NAdam(ps, lr=1e-2),
+    "RAdam": lambda ps: torch.optim.RAdam(ps, lr=1e-2),
+    "RAdam of lists": lambda ps: torch.optim.RAdam(ps, lr=1e-2, foreach=True, weight_decay=0.1, maximize=True),
+    "ASGD": lambda ps: torch.optim.ASGD(ps, lr=1e-2, t0=2, weight_decay=0.1),
+    "ASGD of lists": lambda ps: torch.optim.ASGD(ps, lr=1e-2, t0=2, foreach=True),
+    "Adafactor": lambda ps: torch.optim.Adafactor(ps, lr=1e-2),
+    "Adafactor of lists": lambda ps: torch.optim.Adafactor(ps, lr=1e-2, foreach=True, weight_decay=0.1),
 }
 
 
@@ -62,6 +69,90 @@ def test_five_steps(name: str, how: str) -> None:
     theirs, their_state = train(OPTIMIZERS[name], None)
     torch.testing.assert_close(ours, theirs)
     torch.testing.assert_close(our_state, their_state)
+
+
+def compiles_of(make: Callable[..., Any]) -> int:
+    """The step's own branches: the state is made, then it is there; RAdam goes on otherwise from the sixth step on, ASGD where averages begin."""
+    return 3 if isinstance(make(parameters()), torch.optim.RAdam) else 2
+
+
+@pytest.mark.parametrize(
+    ("backend", "scheduler"), [("eager", None), ("native", "ExponentialLR"), ("aot_eager", "OneCycleLR")]
+)
+@pytest.mark.parametrize("name", [n for n in OPTIMIZERS if n.partition(" ")[0] in ("RAdam", "ASGD", "Adafactor")])
+def test_steps_that_a_number_decides_are_one_graph(name: str, scheduler: str | None, backend: str) -> None:
+    results, states, compiles = [], [], 0
+    for compiled in (False, True):
+        ps = parameters()
+        optimizer = OPTIMIZERS[name](ps)
+        rate: Any = {
+            "ExponentialLR": lambda: torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9),
+            "OneCycleLR": lambda: torch.optim.lr_scheduler.OneCycleLR(
+                optimizer, 0.1, total_steps=20, cycle_momentum=False
+            ),
+        }.get(scheduler or "", lambda: None)()
+        step = pycompiler.compile(optimizer.step, fullgraph=True, backend=backend) if compiled else optimizer.step
+        for k in range(12):
+            for j, p in enumerate(ps):
+                p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(10 * k + j))
+            if k == 9:  # as at the second step again
+                for state in optimizer.state.values():
+                    state["step"].fill_(1)
+            step()
+            if rate is not None:
+                rate.step()
+        results.append([p.detach() for p in ps])
+        states.append(optimizer.state_dict()["state"])
+        if compiled:
+            compiles = pycompiler.counters(step)["compiles"]
+    torch.testing.assert_close(results[1], results[0])
+    torch.testing.assert_close(states[1], states[0])
+    assert compiles <= compiles_of(OPTIMIZERS[name]) + (scheduler is not None) + (name == "ASGD")
+
+
+@pytest.mark.parametrize("cls", ["SGD", "Adadelta", "Rprop", "Muon", "Adam", "RAdam", "ASGD"])
+def test_rates_in_tensors(cls: str) -> None:
+    """A learning rate that is a tensor, and a scheduler that writes it."""
+
+    def trained(compiled: bool) -> tuple[Any, ...]:
+        ps = [nn.Parameter(torch.full(shape, 0.5)) for shape in [(4, 5), (3, 3)]]
+        optimizer = getattr(torch.optim, cls)(ps, lr=torch.tensor(0.01))
+        scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+        step = pycompiler.compile(optimizer.step, fullgraph=True) if compiled else optimizer.step
+        for k in range(5):
+            for j, p in enumerate(ps):
+                p.grad = torch.randn(p.shape, generator=torch.Generator().manual_seed(10 * k + j))
+            step()
+            scheduler.step()
+        count = pycompiler.counters(step)["compiles"] if compiled else 0
+        return [p.detach() for p in ps], optimizer.state_dict()["state"], count
+
+    (mine, my_state, compiles), (theirs, their_state, _) = trained(True), trained(False)
+    torch.testing.assert_close(mine, theirs, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(my_state, their_state, rtol=1e-5, atol=1e-6)
+    assert compiles <= 2
+
+
+def test_steps_of_loaded_states_and_of_many_parameters() -> None:
+    def trained(compiled: bool) -> tuple[list[Any], int]:
+        ps = [nn.Parameter(torch.full((3,), float(i))) for i in range(20)]
+        optimizer = torch.optim.RAdam(ps, lr=0.1)
+        step = pycompiler.compile(optimizer.step, fullgraph=True) if compiled else optimizer.step
+        for k in range(16):
+            for i, p in enumerate(ps):
+                p.grad = torch.full((3,), float(i + k))
+            if k == 8:
+                optimizer.load_state_dict(saved)
+            if k == 10:  # one goes its own way
+                optimizer.state[ps[7]]["step"].fill_(0)
+            step()
+            if k == 2:
+                saved = copy.deepcopy(optimizer.state_dict())
+        return [p.detach() for p in ps], pycompiler.counters(step)["compiles"] if compiled else 0
+
+    theirs, (mine, compiles) = trained(False)[0], trained(True)
+    torch.testing.assert_close(mine, theirs)
+    assert compiles == 4  # without state, all at first, all later, one of them at first
 
 
 def test_the_arithmetic_is_one_graph() -> None:

@@ -16,7 +16,7 @@ mod by_shim;
 mod by_stack;
 mod launch;
 mod object;
-mod real;
+pub mod real;
 mod shared;
 mod shims;
 pub mod size;

@@ -146,9 +146,9 @@ class Head:
         return build.load_fast(name)
 
     def is_bare(self, value: Tensor) -> bool:
-        """Whether the graph gives a tensor as the program has it: a plain one, without attributes, with its history."""
+        """Whether the graph gives a tensor as the program has it: plain, no number, without attributes, with its history."""
         plain = (value.cls is torch.Tensor or value.wrapper) and not value.overlay
-        return plain and backwards.spent(self.cx, value) is None
+        return plain and backwards.spent(self.cx, value) is None and not self.cx.items.stands_for_number(value)
 
     def number(self, value: Symbolic) -> Code:
         """Push a number over symbols: computed from where these are read."""
@@ -577,7 +577,9 @@ def _proxy(head: Head, value: Proxy, name: str) -> None:
 
 def _tensor(head: Head, value: Tensor, name: str) -> None:
     behind = backwards.spent(head.cx, value)
-    if behind is None:
+    if head.cx.items.stands_for_number(value):
+        load = head.call(torch.Tensor.item, build.load_fast(head.output(value)))
+    elif behind is None:
         load = build.load_fast(head.output(value))
     else:
         given = head.cx.graph.call_method("detach", [value], {})

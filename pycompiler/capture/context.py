@@ -24,6 +24,7 @@ from pycompiler.capture.effects import Effects
 from pycompiler.capture.errors_of_data import ErrorsOfData
 from pycompiler.capture.funnel import Functions
 from pycompiler.capture.graph import GraphBuilder
+from pycompiler.capture.items import Items
 from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import array, exceptions
 from pycompiler.capture.values.array import Array
@@ -95,6 +96,7 @@ class Capture:
         self.fake_mode = new_fake_mode(symbolic=symbolic)
         self.graph = GraphBuilder(self, self.fake_mode)
         self.effects = Effects(self.graph.graph)
+        self.items = Items(self)
         self.guards: dict[tuple[Any, ...], Guard] = {}
         self.by_id: dict[int, Value] = {}
         self.keyed: dict[int, Value] = {}  # existing objects that were keys of dicts and sets, by identity
@@ -135,6 +137,7 @@ class Capture:
         for exception in filter(None, (known() for known in self.holding)):
             exception.__dict__["held"].clear()
         self.graph.__dict__.clear()
+        self.items.__dict__.clear()
         self.sizes.leave()
         self.__dict__.clear()
 

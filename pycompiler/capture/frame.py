@@ -501,6 +501,8 @@ class _Session:
         sources = [t.source for t in cx.graph.inputs if t.source is not None]
         if mutated and len(sources) > 1:  # a write to one tensor is no write to another
             cx.guard("no_alias", sources[0], None, tuple(sources[1:]))
+        if (decided := cx.items.guard()) is not None:
+            cx.guards["data",] = decided
         cx.guard_mutated_objects()
         cx.guard_keys_apart()
         head.only_referred()

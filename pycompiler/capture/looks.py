@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 Place = tuple[Any, ...]
 CONTAINERS = (Sequence, Dict, Set)
 MADE = (List, Deque, Dict, Set, Object)  # what may change
-UNWATCHED = ("global_state", "no_alias", "sizes")  # guards on more than what is at a place
+UNWATCHED = ("global_state", "no_alias", "sizes", "data")  # guards on more than what is at a place
 
 
 @dataclass(eq=False)

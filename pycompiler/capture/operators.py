@@ -141,9 +141,9 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
             left.assume(cx, INPLACE[op][1] if inplace else special)
         elif isinstance(right, Tensor):
             right.assume(cx, reflected)
-        if inplace and isinstance(left, Tensor):
+        if inplace and isinstance(left, Tensor) and not cx.items.is_number(left):
             return cx.graph.call_function(INPLACE[op][0], [left, right], {}, always=True)
-        return cx.graph.call_function(fn, [left, right], {})
+        return cx.graph.call_function(fn, [*cx.items.beside(fn, left, right)], {})
     told = INPLACE[op][0] if inplace else fn  # whose errors tell the operator
     if isinstance(left, PLAIN_VALUES) and isinstance(right, PLAIN_VALUES):
         return _of_plain(cx, fn, told, left, right)

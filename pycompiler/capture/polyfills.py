@@ -28,7 +28,6 @@ from torch._higher_order_ops.strict_mode import strict_mode_op
 from torch._higher_order_ops.utils import _stack_pytree
 from torch._higher_order_ops.wrap import wrap, wrap_with_autocast, wrap_with_set_grad_enabled
 from torch.fx.immutable_collections import immutable_dict, immutable_list
-from torch.optim.optimizer import _get_value
 from torch.utils import _pytree as pytree
 
 State = torch._C._TorchFunctionState  # type: ignore[attr-defined]
@@ -269,11 +268,6 @@ def scan_tree(self: Any, fn: Callable[..., Any], xs: Any, others: Any = (), **kw
     return joined(pytree.tree_unflatten(made, trees[0]), xs)
 
 
-def step_count(x: Any) -> Any:
-    """An optimizer's step: eager computes with `x.item()`, a float, so in double; in a graph it stays a tensor."""
-    return x.double() if isinstance(x, torch.Tensor) else x
-
-
 def within_grad_mode(func: Any, *args: Any, **kwargs: Any) -> Any:
     """What torch.optim makes of an optimizer's `step`, but for its graph breaks."""
     before = torch.is_grad_enabled()
@@ -508,7 +502,6 @@ POLYFILLS: dict[Any, Callable[..., Any]] = {
     logging.Logger.getEffectiveLevel: effective_level,
     functools.cmp_to_key: cmp_to_key,
     operator.methodcaller: methodcaller,
-    _get_value: step_count,
     pytree.tree_map_only: tree_map_only,
     torch.fx.node.map_aggregate: map_aggregate,
     torch._C._infer_size: infer_size,

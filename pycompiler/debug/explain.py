@@ -133,7 +133,7 @@ class Explanation:
 
 
 SHOWN = 12  # guards of a graph; `out_guards` and the page have all
-OF_CALLS = frozenset({"tensor", "sizes"})  # kinds of guards that calls fail most
+OF_CALLS = frozenset({"tensor", "sizes", "data"})  # kinds of guards that calls fail most
 
 
 def _told(guards: list[Guard]) -> list[str]:

@@ -350,6 +350,7 @@ def _plain(value: Any, _: Any) -> str:
 #   same_object: value at source is the very object at others[0]
 #   cell_empty: the cell has no contents (source: the cell)
 #   sizes: a `size_checks.SizeChecks` over the sizes, strides and integers at source and `others`
+#   data: a `data_checks.DataChecks` over the numbers in the tensors at source and the first of `others`
 GUARD_KINDS: dict[str, Kind] = {
     "type_is": Kind(
         lambda v, a: type(v) is a,
@@ -419,9 +420,14 @@ GUARD_KINDS: dict[str, Kind] = {
         lambda g: g.arg.show((g.source, *g.others)),
         lambda vs, a: a.seen(vs),
     ),
+    "data": Kind(
+        lambda vs, a: a.holds(vs),
+        lambda g: g.arg.show((g.source, *g.others)),
+        lambda vs, a: a.seen(vs),
+    ),
 }
 
-RELATIONAL = ("no_alias", "same_object", "sizes")
+RELATIONAL = ("no_alias", "same_object", "sizes", "data")
 
 
 def holds(guard: Guard, scope: Scope) -> bool:

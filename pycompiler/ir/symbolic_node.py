@@ -5,6 +5,7 @@ In: `Symbols` (`symbols.py`, which makes and explains them) and a value: an Expr
 
 from __future__ import annotations
 
+import ctypes
 import math
 import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -103,10 +104,15 @@ class Real:
         return self.args[0] if self.op == "symbol" else f"{self.op}({', '.join(map(str, self.args))})"
 
 
+def single(x: float) -> float:
+    """The nearest float of single precision."""
+    return ctypes.c_float(x).value
+
+
 REAL: dict[str, Callable[..., Any]] = {
     "float": float, "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
     "pow": operator.pow, "mod": operator.mod, "neg": operator.neg, "abs": abs, "min": min, "max": max,
-    "int_truediv": operator.truediv,
+    "int_truediv": operator.truediv, "float32": single,
     **{name: getattr(math, name) for name in
        ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "exp", "log2")},
 }  # fmt: skip

@@ -184,6 +184,7 @@ WAYS_OUT = {
     "type_is": "pass the same type, or compile a callable for each",
     "truth": "keep the condition constant",
     "sizes": "avoid branches on sizes, and sizes 0 and 1",
+    "data": "keep the branch that the number decides, and memory of its own for the tensor that holds it",
 }
 
 

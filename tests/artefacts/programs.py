@@ -24,6 +24,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch._higher_order_ops.scan import scan
 from torch._higher_order_ops.while_loop import while_loop
+from torch.optim.radam import radam
 from torch.utils.checkpoint import checkpoint
 
 import pycompiler
@@ -201,6 +202,28 @@ def decoded(f: Any) -> list[Tensor]:
 def static_cache() -> Any:
     """Written where it lies (`lowering/updates.py`)."""
     return Decoder()
+
+
+class Trained(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.state = [data(4, 3), torch.zeros(4, 3), torch.zeros(4, 3), torch.tensor(0.0)]
+
+    def forward(self, grad: Tensor) -> Tensor:
+        weight, *averages, step = self.state
+        kept = {"beta1": 0.9, "beta2": 0.99, "lr": 0.1, "weight_decay": 0.0, "eps": 1e-8}
+        radam([weight], [grad], *([a] for a in averages), [step], foreach=False, **kept)
+        return weight.clone()
+
+
+def stepped(f: Any) -> list[Tensor]:
+    return [f(data(4, 3, seed=n)) for n in range(8)]
+
+
+@case(stepped, entries=2)
+def rectified() -> Any:
+    """What a number in a tensor decides (the guard "data"): from the sixth step on another branch."""
+    return Trained()
 
 
 class Point(NamedTuple):

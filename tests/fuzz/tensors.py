@@ -8,6 +8,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.optim.optimizer import _get_value
 
 from fuzz.attributes import thing
 from fuzz.core import GONE, Scene, X, attr, calls, count, family, places
@@ -240,3 +241,44 @@ def sizes_that_are_symbols(rng: random.Random) -> Scene:
         "n": attr(h, "n", 3, 4, 2, 1, 0, 7, -1, -2, -3, -7, -(2**62), True, 2.0),
         "unread": count(h),
     }, dynamic=True)  # fmt: skip
+
+
+# data -----------------------------------------------------------------------------------------------------------
+@family("data")
+def numbers_that_decide(rng: random.Random) -> Scene:
+    """What an optimizer's number decides: by its value, in memory of its own or that which the graph writes by another name."""
+    w, base, s = filled(4), filled(8), torch.tensor(1.0)
+    h = types.SimpleNamespace(w=w, s=s, start=1.0)
+    low = rng.choice((2.0, 3.0))
+
+    def fn(w: Any, s: Any) -> Any:
+        w.mul_(2)
+        s += 1
+        n = _get_value(s)
+        y = w * 2 if n * 0.75**n > 0.8 else w + 1
+        if n != 5.0:
+            y = y - 1
+        if not n <= low:
+            s += 1
+            y = y * 3 if _get_value(s) >= 2.0**24 else y * 5
+        return y, n
+
+    def put_back() -> None:
+        w.fill_(1)
+        base.fill_(1)
+        h.s.data.fill_(h.start if h.s.is_floating_point() else 1)
+
+    def start(value: float) -> None:
+        h.start = value
+        put_back()
+
+    large = 2.0**24
+    return Scene(fn, lambda: (h.w, h.s), {
+        "value": places(start, 1.0, 0.0, 2.0, 3.0, 4.0, 6.0, -1.0, -1.5, large, large - 1, large - 2, float("nan"), float("inf"), -float("inf")),
+        "s": attr(
+            h, "s", s, torch.tensor(1.0, dtype=torch.float64), torch.tensor(1), torch.tensor([1.0]), base[2], w[1], w.view(4)[3:],
+            nn.Parameter(torch.tensor(1.0), requires_grad=False), torch.tensor(1.0, dtype=torch.bfloat16), torch.tensor(1.0, requires_grad=True),
+        ),
+        "w": attr(h, "w", w, base[:4], base[4:]),
+        "written": places(lambda v: s.mul_(1), 1, 1, matters=False),
+    }, effects=lambda: (w.clone(), base.clone(), h.s.detach().clone()), restore=put_back)  # fmt: skip

@@ -5,6 +5,7 @@
 
 mod cell_empty;
 mod class_absent;
+mod data;
 mod dict_absent;
 mod dict_contains;
 mod dict_keys;
@@ -280,6 +281,7 @@ relations:
     "no_alias" NoAlias no_alias::NoAlias;
     "same_object" SameObject same_object::SameObject;
     "sizes" Sizes sizes::Sizes;
+    "data" Data data::Data;
 }
 
 fn unknown(kind: &str) -> Raised {

@@ -18,8 +18,11 @@ enum Token {
     Sub,
     Mul,
     Div,
+    Pow,
     Neg,
     Abs,
+    /// Rounded to single precision.
+    Single,
 }
 
 /// A float made of symbols, whose bits are put at `into`.
@@ -94,8 +97,10 @@ fn emit(symbols: &Symbols, value: &Bound<'_, PyAny>, out: &mut Vec<Token>) -> Py
         "sub" => Some(Token::Sub),
         "mul" => Some(Token::Mul),
         "truediv" | "int_truediv" => Some(Token::Div),
+        "pow" => Some(Token::Pow),
         "neg" => Some(Token::Neg),
         "abs" => Some(Token::Abs),
+        "float32" => Some(Token::Single),
         _ => return Ok(false),
     };
     for argument in value.getattr("args")?.try_iter()? {
@@ -112,12 +117,19 @@ fn depth(tokens: &[Token]) -> usize {
     for token in tokens {
         match token {
             Token::Push(_) | Token::Symbol(_) | Token::Size(_) => now += 1,
-            Token::Neg | Token::Abs => {}
+            Token::Neg | Token::Abs | Token::Single => {}
             _ => now -= 1,
         }
         most = most.max(now);
     }
     most
+}
+
+/// As Python's floats have it, which is C's `pow`; None where that raises, or gives a complex number.
+fn power(a: f64, b: f64) -> Option<f64> {
+    let raises = b.is_finite() && ((a == 0.0 && b < 0.0) || (a < 0.0 && a.is_finite() && b.fract() != 0.0));
+    let value = if raises { return None } else { a.powf(b) };
+    (value.is_finite() || !a.is_finite() || !b.is_finite()).then_some(value)
 }
 
 /// None: Python is asked, which may raise.
@@ -135,21 +147,25 @@ fn run(tokens: &[Token], env: &[i64]) -> Outcome<Option<f64>> {
                 }
                 value as f64
             }
-            Token::Neg | Token::Abs => {
+            Token::Neg | Token::Abs | Token::Single => {
                 top -= 1;
-                if matches!(token, Token::Neg) {
-                    -stack[top]
-                } else {
-                    stack[top].abs()
+                match token {
+                    Token::Neg => -stack[top],
+                    Token::Abs => stack[top].abs(),
+                    _ => f64::from(stack[top] as f32),
                 }
             }
-            Token::Add | Token::Sub | Token::Mul | Token::Div => {
+            Token::Add | Token::Sub | Token::Mul | Token::Div | Token::Pow => {
                 top -= 2;
                 let (a, b) = (stack[top], stack[top + 1]);
                 match token {
                     Token::Add => a + b,
                     Token::Sub => a - b,
                     Token::Mul => a * b,
+                    Token::Pow => match power(a, b) {
+                        Some(value) => value,
+                        None => return Ok(None),
+                    },
                     _ if b == 0.0 => return Ok(None),
                     _ => a / b,
                 }

@@ -120,7 +120,7 @@ class Forward:
         wrote, read = given.written()
         if not wrote:
             return self._read(node, out, args, kwargs)
-        refuse_overlap(node, wrote, read, into)
+        refuse_overlap(node, wrote, read, into, given.row)
         given.count()
         self.slices.note(saved, [p.tensor for p in wrote])
         if is_metadata(node):

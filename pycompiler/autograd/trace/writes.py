@@ -6,6 +6,7 @@ import operator
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain
+from types import MappingProxyType
 from typing import Any
 
 import torch
@@ -71,10 +72,12 @@ class Given:
         ordered = chain(named, args) if kwargs.get("out") is not None else chain(args, named)
         self.places = []
         self.listed: list[Place] = []
+        self.row: dict[int, int] = {}  # of what is in a list: where, by identity of the place
         for a in ordered:
             self.places.append([Place.of(t) for t in tensors_in(a)])
             if isinstance(a, (list, tuple)):
                 self.listed += self.places[-1]
+                self.row |= {id(p): i for i, p in enumerate(self.places[-1])}
 
     def written(self) -> tuple[list[Place], list[Place]]:
         """What the call has written, and what it has only read.  Versions are those of a memory: where several arguments lie
@@ -104,10 +107,22 @@ def is_metadata(node: fx.Node) -> bool:
     return packet is not None and any(torch.Tag.inplace_view in getattr(packet, o).tags for o in packet.overloads())
 
 
-def refuse_overlap(node: fx.Node, wrote: Sequence[Place], read: Sequence[Place], into: Place | None = None) -> None:
+def refuse_overlap(
+    node: fx.Node,
+    wrote: Sequence[Place],
+    read: Sequence[Place],
+    into: Place | None = None,
+    row: Mapping[int, int] = MappingProxyType({}),
+) -> None:
     """Eager's kernels refuse some writes to memory that they also read, or make them one after the other; which ones only
-    they know.  `into`: the part of what is written that `x[...] = y` writes."""
+    they know.  `into`: the part of what is written that `x[...] = y` writes.  `row`: see `Given`; operators on lists go through
+    these, so what an element is made of may be the same in its own row only."""
     by_element = _by_element(node) if node.target is not operator.setitem else into is not None
+    lists = str(getattr(node.target, "__name__", "")).startswith(_FOREACH)
+
+    def in_place(a: Place, b: Place) -> bool:
+        return by_element and (not lists or (id(a) in row and row[id(a)] == row.get(id(b))))
+
     targets = [into] if into is not None else wrote
     others: dict[int, list[Place]] = {}
     for p in (*targets, *read):
@@ -116,7 +131,7 @@ def refuse_overlap(node: fx.Node, wrote: Sequence[Place], read: Sequence[Place],
     for t in targets:
         if t.storage and (
             overlaps_itself(t.tensor, t.shape, t.strides)
-            or any(o is not t and t.meets(o, by_element) for o in others[t.storage])
+            or any(o is not t and t.meets(o, in_place(t, o)) for o in others[t.storage])
         ):
             raise AutogradUnsupported(
                 "a write to elements that share memory", node.format_node() or "", "clone it first"
@@ -147,7 +162,7 @@ def _is_basic(index: Any) -> bool:
 def _by_element(node: fx.Node) -> bool:
     """Whether each element of the result is made of the elements at its place."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    packet = getattr(aten, _OPERATORS.get(name, name).rstrip("_"), None)
+    packet = getattr(aten, _OPERATORS.get(name, name).removeprefix(_FOREACH).rstrip("_"), None)
     return (
         packet is not None
         and functional.writing(node.target) is None
@@ -155,6 +170,7 @@ def _by_element(node: fx.Node) -> bool:
     )
 
 
+_FOREACH = "_foreach_"
 _OPERATORS = {
     "iadd": "add", "isub": "sub", "imul": "mul", "itruediv": "div", "ipow": "pow", "setitem": "copy"
 }  # fmt: skip

@@ -502,9 +502,14 @@ def _extreme(name: str, op: str) -> Callable[[Capture, Args, Kwargs], Value]:
         assert best is not None
         rank = (lambda v: v) if cx.is_none(key) else (lambda v: cx.call(key, [v], {}))
         best_rank = rank(best)  # type: ignore[no-untyped-call]
+        better = functools.partial(operators.compare, cx, op)
         for value in values:
             value_rank = rank(value)  # type: ignore[no-untyped-call]
-            extreme = _late_extreme(cx, name, best_rank, value_rank) if cx.is_none(key) else None
+            extreme = None
+            if cx.is_none(key):
+                extreme = cx.items.extreme(better, best_rank, value_rank)
+                if extreme is None:
+                    extreme = _late_extreme(cx, name, best_rank, value_rank)
             if extreme is not None:
                 best = best_rank = extreme
                 continue

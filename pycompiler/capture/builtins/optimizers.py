@@ -6,12 +6,12 @@ In: functions that torch makes in decorators, known by their code.  Out: rows of
 from __future__ import annotations
 
 import types
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
-from torch.optim import adagrad, adam, sgd
-from torch.optim.optimizer import _use_grad_for_differentiable
+from torch.optim import _adafactor, adagrad, adam, asgd, sgd
+from torch.optim.optimizer import _get_value, _use_grad_for_differentiable
 
 from pycompiler.capture import polyfills
 from pycompiler.capture.breaks import Break
@@ -20,7 +20,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Sequence, Tuple
 from pycompiler.capture.values.functions import Function
-from pycompiler.capture.values.tensor import Tensor
+from pycompiler.capture.values.tensor import STAY_TENSORS, Tensor
 from pycompiler.ir import peer
 
 
@@ -41,6 +41,34 @@ def _wrapped(cx: Capture, fn: Function, name: str) -> Value:
 def within_grad_mode(cx: Capture, fn: Function, args: Args, kwargs: Kwargs) -> Value | None:
     """`step` of an optimizer."""
     return cx.call(cx.make(polyfills.within_grad_mode), [_wrapped(cx, fn, "func"), *args], kwargs)
+
+
+@builtin(_get_value)
+def get_value(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Eager computes with `x.item()`, a float, so in double; in a graph it stays a tensor."""
+    (value,) = (*args, *kwargs.values())
+    value = cx.realize(value)
+    if not isinstance(value, Tensor):
+        return value
+    number = cx.items.take(value)
+    return number if number is not None else cx.call(value.getattr(cx, "item"), [], {})
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    """That of a function, and of those inside of it."""
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _codes(inner)
+
+
+for _step in (
+    asgd._single_tensor_asgd,
+    asgd._multi_tensor_asgd,
+    _adafactor._single_tensor_adafactor,
+    _adafactor._multi_tensor_adafactor,
+):
+    STAY_TENSORS.update(_codes(_step.__code__))
 
 
 INLINED = (torch.optim.Optimizer.zero_grad,)

@@ -12,12 +12,13 @@ from typing import Any
 import torch
 
 from pycompiler.capture import polyfills
+from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
-from pycompiler.capture.values.tensor import Tensor
+from pycompiler.capture.values.tensor import METHODS, Tensor
 
 
 def _number(value: Value | None) -> torch.Tensor | None:
@@ -46,12 +47,25 @@ def foreach_pow(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def _lerp(fn: Any, single: Callable[[Capture, list[Value]], Value], cls: type) -> None:
     @builtin(fn)
     def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        if len(args) != 3 or kwargs or not _alike(cx, args[2], args[0], args[1]):
+        if len(args) != 3 or kwargs or (weights := _weights(cx, args)) is None:
             return cx.graph.call_function(fn, args, kwargs)
         starts, ends = ([*v.iterate(cx)] for v in args[:2])
-        if len(starts) != len(ends):
+        if not len(starts) == len(ends) == len(weights):
             return cx.graph.call_function(fn, args, kwargs)
-        return cx.sequence([single(cx, [a, b, args[2]]) for a, b in zip(starts, ends, strict=True)], cls)
+        return cx.sequence([single(cx, [*row]) for row in zip(starts, ends, weights, strict=True)], cls)
+
+
+def _weights(cx: Capture, args: Args) -> list[Value] | None:
+    """A weight for each tensor of a list: the one that is given for all, or of a list of numbers, in the tensors' dtype."""
+    if _alike(cx, args[2], args[0], args[1]):
+        return [args[2] for _ in args[0].iterate(cx)]
+    if not all(isinstance(v, (List, Tuple)) for v in args):
+        return None
+    starts, ends, weights = ([cx.realize(item) for item in v.iterate(cx)] for v in args)
+    if not weights or not all(map(cx.items.is_number, weights)) or not _are_wide(cx, starts, ends):
+        return None
+    dtype = next(t.fake.dtype for t in starts if isinstance(t, Tensor))
+    return [cx.graph.call_method("to", [w, Const(dtype)], {}) for w in weights]
 
 
 _lerp(torch._foreach_lerp, lambda cx, given: cx.graph.call_function(torch.lerp, given, {}), tuple)
@@ -99,6 +113,59 @@ _scaled(torch._foreach_addcdiv_, "addcdiv_")
 _scaled(torch._foreach_addcmul_, "addcmul_")
 
 
+def _method(
+    name: str,
+    taken: Callable[[Capture, Args, Kwargs], Value | None],
+    how: Callable[[Capture, Tensor, Value, Value], Value],
+) -> None:
+    """A method of tensors, called with a number that stays a tensor: how it is made of other operators."""
+
+    def method(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        number = taken(cx, args, kwargs)
+        if number is None or not cx.items.is_number(number) or not isinstance(args[0], Tensor):
+            return cx.graph.call_method(name, args, kwargs)
+        if not _computes_wide(cx, args):  # kernels compute in a wider dtype than theirs, with the whole number
+            raise Break("data-dependent-value", f"Tensor.{name}() by a number of tensors of small dtypes")
+        return how(cx, args[0], args[1], number)
+
+    METHODS[name] = method
+
+
+def _computes_wide(cx: Capture, args: Args) -> bool:
+    """Whether an operator that writes the first of two tensors computes in its dtype, to which numbers are rounded."""
+    start, other = (cx.realize(v) for v in args[:2])
+    if not isinstance(start, Tensor) or not isinstance(other, Tensor) or not _are_wide(cx, [start]):
+        return False
+    dtype, given = start.fake.dtype, other.fake.dtype
+    return given.is_floating_point and torch.promote_types(dtype, given) == dtype
+
+
+def _weight(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
+    return args[2] if len(args) == 3 and not kwargs else None
+
+
+def _alpha(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
+    """One in a tensor of the program's is read as Python would."""
+    alpha = kwargs.get("alpha") if len(args) == 2 and len(kwargs) == 1 else None
+    if not isinstance(alpha, Tensor) or cx.items.is_number(alpha) or _number(alpha) is None:
+        return alpha
+    return cx.items.take(alpha) if _computes_wide(cx, args) else alpha
+
+
+def _lerped(cx: Capture, start: Tensor, end: Value, number: Value) -> Value:
+    weight = cx.graph.call_method("to", [number, Const(start.fake.dtype)], {})
+    return cx.graph.call_method("lerp_", [start, end, weight], {})
+
+
+def _added(cx: Capture, start: Tensor, other: Value, number: Value) -> Value:
+    wide = cx.graph.call_method("to", [other, Const(start.fake.dtype)], {})
+    return cx.graph.call_method("add_", [start, cx.graph.call_function(torch.mul, [wide, number], {})], {})
+
+
+_method("lerp_", _weight, _lerped)
+_method("add_", _alpha, _added)
+
+
 @builtin(torch.nn.functional.batch_norm)
 def batch_norm(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """With a momentum that changes from call to call (``BatchNorm2d(momentum=None)``): kernels take a number."""
@@ -140,3 +207,17 @@ def full(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         dtype = Const(_KINDS.get(number.dtype, torch.get_default_dtype()))
     made = cx.graph.call_function(torch.empty, [given["size"]], {"dtype": dtype})
     return cx.graph.call_method("fill_", [made, given["fill_value"]], {})
+
+
+@builtin(torch.full_like)
+def full_like(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Of a tensor of a number: as `full`."""
+    number = _number(args[1]) if len(args) == 2 and not kwargs else None
+    if (
+        number is None
+        or not number.dtype.is_floating_point
+        or cx.functions.concerns(args, {})
+        or not _are_wide(cx, args[:1])
+    ):
+        return cx.graph.call_function(torch.full_like, args, kwargs)
+    return cx.graph.call_method("fill_", [cx.graph.call_function(torch.empty_like, args[:1], {}), args[1]], {})

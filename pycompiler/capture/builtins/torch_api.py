@@ -394,6 +394,9 @@ def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
             made = cx.graph.call_method("clone", [made], {})
         return cx.graph.call_function(torch.as_tensor, [made, *args[1:]], kwargs) if args[1:] or kwargs else made
     if args and isinstance(args[0], Tensor):
+        if cx.items.is_number(args[0]):
+            dtype = Const(torch.get_default_dtype())  # of a float
+            return cx.graph.call_function(fn, [cx.graph.call_method("to", [args[0], dtype], {}), *args[1:]], kwargs)
         if fn is torch.tensor:
             return _copied(cx, args, kwargs)
         return cx.graph.call_function(fn, args, kwargs)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from pycompiler.capture.values.functions import Function
     from pycompiler.capture.values.iterators import Generator, Iter
     from pycompiler.capture.values.objects import Object, Token
+    from pycompiler.capture.values.tensor import Tensor
     from pycompiler.ir.fake import FakeMode
 
 T = TypeVar("T")
@@ -146,6 +147,17 @@ class Calls(Protocol):
     def drop(self, frame: Frame, value: Value) -> None: ...
 
 
+class Items(Protocol):
+    """Numbers that optimizers read of tensors, and that stay tensors (`items.py`)."""
+
+    def take(self, tensor: Tensor) -> Value | None: ...
+    def is_number(self, value: Value | None) -> bool: ...
+    def stands_for_number(self, value: Tensor) -> bool: ...
+    def beside(self, fn: Callable[..., Any], left: Value, right: Value) -> tuple[Value, Value]: ...
+    def extreme(self, op: Callable[[Value, Value], Value], best: Value, other: Value) -> Value | None: ...
+    def truth(self, value: Tensor) -> bool | None: ...
+
+
 class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
     """The capture in progress."""
 
@@ -160,6 +172,8 @@ class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
     frames: list[Frame]
     fake_mode: FakeMode
 
+    @property
+    def items(self) -> Items: ...
     @property
     def user_stack(self) -> tuple[UserFrame, ...]: ...
     def count_step(self) -> int: ...

@@ -259,6 +259,8 @@ class Tensor(Value):
         found = self.asked(cx, "__bool__")
         if found is not None and not isinstance(found, Tensor):
             return cx.truth(found)
+        if (known := cx.items.truth(self)) is not None:
+            return known
         raise Break("data-dependent-jump", self.describe())
 
     def length(self, cx: Capture) -> int:
@@ -350,6 +352,9 @@ class Remover(Value):
 METHODS: dict[str, Callable[[Capture, list[Value], dict[str, Value]], Value]] = {}
 """Methods that are more than a call in the graph, by name; filled by `builtins/`."""
 
+STAY_TENSORS: set[types.CodeType] = set()
+"""Code that only computes with the numbers that it reads of tensors, and gives none away; filled by `builtins/`."""
+
 STORES: dict[str, Callable[[Capture, list[Value], dict[str, Value]], Value]] = {}
 """The methods that assignments to attributes are, by the attribute; filled by `builtins/`."""
 
@@ -426,6 +431,10 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
             return found
     if name == "as_subclass":
         return as_subclass(cx, args, kwargs)
+    if name == "item" and len(args) == 1 and not kwargs and cx.frames[-1].code in STAY_TENSORS:
+        number = cx.items.take(args[0]) if isinstance(args[0], Tensor) else None
+        if number is not None:
+            return number
     if name in ("item", "tolist") and cx.graph.takes_items() and len(args) == 1 and not kwargs:
         return item(cx, args[0], name)
     if name == "numpy" and isinstance(args[0], Tensor):

@@ -111,6 +111,9 @@ impl Tensor {
     }
 }
 
+/// `c10::DeviceType::CPU`.
+const HOST: i32 = 0;
+
 impl Handle {
     /// The address of the first element (storage offset included).
     pub fn data_ptr(self) -> Outcome<usize> {
@@ -203,6 +206,37 @@ impl Handle {
             last += (size - 1) * stride;
         }
         Ok((start, start + ((last + 1) * self.itemsize()?) as usize))
+    }
+
+    /// Addresses from the first byte of the storage to behind its last.
+    pub fn storage_span(self) -> Outcome<(usize, usize)> {
+        let size = self.storage_size().max(0) as usize;
+        if size == 0 {
+            return Ok((0, 0));
+        }
+        let start = self.data_ptr()?.wrapping_sub((self.storage_offset() * self.itemsize()?) as usize);
+        Ok((start, start.wrapping_add(size)))
+    }
+
+    /// The number in a tensor on the host that has one element of this floating-point dtype (`wide`: of double precision), and
+    /// the addresses around it; None for any other.
+    pub fn number(self, dtype: i32, wide: bool) -> Option<(f64, (usize, usize))> {
+        if self.dtype() != dtype || self.device_kind() != HOST || self.numel() != 1 {
+            return None;
+        }
+        let (start, (first, last)) = (self.data_ptr().ok()?, self.storage_span().ok()?);
+        let bytes = if wide { 8 } else { 4 };
+        if start == 0 || start < first || start + bytes > last {
+            return None;
+        }
+        // SAFETY: the storage, which lives as long as the tensor, has these bytes; all of them are floats.
+        let value = unsafe {
+            match wide {
+                true => std::ptr::read_unaligned(start as *const f64),
+                false => f64::from(std::ptr::read_unaligned(start as *const f32)),
+            }
+        };
+        Some((value, (start, start + bytes)))
     }
 
     pub fn sizes(self) -> Vec<i64> {

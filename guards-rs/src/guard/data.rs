@@ -1,0 +1,169 @@
+//! What numbers in tensors on the host decide: `ir.data_checks.DataChecks`.
+//!
+//! A number can be written at any time, so it is read and compared in every check.  Equal numbers are compared once: steps of an
+//! optimizer are mostly the same.
+
+use super::{Build, Relation};
+use crate::ffi::aten::{Handle, Object, Unwrapped};
+use crate::ffi::object::value_error;
+use crate::ffi::{Obj, Res};
+use crate::plan::real::Real;
+use crate::plan::size::Symbols;
+use crate::tensor_view::{dtype_code, ready};
+use pyo3::prelude::*;
+use smallvec::SmallVec;
+
+/// A tensor of one number: of this class and dtype, whose numbers are wide (double) or not.
+struct Read {
+    class: Obj,
+    dtype: i32,
+    wide: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Op {
+    Less,
+    LessOrEqual,
+    Equal,
+}
+
+/// `left op right` is `holds` (and the other way round for NaN where it says so) for the numbers at `at`.
+struct Test {
+    left: Real,
+    right: Real,
+    op: Op,
+    swapped: bool,
+    holds: bool,
+    at: Box<[usize]>,
+}
+
+/// Words of a test: the number, and both sides.
+const WORDS: usize = 3;
+
+impl Test {
+    fn build(test: Obj) -> Res<Test> {
+        let test = test.own();
+        let (left, right, kind) = (test.attr(c"left")?, test.attr(c"right")?, test.attr(c"op")?);
+        let (op, swapped, negated) = match kind.as_str()? {
+            "lt" => (Op::Less, false, false),
+            "gt" => (Op::Less, true, false),
+            "le" => (Op::LessOrEqual, false, false),
+            "ge" => (Op::LessOrEqual, true, false),
+            "eq" => (Op::Equal, false, false),
+            "ne" => (Op::Equal, false, true),
+            other => return Err(value_error(&format!("unknown comparison {other:?}; known: lt, gt, le, ge, eq, ne"))),
+        };
+        let mut symbols = Symbols::default();
+        symbols.add("x".to_owned(), true);
+        let compile = |into: usize, side: &Obj| {
+            Python::attach(|py| {
+                Real::compile(&symbols, into, &side.to_bound(py))
+                    .map_err(|error| value_error(&error.value(py).to_string()))
+            })
+        };
+        let at = test.attr(c"at")?.to_tuple()?;
+        let at = at.tuple_items().map(|i| Ok(i.own().as_i64()? as usize)).collect::<Res<_>>()?;
+        let holds = test.attr(c"holds")?.is_true()? != negated;
+        Ok(Test { left: compile(1, &left.get())?, right: compile(2, &right.get())?, op, swapped, holds, at })
+    }
+
+    /// False where it cannot be told.
+    fn holds_of(&self, number: f64) -> bool {
+        let mut env = [0i64; WORDS];
+        env[0] = number.to_bits() as i64;
+        if !(self.left.update(&mut env) && self.right.update(&mut env)) {
+            return false;
+        }
+        let [left, right] = [env[1], env[2]].map(|word| f64::from_bits(word as u64));
+        let (a, b) = if self.swapped { (right, left) } else { (left, right) };
+        let found = match self.op {
+            Op::Less => a < b,
+            Op::LessOrEqual => a <= b,
+            Op::Equal => a == b,
+        };
+        found == self.holds
+    }
+
+    fn holds(&self, numbers: &[f64]) -> bool {
+        let mut last = None;
+        self.at.iter().all(|i| {
+            let Some(number) = numbers.get(*i).copied() else { return false };
+            let known = last.replace(number.to_bits()) == Some(number.to_bits());
+            known || self.holds_of(number)
+        })
+    }
+}
+
+/// The first values are tensors whose number is read; those behind them are written, and lie in other memory.
+pub struct Data {
+    reads: Box<[Read]>,
+    tests: Box<[Test]>,
+}
+
+impl Relation for Data {
+    const REREADS: bool = true;
+
+    fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
+        Python::attach(ready).map_err(|error| value_error(&error.to_string()))?;
+        let checks = cx.keep(arg).own();
+        let mut reads = Vec::new();
+        for read in checks.attr(c"reads")?.to_tuple()?.tuple_items().map(Obj::own) {
+            let parts = read.to_tuple()?;
+            let (class, dtype) = (parts.tuple_item(0), parts.tuple_item(1));
+            let code = dtype_code(dtype)?.unwrap_or(-1); // without a code nothing is read
+            let wide = match parts.tuple_item(2).own().as_i64()? {
+                4 => false,
+                8 => true,
+                n => return Err(value_error(&format!("a number of {n} bytes; known: 4, 8"))),
+            };
+            reads.push(Read { class: cx.keep(class), dtype: code, wide });
+        }
+        let tests = checks.attr(c"decisions")?.to_tuple()?.tuple_items().map(Test::build).collect::<Res<_>>()?;
+        Ok(Data { reads: reads.into(), tests })
+    }
+
+    fn holds(&self, values: &[Obj]) -> bool {
+        if values.len() < self.reads.len() {
+            return false;
+        }
+        let (read, written) = values.split_at(self.reads.len());
+        Python::attach(|py| self.look(py, read, written)).unwrap_or(false)
+    }
+}
+
+impl Data {
+    /// None where a number cannot be read, or lies in memory that something else has, too.
+    fn look(&self, py: Python<'_>, read: &[Obj], written: &[Obj]) -> Option<bool> {
+        let mut numbers = SmallVec::<[f64; 32]>::new();
+        let mut places = SmallVec::<[(usize, usize); 32]>::new();
+        for (value, want) in read.iter().zip(&self.reads) {
+            if value.class() != want.class {
+                return None;
+            }
+            let (number, place) = with_handle(py, *value, |handle| handle.number(want.dtype, want.wide))?;
+            numbers.push(number);
+            places.push(place);
+        }
+        places.sort_unstable();
+        if places.windows(2).any(|pair| pair[0].1 > pair[1].0) {
+            return None;
+        }
+        for value in written {
+            let (start, end) = with_handle(py, *value, |handle| handle.storage_span().ok())?;
+            let behind = places.partition_point(|&(_, to)| to <= start);
+            if places.get(behind).is_some_and(|&(from, _)| from < end) {
+                return None;
+            }
+        }
+        Some(self.tests.iter().all(|test| test.holds(&numbers)))
+    }
+}
+
+/// What is found out of a tensor; None for what is none.
+fn with_handle<T>(py: Python<'_>, value: Obj, ask: impl FnOnce(Handle) -> Option<T>) -> Option<T> {
+    let bound = value.to_bound(py);
+    match Object::from_bound(&bound).tensor(py).ok()? {
+        Unwrapped::Borrowed(handle) => ask(handle),
+        Unwrapped::Owned(tensor) => ask(tensor.handle()),
+    }
+}

@@ -1,0 +1,380 @@
+"""Numbers that optimizers read of tensors (`step.item()`): in the graph they stay tensors, of one double each.
+
+In: where a number is read, and what the graph has done so far.  Out: which tensors stand for Python's floats, and, where one
+decides a branch, what the branch asks of the number that an existing tensor holds when the frame begins: a guard (`Decision`).
+
+    step += 1                     # the tensor holds single(x + 1)
+    n = step.item()               # a float, that number
+    if 2 * n > 5:                 # decided by today's x, and guarded: mul(single(x + 1), 2.0) > 5.0
+
+Only sums of a tensor's number with constants are followed; whatever else writes the memory, the branch breaks the graph.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import fx
+
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.symbolic import Symbolic
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.data_checks import COMPARISONS, DataChecks, Decision, Span, X, meet, memory_around, place_of
+from pycompiler.ir.guards import Guard, UserFrame
+from pycompiler.ir.kernels import memory_of
+from pycompiler.ir.source import Source
+from pycompiler.ir.symbolic_node import EXACT, Real
+
+ARITHMETIC: dict[Any, str] = {
+    operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "truediv", operator.pow: "pow",
+    operator.neg: "neg",
+}  # fmt: skip
+COMPARED: dict[Any, str] = {getattr(operator, name): name for name in COMPARISONS}
+SUMS = (operator.iadd, "add_", torch._foreach_add_)
+"""What adds a constant to a tensor, or to each of a list, in place."""
+MADE: dict[Any, float | None] = {torch.tensor: None, torch.zeros: 0.0, torch.ones: 1.0}
+"""What makes a tensor of a number: which one; None: of its first argument."""
+WIDTHS = {torch.float32: 4, torch.float64: 8}
+
+
+@dataclass(eq=False)
+class Cell:
+    """The number in a tensor: what it is now, and how often what was written was followed.
+
+    Of an existing tensor (`given`) it is computed of `X`, the number when the frame began; else the tensor is made of a constant.
+    """
+
+    fake: torch.Tensor
+    version: int
+    now: Real | float | None
+    given: Tensor | None = None
+    writes: int = 0
+
+    @property
+    def is_followed(self) -> bool:
+        """Whether nothing else was written."""
+        return self.fake._version == self.version + self.writes
+
+
+@dataclass(frozen=True)
+class Number:
+    """A float of the program's, and the cells that it was computed of; None where it is not known."""
+
+    value: Real | float | None = None
+    cells: frozenset[Cell] = frozenset()
+
+
+UNKNOWN = Number()
+
+
+class Items:
+    """The numbers of one frame."""
+
+    def __init__(self, cx: Capture) -> None:
+        self.cx = cx
+        self.read: dict[fx.Node, fx.Node] = {}  # what stands for a number, and the tensor that had it
+        self.chosen: set[fx.Node] = set()  # one of two numbers
+        self.numbers: dict[fx.Node, Number] = {}
+        self.results: dict[fx.Node, Number] = {}  # of which no other number was computed
+        self.cells: dict[int, Cell] = {}  # by fake
+        self.decided: dict[Decision, dict[Source, Tensor]] = {}
+        self.places: dict[Source, Span] = {}  # where numbers lie that have decided
+        self.written: dict[Source, Span] = {}  # what was written before
+        self.place: tuple[UserFrame, ...] = ()
+        self._places: set[int] = set()  # memory that was written so far
+        self._plain = 0  # how many inputs were found to be plain tensors
+        self._counts = (0, 0)  # of inputs, and of what is written, as they were last asked for
+        self._at: fx.Node | None = None
+
+    # what the program does ------------------------------------------------------------------------------------
+    def take(self, tensor: Tensor) -> Value | None:
+        """`tensor.item()`, which no write to the tensor changes, and no gradient goes through; None where it is no float."""
+        graph, fake = self.cx.graph, tensor.fake
+        if not fake.dtype.is_floating_point or not all(type(n) is int and n == 1 for n in fake.shape) or graph.levels:
+            return None
+        source = graph.node_of(tensor)
+        if fake.requires_grad:
+            tensor = graph.call_method("detach", [tensor], {})  # type: ignore[assignment]
+        if fake.dim():
+            tensor = graph.call_method("reshape", [tensor, Const(())], {})  # type: ignore[assignment]
+        made = graph.call_method("clone" if fake.dtype is torch.float64 else "double", [tensor], {})
+        assert isinstance(made, Tensor)
+        self.read[made.node] = source
+        return made
+
+    def is_number(self, value: Value | None) -> bool:
+        """Whether a tensor stands for a float of the program's."""
+        if not self.read or not isinstance(value, Tensor):
+            return False
+        self._follow()
+        return value.node in self.numbers
+
+    def stands_for_number(self, value: Tensor) -> bool:
+        """Whether it leaves the frame as a number of Python's: as one that was read or computed, or a comparison of such."""
+        if self.is_number(value):
+            return True
+        return value.node.target in COMPARED and any(a in self.numbers for a in value.node.all_input_nodes)
+
+    def beside(self, fn: Callable[..., Any], left: Value, right: Value) -> tuple[Value, Value]:
+        """Operands of an operator: a number takes the dtype of a tensor without dimensions, which it would make a double."""
+        numbers = [self.is_number(v) for v in (left, right)] if self.read else [False, False]
+        if fn is operator.truediv and numbers[0] and isinstance(right, Const) and right.value == 0:
+            self.cx.evaluate_raw(fn, 1.0, right.value)  # which raises
+        for number, other in ((left, right), (right, left)) if sum(numbers) == 1 else ():
+            single = isinstance(other, Tensor) and other.fake.dtype is torch.float32 and not other.fake.dim()
+            if single and self.is_number(number):
+                cast = self.cx.graph.call_method("to", [number, Const(torch.float32)], {})
+                return (cast, right) if number is left else (left, cast)
+        return left, right
+
+    def extreme(self, op: Callable[[Value, Value], Value], best: Value, other: Value) -> Value | None:
+        """The one of two numbers that `max` or `min` gives, as a number, where one of both is a tensor."""
+        if not any(map(self.is_number, (best, other))) or not all(map(self._is_float, (best, other))):
+            return None
+        made = self.cx.graph.call_function(torch.where, [op(other, best), other, best], {})
+        assert isinstance(made, Tensor)
+        self.chosen.add(made.node)
+        return made
+
+    def truth(self, value: Tensor) -> bool | None:
+        """Whether a comparison of numbers holds today, which is guarded; None where that cannot be."""
+        node = value.node
+        if not self.read or node.target not in COMPARED or node.graph is not self.cx.graph.graph:
+            return None
+        self._follow()
+        sides = [self._operand(a) for a in node.args]
+        left, right = (s.value if isinstance(s, Number) else s for s in sides)
+        cells = frozenset[Cell]().union(*(s.cells for s in sides if isinstance(s, Number)))
+        given = [c.given for c in cells if c.given is not None]
+        if left is None or right is None or len(given) > 1 or not all(map(self._may_be_read, cells)):
+            return None
+        today = [t.real.item() for t in given if t.real is not None] or [0.0]
+        try:
+            holds = Decision(left, COMPARED[node.target], right, True).passes(*today)
+        except (ArithmeticError, TypeError):  # eager raises, or goes on with a complex number
+            return None
+        if not all(map(self._is_apart, given)):
+            return None
+        for t in given:
+            self._decide(Decision(left, COMPARED[node.target], right, holds), t)
+        return holds
+
+    def _decide(self, decision: Decision, tensor: Tensor) -> None:
+        assert tensor.source is not None
+        self.decided.setdefault(decision, {})[tensor.source] = tensor
+        self.place = self.place or self.cx.user_stack
+
+    def guard(self) -> Guard | None:
+        """What the decisions rest on, and that no number raises what Python's floats raise."""
+        if self.read:
+            self._follow()
+        for number in self.results.values():
+            for given in [c.given for c in number.cells if c.given is not None and self._may_be_read(c)]:
+                if isinstance(number.value, Real) and _may_raise(number.value) and self._is_apart(given):
+                    self._decide(Decision(number.value, "ne", math.nan, True), given)
+        if not self.decided:
+            return None
+        tensors: dict[Source, Tensor] = {s: t for found in self.decided.values() for s, t in found.items()}
+        sources = list(tensors)
+        at = {source: i for i, source in enumerate(sources)}
+        reads = tuple((t.cls, t.fake.dtype, WIDTHS[t.fake.dtype]) for t in tensors.values())
+        decisions = tuple(
+            Decision(d.left, d.op, d.right, d.holds, tuple(at[s] for s in found)) for d, found in self.decided.items()
+        )
+        others = (*sources[1:], *(s for s in self.written if s not in tensors))
+        return Guard("data", sources[0], DataChecks(reads, decisions), others, self.place)
+
+    # what the graph has done ----------------------------------------------------------------------------------
+    def _follow(self) -> None:
+        """Looks at the calls that were recorded since this was asked."""
+        graph = self.cx.graph.graph
+        if self._at is not None and (self._at.graph is not graph or self._at._erased):
+            self.numbers, self.results, self.cells, self._places, self._at = {}, {}, {}, set(), None
+        node = graph._root.next if self._at is None else self._at.next
+        while node is not graph._root:
+            self._note(node)
+            self._at, node = node, node.next
+
+    def _note(self, node: fx.Node) -> None:
+        if written := node.meta.get("writes"):
+            self._note_writes(node, written)
+        if node in self.read:
+            cell = self._cell(self.read[node])
+            self.numbers[node] = UNKNOWN if cell is None else Number(cell.now, frozenset((cell,)))
+        elif node in self.chosen:
+            self.numbers[node] = UNKNOWN
+        elif node.op == "call_function" and node.target in MADE:
+            self._note_made(node)
+        elif node.op == "call_function" and node.target in ARITHMETIC and not node.kwargs:
+            if any(a in self.numbers for a in node.args if isinstance(a, fx.Node)):
+                self._note_computed(node)
+
+    def _note_made(self, node: fx.Node) -> None:
+        """A tensor of a constant."""
+        fake = node.meta["example_value"]
+        value: Any = MADE[node.target]
+        if value is None:
+            value = node.args[0] if len(node.args) == 1 else None
+        if "out" not in node.kwargs and _holds_number(fake) and (type(value) is float or _is_small(value)):
+            self.cells[id(fake)] = Cell(fake, 0, _rounded(float(value), fake.dtype))
+
+    def _note_computed(self, node: fx.Node) -> None:
+        operands = [self._operand(a) for a in node.args]
+        if any(o is None for o in operands):
+            return
+        values = [o.value if isinstance(o, Number) else o for o in operands]
+        cells = frozenset[Cell]().union(*(o.cells for o in operands if isinstance(o, Number)))
+        if any(v is None for v in values) or sum(c.given is not None for c in cells) > 1:
+            self.numbers[node] = UNKNOWN
+            return
+        self.numbers[node] = self.results[node] = Number(_folded(Real(ARITHMETIC[node.target], tuple(values))), cells)
+        for n in node.all_input_nodes:
+            self.results.pop(n, None)
+
+    def _note_writes(self, node: fx.Node, written: list[fx.Node]) -> None:
+        followed = (
+            node.target in SUMS and len(node.args) == 2 and not node.kwargs and type(node.args[1]) in (int, float)
+        )
+        places = {
+            memory_of(n.meta["example_value"]) for n in written if n.meta["example_value"].layout is torch.strided
+        }
+        targets = node.args[0] if isinstance(node.args[0], (list, tuple)) else [node.args[0]]
+        known = [self._cell(t) for t in targets] if followed else []
+        for cell in filter(None, known):
+            cell.now, cell.writes = _plus(cell, node.args[1]), cell.writes + 1
+        for cell in self.cells.values():
+            if not any(cell is c for c in known) and memory_of(cell.fake) in places:
+                cell.now = None
+        for n in self.numbers:
+            if memory_of(n.meta["example_value"]) in places:
+                self.numbers[n] = UNKNOWN
+        self._places |= places
+
+    def _cell(self, node: Any) -> Cell | None:
+        """That of a tensor made of a constant, or of an existing one; None of any other."""
+        graph = self.cx.graph
+        if not isinstance(node, fx.Node):
+            return None
+        fake = node.meta["example_value"]
+        if (known := self.cells.get(id(fake))) is not None:
+            return known
+        if node.op != "placeholder" or graph.placeholders[node].make is not None:
+            return None
+        at = next((i for i, t in enumerate(graph.inputs) if t.fake is fake and _is_plain(t)), None)
+        if at is None:
+            return None
+        start = None if memory_of(fake) in self._places else X
+        found = self.cells[id(fake)] = Cell(fake, graph.versions[at], start, graph.inputs[at])
+        return found
+
+    # numbers --------------------------------------------------------------------------------------------------
+    def _operand(self, argument: Any) -> Number | float | None:
+        """A number that is an argument of a call; None of anything else."""
+        if isinstance(argument, fx.Node):
+            if argument in self.numbers:
+                return self.numbers[argument]
+            value = argument.meta.get("example_value")
+            return UNKNOWN if isinstance(value, (float, torch.SymFloat, torch.SymInt)) else None
+        return float(argument) if type(argument) is float or _is_small(argument) else None
+
+    def _is_float(self, value: Value) -> bool:
+        """Whether it is a number that may stand beside tensors of numbers."""
+        if isinstance(value, Symbolic):
+            return value.python_type() is float
+        return self.is_number(value) or (
+            isinstance(value, Const) and (type(value.value) is float or _is_small(value.value))
+        )
+
+    # decisions ------------------------------------------------------------------------------------------------
+    def _may_be_read(self, cell: Cell) -> bool:
+        """Whether all that was written so far was followed."""
+        graph = self.cx.graph
+        plain = all(not t.wrapper and t.fake.layout is torch.strided for t in graph.inputs[self._plain :])
+        if plain:
+            self._plain = len(graph.inputs)
+        return plain and cell.is_followed and not graph.replaced and not hasattr(graph, "outer")
+
+    def _is_apart(self, tensor: Tensor) -> bool:
+        """Whether no number that decides lies in memory of another one, or in what the graph has written by another name: which
+        is guarded from now on."""
+        assert tensor.real is not None and tensor.source is not None
+        place = {} if tensor.source in self.places else {tensor.source: place_of(tensor.real)}
+        places, written = self.places | place, self._newly_written()
+        if any(meet(a, b) for a in place.values() for b in self.places.values()):
+            return False
+        others = [(p, self.written | written) for p in place.values()]
+        others += [(p, written) for p in self.places.values()] if written else []
+        if any(meet(at, span) for at, spans in others for source, span in spans.items() if source not in places):
+            return False
+        self.places, self.written = places, self.written | written
+        return True
+
+    def _newly_written(self) -> dict[Source, Span]:
+        graph = self.cx.graph
+        counts = len(graph.inputs), len(graph.written)
+        if counts == self._counts:
+            return {}
+        self._counts = counts
+        found = [t for t in graph.inputs if t.source not in self.written and memory_of(t.fake) in graph.written]
+        return {t.source: memory_around(t.real) for t in found if t.source and t.real is not None and t.fake.is_cpu}
+
+
+def _holds_number(fake: Any) -> bool:
+    """Whether it is a tensor whose number is a float, and whose writes are counted."""
+    plain = isinstance(fake, torch.Tensor) and fake.layout is torch.strided and not fake.is_inference()
+    return (
+        plain
+        and fake.dtype in WIDTHS
+        and fake.device.type == "cpu"
+        and all(type(n) is int and n == 1 for n in fake.shape)
+    )
+
+
+def _is_plain(t: Tensor) -> bool:
+    """Whether an existing tensor is one whose number guards can read."""
+    real = t.real
+    if real is None or t.source is None or t.is_special or t.cls not in (torch.Tensor, torch.nn.Parameter):
+        return False
+    return _holds_number(t.fake) and not (real.is_neg() or real.is_inference()) and real.untyped_storage().nbytes() > 0
+
+
+def _is_small(value: Any) -> bool:
+    """Whether it is an integer that floats hold."""
+    return type(value) is int and abs(value) <= EXACT
+
+
+def _may_raise(value: Real) -> bool:
+    return value.op in ("truediv", "pow") or any(isinstance(a, Real) and _may_raise(a) for a in value.args)
+
+
+def _folded(value: Real) -> Real | float | None:
+    """The number itself where it is made of constants; None where that raises."""
+    if value.symbols:
+        return value
+    try:
+        return value.eval({})
+    except (ArithmeticError, TypeError):
+        return None
+
+
+def _rounded(value: Real | float, dtype: torch.dtype) -> Real | float | None:
+    return value if dtype is torch.float64 else _folded(Real("float32", (value,)))
+
+
+def _plus(cell: Cell, more: Any) -> Real | float | None:
+    """The number after an addition in the tensor's own precision."""
+    dtype = cell.fake.dtype
+    if (
+        cell.now is None
+        or not (type(more) is float or _is_small(more))
+        or (more := _rounded(float(more), dtype)) is None
+    ):
+        return None
+    total = _folded(Real("add", (cell.now, more)))
+    return None if total is None else _rounded(total, dtype)

@@ -1,0 +1,128 @@
+"""What an entry assumes of numbers that tensors on the host hold: the data of one guard.
+
+In: comparisons of what a program computes of such a number.  Out: `DataChecks`, the argument of the guard kind "data"
+(`guards.py`), whose sources are the tensors, then those that the graph writes.
+
+    step = local("step")
+    decision = Decision(Real("mul", (X, 2.0)), "gt", 5.0, True, (0,))  # step.item() * 2.0 > 5.0
+    Guard("data", step, DataChecks(((torch.Tensor, torch.float32, 4),), (decision,)))
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pycompiler.ir.source import Source
+from pycompiler.ir.symbolic_node import Real
+
+Span = tuple[int, int]
+NAME = "x"
+X = Real.named(NAME)
+"""The number in the tensor that a decision is about."""
+
+COMPARISONS: dict[str, Callable[[float, float], bool]] = {
+    "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
+}  # fmt: skip
+
+
+def value_of(side: Real | float, number: float) -> float:
+    """One side of a decision; raises what Python's floats raise."""
+    return side.eval({NAME: number}) if isinstance(side, Real) else side
+
+
+@dataclass(frozen=True)
+class Decision:
+    """That `left op right` is `holds`, for the number of each tensor at `at`; not so where Python's floats raise."""
+
+    left: Real | float
+    op: str
+    right: Real | float
+    holds: bool
+    at: tuple[int, ...] = ()
+
+    def passes(self, number: float) -> bool:
+        return COMPARISONS[self.op](value_of(self.left, number), value_of(self.right, number)) is self.holds
+
+    def __str__(self) -> str:
+        text = f"{self.op}({self.left}, {self.right})"
+        return text if self.holds else f"not {text}"
+
+
+@dataclass(frozen=True)
+class DataChecks:
+    """`reads`: class, dtype and bytes of the number, of the first sources: tensors of one element on the host.  No two of them
+    share memory, nor one with the sources behind them."""
+
+    reads: tuple[tuple[type, torch.dtype, int], ...]
+    decisions: tuple[Decision, ...]
+
+    def numbers(self, values: Sequence[Any]) -> list[float]:
+        """A ValueError where one cannot be read, or lies in memory that something else has, too."""
+        found, places = [], []
+        for t, (cls, dtype, _) in zip(values, self.reads, strict=False):
+            if (
+                type(t) is not cls
+                or not isinstance(t, torch.Tensor)
+                or t.dtype != dtype
+                or t.device.type != "cpu"
+                or t.numel() != 1
+            ):
+                raise ValueError(f"a {cls.__name__} of one {dtype} was expected, not {type(t).__name__}")
+            found.append(t.item())
+            places.append(place_of(t))
+        written = [memory_around(t) for t in values[len(self.reads) :]]
+        if any(meet(a, b) for i, a in enumerate(places) for b in places[:i]):
+            raise ValueError("two numbers in the same memory")
+        if any(meet(a, b) for a in places for b in written):
+            raise ValueError("a number in memory that is written by another name")
+        return found
+
+    def holds(self, values: Sequence[Any]) -> bool:
+        numbers = self.numbers(values)
+        return all(decision.passes(numbers[i]) for decision in self.decisions for i in decision.at)
+
+    def seen(self, values: Sequence[Any]) -> str:
+        try:
+            numbers = self.numbers(values)
+        except ValueError as e:
+            return str(e)
+        for decision in self.decisions:
+            for i in decision.at:
+                try:
+                    passes = decision.passes(numbers[i])
+                except (ArithmeticError, TypeError) as e:
+                    return f"{numbers[i]!r}, of which {decision} raises {type(e).__name__}"
+                if not passes:
+                    return f"{numbers[i]!r}: not {decision}"
+        return "all hold"
+
+    def show(self, sources: Sequence[Source]) -> str:
+        texts = [
+            f"{decision} where {NAME} = {_names([sources[i] for i in decision.at])}" for decision in self.decisions
+        ]
+        return " and ".join(texts)
+
+
+def _names(sources: Sequence[Source]) -> str:
+    first = f"{sources[0].name}.item()"
+    return first if len(sources) == 1 else f"{first} (and {len(sources) - 1} more)"
+
+
+def place_of(t: torch.Tensor) -> Span:
+    """The addresses around the number in a tensor."""
+    return t.data_ptr(), t.data_ptr() + t.element_size()
+
+
+def memory_around(t: torch.Tensor) -> Span:
+    """Those around all that has a tensor's storage."""
+    storage = t.untyped_storage()
+    return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
+
+
+def meet(a: Span, b: Span) -> bool:
+    return a[0] < b[1] and b[0] < a[1]
