@@ -22,7 +22,7 @@ from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.effects import Effects
 from pycompiler.capture.errors_of_data import ErrorsOfData
-from pycompiler.capture.funnel import Functions
+from pycompiler.capture.funnel import STACK, Functions
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import array, exceptions
@@ -130,6 +130,14 @@ class Capture:
         self.module_hooks_checked: bool | None = None
         self.guard("global_state", const_source(torch), global_state() if state is None else state)
         self.functions = Functions(self, modes or [])
+
+    def run_under(self, levels: tuple[tuple[Any, ...], ...]) -> None:
+        """The frame is called under transforms of torch.func: of tensors only what they wrap has a layout and a history, and any
+        operator may be refused."""
+        self.graph.levels = self.errors_of_data.levelled = True
+        self.graph.under = frozenset(name.lower() for name, *_ in levels)
+        self.guard("equals", const_source(STACK).attr("levels"), levels)
+        self.process["it runs under transforms"] = None
 
     def release(self) -> None:
         """Forget everything: values, frames and the capture refer to each other in circles, and to what was passed."""

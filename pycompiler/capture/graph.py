@@ -569,6 +569,9 @@ class GraphBuilder:
             late |= checked and self.cx.errors_of_data.writes
             may_refuse |= checked
             self.cx.errors_of_data.writes |= self._is_given(n.meta["example_value"] for n in written)
+        outermost = self.levels and not hasattr(self, "outer")
+        if outermost and mutates:  # what shares memory there is not known, and a refused graph runs again
+            raise Break("inner-graph", f"{_name(target)}, which writes, under a transform")
         cut = bool(self.levels) and _name(target).endswith("detach_")
         if cut or any(not n.meta["example_value"].requires_grad for n in tracked):  # no value tells it, and no operator
             raise Break("unsupported-operation", f"{_name(target)} of a tensor that requires grad")
@@ -592,6 +595,8 @@ class GraphBuilder:
                 raise Break("operator-failed", f"{_name(target)} gives a {type(result).__name__}")
             return self.cx.make(result)
         known = self.known(result) if isinstance(result, torch.Tensor) else None
+        if outermost and known is not None and not mutates:
+            raise Break("inner-graph", f"{_name(target)} gives its argument, which it may not do for other strides")
         node = self.graph.create_node(op, target, tuple(nodes), knodes)
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack

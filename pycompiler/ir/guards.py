@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
@@ -254,9 +255,42 @@ def _below_autograd() -> bool:
 _TRANSFORMS = ("VmapMode", "Functionalize", "PythonDispatcher", "Tracer")  # included while they are on
 
 
+def levels() -> tuple[tuple[Any, ...], ...]:
+    """The transforms of torch.func around the call, outermost first: name, number, and what `vmap` does with random numbers."""
+    return getattr(_off, "levels", None) or _on_levels()
+
+
+def _on_levels() -> tuple[tuple[Any, ...], ...]:
+    def told(level: Any) -> tuple[Any, ...]:
+        name = level.key().name
+        mapped = torch._C._functorch.CVmapInterpreterPtr(level).randomness().name if name == "Vmap" else None
+        return (name, level.level(), mapped)
+
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return ()
+    return tuple(map(told, torch._C._functorch.get_interpreter_stack() or ()))
+
+
+@contextlib.contextmanager
+def levels_off() -> Iterator[None]:
+    """Inside, transforms of torch.func see nothing; `levels` still tells them."""
+    found = _on_levels()
+    if not found:
+        yield
+        return
+    _off.levels = found
+    try:
+        with temporarily_clear_interpreter_stack():
+            yield
+    finally:
+        _off.levels = None
+
+
 def _transform() -> bool:
+    """Whether a transform is on under which nothing is captured: tangents and functionalization are more than the program's
+    operators on other tensors."""
     included = torch._C._dispatch_tls_is_dispatch_key_included
-    return torch._C._functorch.peek_interpreter_stack() is not None or any(map(included, _TRANSFORMS))
+    return any(name not in ("Vmap", "Grad") for name, *_ in _on_levels()) or any(map(included, _TRANSFORMS))
 
 
 _FOREIGN: tuple[tuple[str, Callable[[], bool]], ...] = (
