@@ -15,6 +15,7 @@ from pycompiler.capture.rebuild import of_saving
 from pycompiler.errors import PyCompilerError, Unfit
 from pycompiler.ir.later import LaterCall
 from pycompiler.logs import stage
+from pycompiler.pipeline.floats import TakesTensors
 
 log = stage("dynamo")
 
@@ -76,6 +77,7 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
 def runs_as_captured(graph: Callable[..., Any]) -> bool:
     """Whether the captured graph runs operator by operator, in the program's order."""
     target = graph.target if isinstance(graph, _native.BackendCall) else graph
+    target = target.inside if isinstance(target, TakesTensors) else target
     return isinstance(target, (LaterCall, fx.GraphModule)) or isinstance(
         getattr(target, "__self__", None), fx.GraphModule
     )
