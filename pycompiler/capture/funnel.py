@@ -122,12 +122,16 @@ def has_override(value: Value) -> bool:
     return isinstance(value, Object) and has_hook(value.cls) and not issubclass(value.cls, TorchFunctionMode)
 
 
-STATES: dict[str, Callable[[], Any]] = {"skips": skips_next, "levels": levels}
+STATES: dict[str, Callable[[], Any]] = {
+    "skips": skips_next,
+    "levels": levels,
+    "profiled": torch.autograd._profiler_enabled,  # type: ignore[attr-defined]
+}
 
 
 class Stack:
     """What is on around a call, as attributes that guards read: ``at_0`` is the outermost function mode of the thread; ``skips``:
-    `skips_next`; ``levels``: the transforms of torch.func."""
+    `skips_next`; ``levels``: the transforms of torch.func; ``profiled``: whether a profiler is on."""
 
     def __getattr__(self, name: str) -> Any:
         if name in STATES:
