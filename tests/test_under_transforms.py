@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from typing import Any
 
@@ -32,6 +33,10 @@ class Counting:
 
 def loss(x: torch.Tensor) -> torch.Tensor:
     return (x.sin() * x).sum()
+
+
+def asks_in_vain(x: torch.Tensor) -> torch.Tensor:
+    return x + 1 if x.is_contiguous(memory_format=torch.channels_last) else x
 
 
 def writes_own(x: torch.Tensor) -> torch.Tensor:
@@ -89,7 +94,11 @@ PROGRAMS: list[tuple[str, Fn, Fn, int]] = [
     ("writes by a view", writes_view, lambda f: vmap(f, in_dims=2, out_dims=1)(X), 1),
     ("a branch on data", lambda x: (x * x).sum() if x.sum() > 0 else x.sum(), lambda f: grad(f)(X), 2),
     ("history", lambda x: x.sum() * (2 if x.requires_grad else 3), lambda f: grad(f)(X), 2),
-    ("strides", lambda x: x.reshape(-1) * x.shape[0] + x.stride(0), lambda f: vmap(f)(X.transpose(0, 1)), 1),
+    ("sizes", lambda x: x.reshape(-1) * x.shape[0], lambda f: vmap(f)(X.transpose(0, 1)), 1),
+    ("strides", lambda x: (x * 2).t() * x.stride(0), lambda f: vmap(f)(X.transpose(0, 1)), 2),
+    ("what a level does not tell", asks_in_vain, lambda f: vmap(f)(X), 0),
+    ("copies", lambda x: copy.deepcopy(x * 2) + 1, lambda f: vmap(f)(X), 1),
+    ("parameters", lambda x: torch.nn.Parameter(x.detach()) * 2, lambda f: vmap(f)(X), 2),
     ("a break", breaks, lambda f: vmap(f)(X), 2),
 ]
 

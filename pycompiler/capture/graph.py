@@ -195,6 +195,11 @@ class GraphBuilder:
             False  # whether an integer as a tensor is an index whose number nobody asks for (`flex_attention`)
         )
 
+    @property
+    def is_inner(self) -> bool:
+        """Whether it runs inside of another call: of the graph, or of a transform around the frame."""
+        return self.levels or hasattr(self, "outer")
+
     # inputs ---------------------------------------------------------------------------------------------------
     def add_input(
         self,
