@@ -124,6 +124,7 @@ class Capture:
         self.holding: list[weakref.ref[Value]] = []  # exceptions that hold frames
         self.inlined: set[types.CodeType] = set()
         self.errors_of_data = ErrorsOfData()
+        self.surrounded = False  # by transforms, or by an operator whose kernel this is (`run_under`)
         self.autocast_regions = 0  # that the program has entered
         self.process: dict[str, None] = {}  # what was folded into this capture and is another thing in another process
         self.abstract: dict[tuple[type, type], bool] = {}  # whether a class is one of an abstract class
@@ -131,13 +132,16 @@ class Capture:
         self.guard("global_state", const_source(torch), global_state() if state is None else state)
         self.functions = Functions(self, modes or [])
 
-    def run_under(self, levels: tuple[tuple[Any, ...], ...]) -> None:
-        """The frame is called under transforms of torch.func: of tensors only what they wrap has a layout and a history, and any
-        operator may be refused."""
-        self.graph.levels = self.errors_of_data.levelled = True
+    def run_under(self, levels: tuple[tuple[Any, ...], ...], *, as_captured: bool) -> None:
+        """The frame is called under transforms of torch.func, or in the kernel of an operator: what of a tensor a level, or
+        autograd, answers there is not asked.  `as_captured`: the graph will run operator by operator, each of which may be
+        refused; of tensors that levels wrap not even the layout is known."""
+        self.surrounded = self.graph.levels = True
+        self.errors_of_data.levelled = as_captured
         self.graph.under = frozenset(name.lower() for name, *_ in levels)
-        self.guard("equals", const_source(STACK).attr("levels"), levels)
-        self.process["it runs under transforms"] = None
+        if levels:
+            self.guard("equals", const_source(STACK).attr("levels"), levels)
+        self.process["it runs under transforms, or in a kernel"] = None
 
     def release(self) -> None:
         """Forget everything: values, frames and the capture refer to each other in circles, and to what was passed."""

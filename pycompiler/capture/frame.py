@@ -73,7 +73,7 @@ from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import control
 from pycompiler.ir.autocast import step_nesting
 from pycompiler.ir.fake import Layout
-from pycompiler.ir.guards import function_modes, global_state, levels, levels_off, modes_off
+from pycompiler.ir.guards import as_usual, function_modes, global_state, in_kernel, levels, modes_off
 from pycompiler.ir.source import Source, local
 from pycompiler.ir.symbols import Specialise
 from pycompiler.logs import stage
@@ -127,7 +127,7 @@ def capture_frame(
         raise SkipFrame(reason)
     state, seen = torch_api.read_state(), global_state()
     try:
-        with DEEP_STACK, modes_off(), levels_off():
+        with DEEP_STACK, modes_off(), as_usual():
             session = _Session(code, namespace, values, policy or Policy(), function_modes(), seen, unused, fullgraph)
             try:
                 return session.run()
@@ -167,7 +167,7 @@ class _Session:
         self.value_cells = frozenset(n for n in self.layout.cells if n not in raw and n in self.layout.params)
         self.raw_cells = raw
         self.state = torch_api.read_state()
-        self.levels = levels()
+        self.levels, self.kernel = levels(), in_kernel()
         self.tried: dict[Any, Any] = {}  # calls of cached functions, for all attempts: `cached.py`
         self.verdicts: dict[Any, bool] = {}
         self.rests_on: tuple[tuple[Any, Any], ...] = ()
@@ -240,8 +240,8 @@ class _Session:
         cx = Capture(self.namespace, self.policy, symbolic=self.symbolic, modes=self.modes, state=self.seen)
         cx.stop_at, cx.tried, cx.verdicts = stop, self.tried, self.verdicts
         cx.stopper = _AtBreak
-        if self.levels:
-            cx.run_under(self.levels)
+        if self.levels or self.kernel:
+            cx.run_under(self.levels, as_captured=bool(self.levels) or self.unused)
         values: dict[str, Value] = {}
         for name, real in self.values.items():
             source = local(name)
@@ -507,6 +507,8 @@ class _Session:
         head.counts_alone()
         gradients.check_leaves(cx, [*(t.fake for t in head.outputs), *(cx.graph.inputs[i].fake for i in mutated)])
         parameters.check(cx, [t.fake for t in head.outputs])
+        if self.kernel and any(map(cx.graph.is_given, head.outputs)):  # what a view of it is there depends on much
+            raise SkipFrame("a result that shares memory with an argument, in the kernel of an operator")
         has_graph = self.has_graph(cx, head)
         gm: fx.GraphModule | None = None
         inputs: list[Source] = []

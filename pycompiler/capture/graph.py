@@ -42,7 +42,7 @@ from pycompiler.capture.values.symbolic import NestedInt, Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays, attention, jagged, late, transforms
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.fake import Layout, as_plain, fake_of
+from pycompiler.ir.fake import Layout, as_plain, fake_of, is_plain
 from pycompiler.ir.kernels import counts_with, memory_of, tensors_of
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.nested import REGION
@@ -215,7 +215,10 @@ class GraphBuilder:
         """
         wrapper = cls is not None and is_wrapper(cls)
         if fake is None:
-            fake = fake_of(self.fake_mode, real if cls is None or wrapper else as_plain(real), layout)
+            plain = real if cls is None or wrapper else as_plain(real)
+            if self.levels and plain.requires_grad and is_plain(plain):
+                plain = plain.detach()
+            fake = fake_of(self.fake_mode, plain, layout)
         node = self.read(source, fake)
         self.placeholders[node].layout = layout
         self.placeholders[node].aliased = cls is not None and not wrapper
@@ -600,7 +603,9 @@ class GraphBuilder:
                 raise Break("operator-failed", f"{_name(target)} gives a {type(result).__name__}")
             return self.cx.make(result)
         known = self.known(result) if isinstance(result, torch.Tensor) else None
-        if outermost and known is not None and not mutates:
+        if outermost and any(t.requires_grad for t in tensors_of(result)):
+            raise Break("inner-graph", f"{_name(target)} gives what requires grad, where autograd is left out")
+        if outermost and self.cx.errors_of_data.levelled and known is not None and not mutates:
             raise Break("inner-graph", f"{_name(target)} gives its argument, which it may not do for other strides")
         node = self.graph.create_node(op, target, tuple(nodes), knodes)
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
@@ -646,6 +651,10 @@ class GraphBuilder:
                     break
                 at = at.base
         return True
+
+    def is_given(self, value: Tensor) -> bool:
+        """Whether it shares memory with an input."""
+        return self._is_given((value.fake,))
 
     def _is_given(self, written: Iterable[torch.Tensor]) -> bool:
         """Whether a tensor lies in memory of an input, seen or not (`.data`)."""

@@ -365,8 +365,8 @@ METHODS = (types.FunctionType, types.MethodDescriptorType)
 def _of_subclass(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     """A tensor of a class whose `__torch_function__` is asked; sizes are numbers, since to read them is a call of its class."""
     cls = type(real)
-    if cx.errors_of_data.levelled:
-        raise Break("tensor-subclass", f"{cls.__qualname__}, under a transform")
+    if cx.surrounded:
+        raise Break("tensor-subclass", f"{cls.__qualname__}, under a transform or in a kernel")
     if is_jagged(cls):
         if real.requires_grad and not _has_history(real):
             raise Break("unsupported-type", "one of several views, of memory that was written under no_grad")

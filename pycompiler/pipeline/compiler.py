@@ -26,7 +26,7 @@ from pycompiler.capture.recipe import Recipe
 from pycompiler.capture.sizes import Policy
 from pycompiler.errors import BackendError, BadBackendResult, InternalError, Unsupported, UserError
 from pycompiler.ir import choices, peer, watch
-from pycompiler.ir.guards import Guard, function_modes, global_state, levels, levels_off, modes_off, skips_next
+from pycompiler.ir.guards import Guard, as_usual, function_modes, global_state, in_kernel, levels, modes_off, skips_next
 from pycompiler.ir.interrupts import deferred
 from pycompiler.ir.source import Scope
 from pycompiler.ir.symbols import Specialise
@@ -88,11 +88,10 @@ class FrameCompiler:
         """The entry for this call, or None: run the function eagerly from now on."""
         function: types.FunctionType = fn.fn
         code, namespace = function.__code__, function.__globals__
-        under = levels()
-        if under and (
-            code in self.family.unwrapped or (self.family.ours and self.family.backend is not backends.eager)
-        ):
-            log.info("this call of %s runs eagerly: under a transform of torch.func", code.co_qualname)
+        if (under := bool(levels()) or in_kernel()) and not self.fits(code):
+            log.info(
+                "this call of %s runs eagerly: under a transform, or in the kernel of an operator", code.co_qualname
+            )
             return eager_once(function)
         if reasons:
             with modes_off():
@@ -122,16 +121,23 @@ class FrameCompiler:
                 log.info("this call of %s runs eagerly: %s", code.co_qualname, e)
                 return eager_once(function)
             if entry is not None and (under or function_modes()):
-                with levels_off():  # of each dtype the engine makes a tensor once, which no mode should see
+                with as_usual():  # of each dtype the engine makes a tensor once, which no mode should see
                     _native.GuardTree(entry.guards, list(values))
             return eager_once(function) if entry is None and under else entry
 
+    def fits(self, code: types.CodeType) -> bool:
+        """Whether there may be a graph of a frame under transforms, or in the kernel of an operator."""
+        compiles = self.family.ours and self.family.backend is not backends.eager
+        if code in self.family.unwrapped or levels() and (compiles or in_kernel()):
+            return False
+        return not (in_kernel() and torch._C._is_any_autocast_enabled())
+
     def under(self, function: types.FunctionType, values: dict[str, Any]) -> Entry | None:
-        """`compile_or_explain` under transforms of torch.func; what has no graph there is not tried again."""
+        """`compile_or_explain` under transforms, or in a kernel; what has no graph there is not tried again."""
         try:
             entry = self.compile_or_explain(function, values)
         except Unsupported as e:
-            log.info("%s runs eagerly under transforms: %s", function.__code__.co_qualname, e)
+            log.info("%s runs eagerly there: %s", function.__code__.co_qualname, e)
             entry = None
         if entry is None:
             self.family.unwrapped.add(function.__code__)
@@ -195,15 +201,15 @@ class FrameCompiler:
                     guards = filtered(self.family, captured.recipe.guards, scope)
                 if captured.graph is None:
                     break
-                examples = example_inputs(captured, self.family.ours or bool(levels()), scope)
+                examples = example_inputs(captured, self.family.ours or bool(levels()) or in_kernel(), scope)
                 if (
                     self.family.background
-                    and not (function_modes() or levels())
+                    and not (function_modes() or levels() or in_kernel())
                     and choices.taken("background", lambda: place_of(code))
                 ):
                     return self.compile_later(function, captured, guards, examples)
                 try:
-                    with levels_off():
+                    with as_usual():
                         graph = compile_graph(self.family, captured.graph, examples)
                     break
                 except Specialise as e:
