@@ -130,7 +130,8 @@ class FrameCompiler:
         compiles = self.family.ours and self.family.backend is not backends.eager
         if code in self.family.unwrapped or levels() and (compiles or in_kernel()):
             return False
-        return not (in_kernel() and torch._C._is_any_autocast_enabled())
+        # What the hook meets there is the handler of a class or a mode, called for each operator.
+        return not in_kernel() or not (code in self.family.hooked or torch._C._is_any_autocast_enabled())
 
     def under(self, function: types.FunctionType, values: dict[str, Any]) -> Entry | None:
         """`compile_or_explain` under transforms, or in a kernel; what has no graph there is not tried again."""
