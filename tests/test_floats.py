@@ -328,3 +328,61 @@ def test_a_float_of_a_number_that_became_a_constant(program: Any) -> None:
     for n in (0, 1, 2, 257, -3, 7, -3):
         same(compiled(x, n), program(x, n))
     assert compiled.counters()["eager_calls"] == 0
+
+
+# Backends that are not ours ----------------------------------------------------------------------------------------
+
+
+def of_torch(name: str) -> Callable[..., Any]:
+    from torch._dynamo.backends.registry import lookup_backend
+
+    found: Callable[..., Any] = lookup_backend(name)
+    return found
+
+
+def step(x: torch.Tensor, f: float) -> torch.Tensor:
+    rows, columns = x.shape
+    return x.mul(0.5 * f).div_(max(1, rows / columns) ** 0.5 + f**2).clamp(max=f)
+
+
+@pytest.mark.parametrize("name", ["eager", "aot_eager"])
+def test_a_backend_made_for_torch_compile_is_called_twice(name: str) -> None:
+    graphs: list[torch.fx.GraphModule] = []
+
+    def backend(gm: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        graphs.append(gm)
+        assert all(isinstance(e, torch.Tensor) for e in examples)
+        return of_torch(name)(gm, examples)
+
+    compiled = pycompiler.compile(step, backend=backend)
+    x = torch.linspace(-1, 2, 12).view(4, 3).requires_grad_()
+    for value in (0.1, 0.2, 1.75, 1e-3, 3.0):
+        got, want = compiled(x, value), step(x, value)
+        same(got, want)
+        same(torch.autograd.grad(got.sum(), x)[0], torch.autograd.grad(want.sum(), x)[0])
+    assert compiled.counters()["compiles"] == len(graphs) == 2
+    assert "item" in [n.target for n in graphs[1].graph.nodes]
+
+
+def test_a_backend_that_refuses_such_floats_gets_constants() -> None:
+    def backend(gm: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        if any(n.target == "item" for n in gm.graph.nodes):
+            raise NotImplementedError("numbers in tensors")
+        return gm.forward
+
+    agree(lambda x, f: x * f, torch.ones(3), (0.1, 0.2, 0.3), 3, backend)  # type: ignore[arg-type]
+
+
+def test_errors_of_a_backend_reach_the_program() -> None:
+    calls: list[int] = []
+
+    def backend(gm: torch.fx.GraphModule, examples: list[Any]) -> Any:
+        calls.append(1)
+        if len(calls) > 1:
+            raise ZeroDivisionError("no")
+        return gm.forward
+
+    compiled = pycompiler.compile(lambda x, f: x * f, backend=backend)
+    compiled(torch.ones(3), 0.1)
+    with pytest.raises(ZeroDivisionError):
+        compiled(torch.ones(3), 0.2)

@@ -22,7 +22,7 @@ from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.effects import Effects
 from pycompiler.capture.errors_of_data import ErrorsOfData
-from pycompiler.capture.funnel import Functions
+from pycompiler.capture.funnel import STACK, Functions
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.items import Items
 from pycompiler.capture.sizes import Policy, Sizes
@@ -125,12 +125,24 @@ class Capture:
         self.holding: list[weakref.ref[Value]] = []  # exceptions that hold frames
         self.inlined: set[types.CodeType] = set()
         self.errors_of_data = ErrorsOfData()
+        self.surrounded = False  # by transforms, or by an operator whose kernel this is (`run_under`)
         self.autocast_regions = 0  # that the program has entered
         self.process: dict[str, None] = {}  # what was folded into this capture and is another thing in another process
         self.abstract: dict[tuple[type, type], bool] = {}  # whether a class is one of an abstract class
         self.module_hooks_checked: bool | None = None
         self.guard("global_state", const_source(torch), global_state() if state is None else state)
         self.functions = Functions(self, modes or [])
+
+    def run_under(self, levels: tuple[tuple[Any, ...], ...], *, as_captured: bool) -> None:
+        """The frame is called under transforms of torch.func, or in the kernel of an operator: what of a tensor a level, or
+        autograd, answers there is not asked.  `as_captured`: the graph will run operator by operator, each of which may be
+        refused; of tensors that levels wrap not even the layout is known."""
+        self.surrounded = self.graph.levels = True
+        self.errors_of_data.levelled = as_captured
+        self.graph.under = frozenset(name.lower() for name, *_ in levels)
+        if levels:
+            self.guard("equals", const_source(STACK).attr("levels"), levels)
+        self.process["it runs under transforms, or in a kernel"] = None
 
     def release(self) -> None:
         """Forget everything: values, frames and the capture refer to each other in circles, and to what was passed."""

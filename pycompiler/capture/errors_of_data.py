@@ -64,10 +64,12 @@ class ErrorsOfData:
     late: an operator may raise when inputs are written, or while it writes them.
     counting: an error would be seen in the count of a table's misses.
     handled: an operator is computed where the program handles errors, also those that any may have: of memory.
+    levelled: the graph runs under transforms, which may refuse any operator.
     expected: the truth of a tensor is assumed (`GraphBuilder.expect`), of which the program raises an error of its own."""
 
     whole: bool = False
     expected: bool = False
+    levelled: bool = False
     refuses: bool = False
     handled: bool = False
     seen: bool = False
@@ -93,6 +95,8 @@ class ErrorsOfData:
         effects: bool,
     ) -> None:
         """An operator is recorded while `frames` run, after `effects`."""
+        if self.levelled and (acts or meets):
+            raise Break("inner-graph", "an operator that acts, under a transform")
         self.handled = self.handled or any(map(catches, frames))
         caught = fails and self.handled and any(map(catches, frames))
         if caught and acts:
@@ -122,6 +126,8 @@ class ErrorsOfData:
     @property
     def are_eagers(self) -> bool:
         """Whether an error is left to eager: the program sees what happened before it."""
+        if self.levelled:
+            return True
         seen = self.seen or self.behind
         return (
             self.refuses and not self.meets and not (seen and self.acts) and (seen or self.writes or bool(self.draws))

@@ -73,7 +73,7 @@ from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import control
 from pycompiler.ir.autocast import step_nesting
 from pycompiler.ir.fake import Layout
-from pycompiler.ir.guards import function_modes, global_state, modes_off
+from pycompiler.ir.guards import as_usual, function_modes, global_state, in_kernel, levels, modes_off
 from pycompiler.ir.source import Source, local
 from pycompiler.ir.symbols import Specialise
 from pycompiler.logs import stage
@@ -123,14 +123,11 @@ def capture_frame(
     A break is the result where it may not be: with `fullgraph`, or where the program says so.  `unused`: calls
     whose result nobody reads stay in the graph, and with `fullgraph` a frame that returns a tensor of its caller's has one.
     """
-    reason = skip.why_frame_skipped(code)
-    if reason is None and torch._C._functorch.peek_interpreter_stack() is not None:
-        reason = "it runs inside of a torch.func transform"
-    if reason is not None:
+    if (reason := skip.why_frame_skipped(code)) is not None:
         raise SkipFrame(reason)
     state, seen = torch_api.read_state(), global_state()
     try:
-        with DEEP_STACK, modes_off():
+        with DEEP_STACK, modes_off(), as_usual():
             session = _Session(code, namespace, values, policy or Policy(), function_modes(), seen, unused, fullgraph)
             try:
                 return session.run()
@@ -170,6 +167,7 @@ class _Session:
         self.value_cells = frozenset(n for n in self.layout.cells if n not in raw and n in self.layout.params)
         self.raw_cells = raw
         self.state = torch_api.read_state()
+        self.levels, self.kernel = levels(), in_kernel()
         self.tried: dict[Any, Any] = {}  # calls of cached functions, for all attempts: `cached.py`
         self.verdicts: dict[Any, bool] = {}
         self.rests_on: tuple[tuple[Any, Any], ...] = ()
@@ -242,6 +240,8 @@ class _Session:
         cx = Capture(self.namespace, self.policy, symbolic=self.symbolic, modes=self.modes, state=self.seen)
         cx.stop_at, cx.tried, cx.verdicts = stop, self.tried, self.verdicts
         cx.stopper = _AtBreak
+        if self.levels or self.kernel:
+            cx.run_under(self.levels, as_captured=bool(self.levels) or self.unused)
         values: dict[str, Value] = {}
         for name, real in self.values.items():
             source = local(name)
@@ -509,6 +509,8 @@ class _Session:
         head.counts_alone()
         gradients.check_leaves(cx, [*(t.fake for t in head.outputs), *(cx.graph.inputs[i].fake for i in mutated)])
         parameters.check(cx, [t.fake for t in head.outputs])
+        if self.kernel and any(map(cx.graph.is_given, head.outputs)):  # what a view of it is there depends on much
+            raise SkipFrame("a result that shares memory with an argument, in the kernel of an operator")
         has_graph = self.has_graph(cx, head)
         gm: fx.GraphModule | None = None
         inputs: list[Source] = []

@@ -24,7 +24,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Sequence, Slice, Tuple
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir.guards import mode_at, skips_next
+from pycompiler.ir.guards import levels, mode_at, skips_next
 from pycompiler.ir.source import const as const_source
 
 State = torch._C._TorchFunctionState  # type: ignore[attr-defined]
@@ -122,12 +122,20 @@ def has_override(value: Value) -> bool:
     return isinstance(value, Object) and has_hook(value.cls) and not issubclass(value.cls, TorchFunctionMode)
 
 
+STATES: dict[str, Callable[[], Any]] = {
+    "skips": skips_next,
+    "levels": levels,
+    "profiled": torch.autograd._profiler_enabled,  # type: ignore[attr-defined]
+}
+
+
 class Stack:
-    """The function modes of the thread as attributes, which guards read: ``at_0`` is the outermost; ``skips``: `skips_next`."""
+    """What is on around a call, as attributes that guards read: ``at_0`` is the outermost function mode of the thread; ``skips``:
+    `skips_next`; ``levels``: the transforms of torch.func; ``profiled``: whether a profiler is on."""
 
     def __getattr__(self, name: str) -> Any:
-        if name == "skips":
-            return skips_next()
+        if name in STATES:
+            return STATES[name]()
         word, _, place = name.partition("_")
         if word != "at" or int(place) >= torch._C._len_torch_function_stack():
             raise AttributeError(name)

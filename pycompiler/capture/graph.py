@@ -42,7 +42,7 @@ from pycompiler.capture.values.symbolic import NestedInt, Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays, attention, jagged, late, transforms
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.fake import Layout, as_plain, fake_of
+from pycompiler.ir.fake import Layout, as_plain, fake_of, is_plain
 from pycompiler.ir.kernels import counts_with, memory_of, tensors_of
 from pycompiler.ir.late import BINDS
 from pycompiler.ir.nested import REGION
@@ -195,6 +195,11 @@ class GraphBuilder:
             False  # whether an integer as a tensor is an index whose number nobody asks for (`flex_attention`)
         )
 
+    @property
+    def is_inner(self) -> bool:
+        """Whether it runs inside of another call: of the graph, or of a transform around the frame."""
+        return self.levels or hasattr(self, "outer")
+
     # inputs ---------------------------------------------------------------------------------------------------
     def add_input(
         self,
@@ -210,7 +215,10 @@ class GraphBuilder:
         """
         wrapper = cls is not None and is_wrapper(cls)
         if fake is None:
-            fake = fake_of(self.fake_mode, real if cls is None or wrapper else as_plain(real), layout)
+            plain = real if cls is None or wrapper else as_plain(real)
+            if self.levels and plain.requires_grad and is_plain(plain):
+                plain = plain.detach()
+            fake = fake_of(self.fake_mode, plain, layout)
         node = self.read(source, fake)
         self.placeholders[node].layout = layout
         self.placeholders[node].aliased = cls is not None and not wrapper
@@ -569,6 +577,9 @@ class GraphBuilder:
             late |= checked and self.cx.errors_of_data.writes
             may_refuse |= checked
             self.cx.errors_of_data.writes |= self._is_given(n.meta["example_value"] for n in written)
+        outermost = self.levels and not hasattr(self, "outer")
+        if outermost and mutates:  # what shares memory there is not known, and a refused graph runs again
+            raise Break("inner-graph", f"{_name(target)}, which writes, under a transform")
         cut = bool(self.levels) and _name(target).endswith("detach_")
         if cut or any(not n.meta["example_value"].requires_grad for n in tracked):  # no value tells it, and no operator
             raise Break("unsupported-operation", f"{_name(target)} of a tensor that requires grad")
@@ -592,6 +603,10 @@ class GraphBuilder:
                 raise Break("operator-failed", f"{_name(target)} gives a {type(result).__name__}")
             return self.cx.make(result)
         known = self.known(result) if isinstance(result, torch.Tensor) else None
+        if outermost and any(t.requires_grad for t in tensors_of(result)):
+            raise Break("inner-graph", f"{_name(target)} gives what requires grad, where autograd is left out")
+        if outermost and self.cx.errors_of_data.levelled and known is not None and not mutates:
+            raise Break("inner-graph", f"{_name(target)} gives its argument, which it may not do for other strides")
         node = self.graph.create_node(op, target, tuple(nodes), knodes)
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
@@ -636,6 +651,10 @@ class GraphBuilder:
                     break
                 at = at.base
         return True
+
+    def is_given(self, value: Tensor) -> bool:
+        """Whether it shares memory with an input."""
+        return self._is_given((value.fake,))
 
     def _is_given(self, written: Iterable[torch.Tensor]) -> bool:
         """Whether a tensor lies in memory of an input, seen or not (`.data`)."""

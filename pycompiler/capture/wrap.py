@@ -63,7 +63,7 @@ from pycompiler.capture.values.thread_locals import ThreadLocal
 from pycompiler.capture.wrappers import wrap_wrapper
 from pycompiler.ir import arrays, numpy_random
 from pycompiler.ir.fake import as_plain, is_transparent
-from pycompiler.ir.guards import TensorSpec
+from pycompiler.ir.guards import TensorSpec, levels
 from pycompiler.ir.jagged import is_jagged, is_nested_int
 from pycompiler.ir.numbers import symbol_of
 from pycompiler.ir.source import Source
@@ -349,7 +349,7 @@ def wrap_tensor(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     if type(real) not in PLAIN:
         for name in _TAKES_PART:
             lookup(cx, type(real), name)
-    layout = cx.sizes.layout(real, source)
+    layout = None if torch._C._functorch.is_functorch_wrapped_tensor(real) else cx.sizes.layout(real, source)
     cx.guard("tensor", source, TensorSpec.of(real) if layout is None else TensorSpec.of(real).opened(*layout))
     return cx.graph.add_input(real, source, layout)
 
@@ -366,6 +366,8 @@ METHODS = (types.FunctionType, types.MethodDescriptorType)
 def _of_subclass(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     """A tensor of a class whose `__torch_function__` is asked; sizes are numbers, since to read them is a call of its class."""
     cls = type(real)
+    if cx.surrounded:
+        raise Break("tensor-subclass", f"{cls.__qualname__}, under a transform or in a kernel")
     if is_jagged(cls):
         if real.requires_grad and not _has_history(real):
             raise Break("unsupported-type", "one of several views, of memory that was written under no_grad")
@@ -387,7 +389,7 @@ def _of_subclass(cx: Capture, real: torch.Tensor, source: Source) -> Value:
 def _check_tensor(real: torch.Tensor) -> None:
     if real.layout is not torch.strided or real.is_quantized or real.is_nested:
         raise Break("unsupported-type", f"{real.layout} tensor" if not real.is_quantized else "quantized tensor")
-    if torch._C._functorch.is_functorch_wrapped_tensor(real):  # no transform is on, or nothing would be captured
+    if torch._C._functorch.is_functorch_wrapped_tensor(real) and not levels():
         raise Break("unsupported-type", "a tensor of a transform that is over")
     if real.requires_grad and not _has_history(real):
         raise Break("unsupported-type", "one of several views, of memory that was written under no_grad")

@@ -362,6 +362,8 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor, layout: Layout | None = No
         assert layout is None
         if is_wrapper(type(real)):
             return _fake_wrapper(mode, real)
+        if torch._C._functorch.is_functorch_wrapped_tensor(real):  # what the program sees of it
+            return fake_like(mode, real.size(), real.stride(), 0, real.dtype, real.device)
         return mode.from_tensor(real, static_shapes=True)
     sizes, strides = layout or (real.size(), real.stride())
     offset = int(real.storage_offset()) if layout is None else 0

@@ -10,6 +10,7 @@ Example: `Guard("type_is", local("x"), torch.Tensor)`.
 from __future__ import annotations
 
 import contextlib
+import functools
 import linecache
 import os
 import threading
@@ -20,6 +21,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
+from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
@@ -246,7 +248,6 @@ def _saved_tensor_hooks() -> bool:
 
 
 def _below_autograd() -> bool:
-    """In the kernel of an operator: operators record nothing although gradients are on."""
     excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
     return excluded and not torch.is_inference_mode_enabled()
 
@@ -254,9 +255,65 @@ def _below_autograd() -> bool:
 _TRANSFORMS = ("VmapMode", "Functionalize", "PythonDispatcher", "Tracer")  # included while they are on
 
 
+def levels() -> tuple[tuple[Any, ...], ...]:
+    """The transforms of torch.func around the call, outermost first: name, number, and what `vmap` does with random numbers."""
+    return getattr(_off, "levels", None) or _on_levels()
+
+
+def _on_levels() -> tuple[tuple[Any, ...], ...]:
+    def told(level: Any) -> tuple[Any, ...]:
+        name = level.key().name
+        mapped = torch._C._functorch.CVmapInterpreterPtr(level).randomness().name if name == "Vmap" else None
+        return (name, level.level(), mapped)
+
+    if torch._C._functorch.peek_interpreter_stack() is None:
+        return ()
+    return tuple(map(told, torch._C._functorch.get_interpreter_stack() or ()))
+
+
+def in_kernel() -> bool:
+    """In the kernel of an operator: operators record nothing although gradients are on."""
+    return getattr(_off, "kernel", False) or _below_autograd()
+
+
+@functools.cache
+def _usual() -> tuple[Any, Any]:
+    """The dispatch keys included and excluded where nothing is on: those of a thread that begins."""
+    found: list[Any] = []
+
+    def look_up() -> None:
+        found.extend((torch._C._dispatch_tls_local_include_set(), torch._C._dispatch_tls_local_exclude_set()))
+
+    look = threading.Thread(target=look_up)
+    look.start()
+    look.join()
+    return found[0], found[1]
+
+
+@contextlib.contextmanager
+def as_usual() -> Iterator[None]:
+    """Inside, operators are dispatched as at the top of a program: transforms of torch.func, and the operator whose kernel
+    this is, see nothing; `levels` and `in_kernel` still tell them."""
+    found, kernel = _on_levels(), _below_autograd()
+    if not (found or kernel):
+        yield
+        return
+    _off.levels, _off.kernel = found, kernel
+    try:
+        with (
+            temporarily_clear_interpreter_stack() if found else contextlib.nullcontext(),
+            torch._C._ForceDispatchKeyGuard(*_usual()) if kernel else contextlib.nullcontext(),  # type: ignore[attr-defined]
+        ):
+            yield
+    finally:
+        _off.levels, _off.kernel = None, False
+
+
 def _transform() -> bool:
+    """Whether a transform is on under which nothing is captured: tangents and functionalization are more than the program's
+    operators on other tensors."""
     included = torch._C._dispatch_tls_is_dispatch_key_included
-    return torch._C._functorch.peek_interpreter_stack() is not None or any(map(included, _TRANSFORMS))
+    return any(name not in ("Vmap", "Grad") for name, *_ in _on_levels()) or any(map(included, _TRANSFORMS))
 
 
 _FOREIGN: tuple[tuple[str, Callable[[], bool]], ...] = (
@@ -266,7 +323,6 @@ _FOREIGN: tuple[tuple[str, Callable[[], bool]], ...] = (
     ("forward-mode AD", lambda: forward_ad._current_level >= 0),
     ("anomaly detection", torch.is_anomaly_enabled),
     ("saved-tensor hooks", _saved_tensor_hooks),
-    ("the kernel of an operator", _below_autograd),
 )
 
 

@@ -25,6 +25,7 @@ from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.texts import drop_text, drop_text_with, forward_of, readable
 from pycompiler.ir.watch import phase, wrapped
 from pycompiler.logs import artifact, stage, step
+from pycompiler.pipeline import floats
 from pycompiler.pipeline.guards import UsersError
 from pycompiler.pipeline.interface import Family
 from pycompiler.pipeline.surroundings import own_knobs, users_backend
@@ -53,7 +54,11 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
         ):
             if choices.taken("captured graph", lambda: described(gm)):
                 backend = wrapped("dynamo", family.backend, family.backend_name)
-                made = backend(gm, examples, **family.backend_options)
+                given = () if family.ours else floats.places(examples)
+                if given:
+                    made = with_floats(family, backend, gm, examples, given)
+                else:
+                    made = backend(gm, examples, **family.backend_options)
             else:
                 made = forward_of(gm)
     except Specialise as needed:
@@ -87,6 +92,20 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
     if not family.ours:
         return _native.BackendCall(made, family.backend_name, len(gm.graph.output_node().args[0]))  # type: ignore[arg-type]
     return made if isinstance(made, _native.Plan) else _native.BackendCall(made)
+
+
+def with_floats(
+    family: Family, backend: Callable[..., Any], gm: fx.GraphModule, examples: list[Any], given: tuple[int, ...]
+) -> Callable[..., Any]:
+    """What a backend that is not ours makes of a graph whose inputs at `given` are floats."""
+    reading = floats.read_first(gm, given)
+    try:
+        made = backend(reading, floats.examples_for(examples), **family.backend_options)
+    except Exception as e:  # of constants it is called again, and what it raises is the program's
+        raise Specialise(floats.names(examples), f"the backend does not take it: {type(e).__name__}: {e}") from None
+    finally:
+        drop_text_with(reading)
+    return floats.TakesTensors(made, given) if callable(made) else made
 
 
 @contextlib.contextmanager

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pycompiler import _native, background, config
+from pycompiler import _native, backends, background, config
 from pycompiler._native import CompiledFunction, Entry
 from pycompiler.capture import skip
 from pycompiler.capture.breaks import BreakRecord, EagerOnce, NotCaptured, SkipFrame
@@ -26,7 +26,7 @@ from pycompiler.capture.recipe import Recipe
 from pycompiler.capture.sizes import Policy
 from pycompiler.errors import BackendError, BadBackendResult, InternalError, Unsupported, UserError
 from pycompiler.ir import choices, peer, watch
-from pycompiler.ir.guards import Guard, function_modes, global_state, modes_off, skips_next
+from pycompiler.ir.guards import Guard, as_usual, function_modes, global_state, in_kernel, levels, modes_off, skips_next
 from pycompiler.ir.interrupts import deferred
 from pycompiler.ir.source import Scope
 from pycompiler.ir.symbols import Specialise
@@ -88,6 +88,11 @@ class FrameCompiler:
         """The entry for this call, or None: run the function eagerly from now on."""
         function: types.FunctionType = fn.fn
         code, namespace = function.__code__, function.__globals__
+        if (under := bool(levels()) or in_kernel()) and not self.fits(code):
+            log.info(
+                "this call of %s runs eagerly: under a transform, or in the kernel of an operator", code.co_qualname
+            )
+            return eager_once(function)
         if reasons:
             with modes_off():
                 report_recompile(self.family, fn, values, namespace, reasons)
@@ -111,15 +116,33 @@ class FrameCompiler:
             return self.family.original_entry(function)
         with untraced(), deferred(), modes_off():
             try:
-                entry = self.compile_or_explain(function, values)
+                entry = self.compile_or_explain(function, values) if not under else self.under(function, values)
             except EagerOnce as e:
                 log.info("this call of %s runs eagerly: %s", code.co_qualname, e)
                 return eager_once(function)
-            if (
-                entry is not None and function_modes()
-            ):  # of each dtype the engine makes a tensor once, which no mode should see
-                _native.GuardTree(entry.guards, list(values))
-            return entry
+            if entry is not None and (under or function_modes()):
+                with as_usual():  # of each dtype the engine makes a tensor once, which no mode should see
+                    _native.GuardTree(entry.guards, list(values))
+            return eager_once(function) if entry is None and under else entry
+
+    def fits(self, code: types.CodeType) -> bool:
+        """Whether there may be a graph of a frame under transforms, or in the kernel of an operator."""
+        compiles = self.family.ours and self.family.backend is not backends.eager
+        if code in self.family.unwrapped or levels() and (compiles or in_kernel()):
+            return False
+        # What the hook meets there is the handler of a class or a mode, called for each operator.
+        return not in_kernel() or not (code in self.family.hooked or torch._C._is_any_autocast_enabled())
+
+    def under(self, function: types.FunctionType, values: dict[str, Any]) -> Entry | None:
+        """`compile_or_explain` under transforms, or in a kernel; what has no graph there is not tried again."""
+        try:
+            entry = self.compile_or_explain(function, values)
+        except Unsupported as e:
+            log.info("%s runs eagerly there: %s", function.__code__.co_qualname, e)
+            entry = None
+        if entry is None:
+            self.family.unwrapped.add(function.__code__)
+        return entry
 
     def compile_or_explain(self, function: types.FunctionType, values: dict[str, Any]) -> Entry | None:
         """The entry; None with a log line, or an exception, where there is none."""
@@ -179,15 +202,16 @@ class FrameCompiler:
                     guards = filtered(self.family, captured.recipe.guards, scope)
                 if captured.graph is None:
                     break
-                examples = example_inputs(captured, self.family.ours, scope)
+                examples = example_inputs(captured, self.family.ours or bool(levels()) or in_kernel(), scope)
                 if (
                     self.family.background
-                    and not function_modes()
+                    and not (function_modes() or levels() or in_kernel())
                     and choices.taken("background", lambda: place_of(code))
                 ):
                     return self.compile_later(function, captured, guards, examples)
                 try:
-                    graph = compile_graph(self.family, captured.graph, examples)
+                    with as_usual():
+                        graph = compile_graph(self.family, captured.graph, examples)
                     break
                 except Specialise as e:
                     specialise(code, policy, captured, e)

@@ -74,6 +74,9 @@ class Family:
         default_factory=dict
     )
     waited: set[types.CodeType] = field(default_factory=set)  # of which a call ran eagerly before the first compile
+    unwrapped: set[types.CodeType] = field(
+        default_factory=set
+    )  # what no graph was made of under transforms of torch.func
 
     def __post_init__(self) -> None:
         _families.add(self)
@@ -84,8 +87,8 @@ class Family:
         """A family of its own with the same settings."""
         asked = self.aside[None][0] if self.forced is not None else {}  # without the stance's backend
         fresh: dict[str, Any] = {
-            "resumes": {}, "hooked": {}, "sizes": {}, "shelf": {}, "aside": {}, "waited": set(), "members": Members(),
-            "made": weakref.WeakKeyDictionary(), "listener": None, "forced": None,
+            "resumes": {}, "hooked": {}, "sizes": {}, "shelf": {}, "aside": {}, "waited": set(), "unwrapped": set(),
+            "members": Members(), "made": weakref.WeakKeyDictionary(), "listener": None, "forced": None,
         }  # fmt: skip
         return replace(self, **asked, **fresh)
 
@@ -98,6 +101,7 @@ class Family:
         self.shelf.clear()
         self.sizes.clear()
         self.waited.clear()
+        self.unwrapped.clear()
         for _, entries in self.aside.values():
             entries.clear()
 

@@ -28,6 +28,7 @@ class Family(Protocol):
     hooked: dict[types.CodeType, CompiledFunction]
     shelf: dict[str, Callable[[CompiledFunction], None]]
     waited: set[types.CodeType]
+    unwrapped: set[types.CodeType]
 
     @property
     def backend(self) -> Callable[..., Any]: ...

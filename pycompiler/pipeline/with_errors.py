@@ -15,13 +15,15 @@ from pycompiler.capture.rebuild import of_saving
 from pycompiler.errors import PyCompilerError, Unfit
 from pycompiler.ir.later import LaterCall
 from pycompiler.logs import stage
+from pycompiler.pipeline.floats import TakesTensors
 
 log = stage("dynamo")
 
 
 def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) -> Callable[..., Any] | None:
     """`graph`, or what runs it; an error of a user's backend reaches the user.  None: the frame has to run eagerly."""
-    again = errors.are_eagers and (ours or errors.expected)
+    left = ours or errors.levelled  # to eager
+    again = errors.are_eagers and (left or errors.expected)
     switched = errors.switches and not isinstance(graph, _native.Plan)
     if runs_as_captured(
         graph
@@ -29,7 +31,11 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
         if again and errors.seen and errors.writes:
             log.info("a frame runs eagerly: it sees an error of data, behind which its graph has written inputs")
             return None
-        again = again and errors.seen or ours and errors.refuses and not (errors.acts or errors.late)
+        refused = ours and errors.refuses and not (errors.acts or errors.late)
+        again = errors.levelled or again and errors.seen or refused
+    elif errors.levelled:
+        log.info("a frame runs eagerly: under a transform a graph runs as it was captured, or not at all")
+        return None
     if not (again or switched):
         return graph
     now = torch_api.read_state() if switched else {}  # the call's, which guards compare
@@ -50,7 +56,7 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
                 raise
             if of_saving(error):
                 raise
-            if not (ours or unfit) and EXPECTED not in str(error):
+            if not (left or unfit) and EXPECTED not in str(error):
                 raise
             if versions != counts(inputs, written):
                 log.warning("a graph that has written its inputs raised: what eager does then is not done")
@@ -71,7 +77,10 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
 def runs_as_captured(graph: Callable[..., Any]) -> bool:
     """Whether the captured graph runs operator by operator, in the program's order."""
     target = graph.target if isinstance(graph, _native.BackendCall) else graph
-    return isinstance(target, LaterCall) or isinstance(getattr(target, "__self__", None), fx.GraphModule)
+    target = target.inside if isinstance(target, TakesTensors) else target
+    return isinstance(target, (LaterCall, fx.GraphModule)) or isinstance(
+        getattr(target, "__self__", None), fx.GraphModule
+    )
 
 
 def counts(inputs: Sequence[Any], written: Sequence[int]) -> list[int]:

@@ -171,6 +171,93 @@ def test_ranges_do_not_break_the_graph(backend: str) -> None:
     assert EXISTING.record is not None
 
 
+# profilers that nobody reads ------------------------------------------------------------------------------------
+def unread(x: torch.Tensor) -> Any:
+    y = x**2
+    with torch.profiler.profile():
+        y = y + 2
+        with torch.autograd.profiler.profile(), torch.profiler.record_function("inside"):
+            z = y**3
+    return z
+
+
+def unread_around_a_break(x: torch.Tensor) -> Any:
+    with torch.profiler.profile() as profiler:
+        y = x + 2
+        pycompiler.graph_break()
+        y = y * 2
+    del profiler
+    return y
+
+
+def unread_and_left_by_an_exception(x: torch.Tensor) -> Any:
+    try:
+        with torch.profiler.profile():
+            x = x + 1
+            raise KeyError
+    except KeyError:
+        return x * 3
+
+
+def read_afterwards(x: torch.Tensor) -> Any:
+    with torch.profiler.profile() as profiler:
+        y = x + 1
+    return y, len(profiler.events()) > 0
+
+
+def read_beyond_a_break(x: torch.Tensor) -> Any:
+    with torch.profiler.profile() as profiler:
+        y = x + 1
+        pycompiler.graph_break()
+        y = y * 2
+    return y, len(profiler.events()) > 0
+
+
+def entered_twice(x: torch.Tensor) -> Any:
+    profiler = torch.profiler.profile()
+    with profiler:
+        x = x + 1
+    with profiler:
+        return x + 2
+
+
+def with_a_handler(x: torch.Tensor) -> Any:
+    told: list[Any] = []
+    with torch.profiler.profile(on_trace_ready=told.append):
+        x = x + 1
+    return x, len(told)
+
+
+PROFILED = [(unread, 1), (unread_around_a_break, 2), (unread_and_left_by_an_exception, 1), (read_afterwards, 1),
+            (read_beyond_a_break, 2), (entered_twice, 2), (with_a_handler, 1)]  # fmt: skip
+
+
+@pytest.mark.parametrize(("fn", "graphs"), PROFILED, ids=lambda v: getattr(v, "__name__", ""))
+def test_profilers_inside(fn: Callable[..., Any], graphs: int) -> None:
+    compiled = []
+
+    def backend(gm: torch.fx.GraphModule, examples: Any) -> Any:
+        compiled.append(gm)
+        return gm.forward
+
+    f = pycompiler.compile(fn, backend=backend)
+    for _ in range(2):
+        assert repr(f(torch.ones(2))) == repr(fn(torch.ones(2)))
+    assert len(compiled) == graphs
+    assert not torch.autograd._profiler_enabled()  # type: ignore[attr-defined]
+
+
+def test_a_profiler_inside_of_another_is_switched_on() -> None:
+    def shown(f: Callable[..., Any]) -> int:
+        with torch.profiler.profile() as outer:
+            f(torch.ones(2))
+        return len(outer.events())
+
+    compiled = pycompiler.compile(unread, backend="eager")
+    compiled(torch.ones(2))
+    assert shown(compiled) == shown(unread) == 0  # it ends the one around
+
+
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_priorities_of_attention(backend: str) -> None:
     order = torch._C._get_sdp_priority_order

@@ -43,7 +43,7 @@ def backward(cx: Capture, given: dict[str, Value]) -> Value:
     gradients.refuse_waiting(cx, "backward()")
     given = {k: cx.realize(v) for k, v in given.items()}
     given = {k: v for k, v in given.items() if not cx.is_none(v)}
-    if given.keys() - set(OF_METHOD) or hasattr(cx.graph, "outer"):
+    if given.keys() - set(OF_METHOD) or cx.graph.is_inner:
         raise Break(KIND, f"backward() with {', '.join(sorted(given.keys() - set(OF_METHOD))) or 'a graph around it'}")
     if "create_graph" in given and cx.truth(given["create_graph"]):
         raise Break(KIND, "backward(create_graph=True)")

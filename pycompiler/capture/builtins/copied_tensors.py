@@ -36,7 +36,7 @@ def _is_bare(cx: Capture, tensor: Tensor) -> bool:
     plain = tensor.cls is torch.Tensor and not (tensor.is_special or tensor.overlay or tensor.parted)
     if not plain or fake.layout is not torch.strided or fake.device.type not in ("cpu", "cuda") or fake.requires_grad:
         return False
-    if fake.is_conj() or fake.is_neg() or hasattr(cx.graph, "outer") or not cx.is_none(tensor.getattr(cx, "grad")):
+    if fake.is_conj() or fake.is_neg() or cx.graph.is_inner or not cx.is_none(tensor.getattr(cx, "grad")):
         return False
     if tensor.real is None:
         return True

@@ -89,7 +89,7 @@ def may_come_first(cx: Capture, *, apart: bool = False) -> bool:
     """Whether a draw may come before all of the graph, which runs once.  `apart`: what torch draws is no matter to it."""
     errors, graph = cx.errors_of_data, cx.graph
     return not (
-        hasattr(graph, "outer")
+        graph.is_inner
         or graph.bound
         or errors.refuses
         or errors.expected

@@ -261,7 +261,7 @@ def use_deterministic_algorithms(cx: Capture, args: Args, kwargs: Kwargs) -> Val
 @builtin(torch.set_default_dtype)
 def set_default_dtype(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """Operators ask for it when they run: no graph with this call in it is compiled."""
-    if len(args) != 1 or kwargs or type(args[0]) is not Const or hasattr(cx.graph, "outer"):
+    if len(args) != 1 or kwargs or type(args[0]) is not Const or cx.graph.is_inner:
         raise Break("global-state", "torch.set_default_dtype")
     if args[0].const() is not torch.get_default_dtype():
         _switch(cx, torch.set_default_dtype, args[0].const())

@@ -119,6 +119,7 @@ class Calls(Protocol):
     spread: bool
     errors: bool
     autocast_regions: int
+    surrounded: bool
     inlined: set[types.CodeType]
     suspended: list[Generator]
     steps: int

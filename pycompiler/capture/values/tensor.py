@@ -445,7 +445,8 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
         raise Break("data-dependent-value", f"Tensor.{name}()")
     if name in AUTOGRAD_ATTRIBUTES:
         raise Break("unsupported-attribute", f"Tensor.{name}()")
-    outside = isinstance(args[0], Tensor) and args[0].node.graph is cx.effects.graph  # of all transforms
+    outermost = isinstance(args[0], Tensor) and args[0].node.graph is cx.effects.graph
+    outside = outermost and not cx.errors_of_data.levelled  # of all transforms
     if name in LEVELLED_METHODS and cx.graph.levels and not outside:
         raise Break("inner-graph", f"Tensor.{name}() under a transform")
     if name in UNGUARDED_METHODS or name in UNFAKEABLE:
