@@ -32,7 +32,7 @@ from pycompiler.capture.sizes import DRAWN
 from pycompiler.capture.values.array import Array, ArrayMethod
 from pycompiler.capture.values.attributes import is_held, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
-from pycompiler.capture.values.classes import Class, MadeProperty, PyModule, Super
+from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, PyModule, Super
 from pycompiler.capture.values.constant import Addressed, Const, Untold, Withheld
 from pycompiler.capture.values.containers import (
     RESTLESS,
@@ -133,6 +133,8 @@ class Head:
         if isinstance(value, Symbolic):
             return self.number(value)
         if isinstance(value, Const):
+            if self.made_class(type(value.value)) is not None:
+                raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
             return build.load_const(value.value)
         if value.within is not None:
             return self.load(value.within)
@@ -231,8 +233,8 @@ class Head:
                 return build.load_deref(name) if name in self.value_cells else build.load_raw(name)
             if source.kind == "globals":
                 return build.load_const(self.cx.root_globals)
-            return build.load_const(source.arg)
-        if source.kind == "mro_lookup" and source.base.kind == "const" and self.is_one_object(source):
+            return self.load_class(source.arg) if isinstance(source.arg, type) else build.load_const(source.arg)
+        if source.kind == "mro_lookup" and self.is_lasting(source.base) and self.is_one_object(source):
             return build.load_const(ACCESSORS["mro_lookup"].read(source.base.arg, source.arg))
         base = self.follow(source.base)
         if source.kind == "begun":
@@ -306,8 +308,17 @@ class Head:
 
     def load_class(self, cls: type) -> Code:
         """Push a class: in most cases one that exists."""
+        known = self.made_class(cls)
+        return build.load_const(cls) if known is None else self.load(known)
+
+    def made_class(self, cls: Any) -> Class | None:
+        """The value of a class that each call makes."""
         known = self.cx.by_id.get(id(cls))
-        return self.load(known) if isinstance(known, Class) and known.made is not None else build.load_const(cls)
+        return known if isinstance(known, Class) and known.made is not None else None
+
+    def is_lasting(self, source: Source) -> bool:
+        """Whether it is a constant that is there in every call."""
+        return source.kind == "const" and self.made_class(source.arg) is None
 
     def load_all(self, values: list[Value]) -> list[Code]:
         return [
@@ -539,8 +550,14 @@ def _bind_method(function: Any, receiver: Any) -> Any:
 def _const(head: Head, value: Any, name: str) -> None:
     if isinstance(value, Class) and value.made is not None:
         fn, args, kwargs = value.made
+        if value.cell is not None:  # filled by what makes the class
+            cell = head.temps[id(value.cell)] = head.temp()
+            head.store(head.call(rebuild.make_cell), cell)
         loads = [head.load(v) for v in (*args, *kwargs.values())]
         head.store(build.call_function(build.load_const(fn), *loads, kwnames=tuple(kwargs)), name)
+        for change, words in value.decorators:
+            given = build.load_const(functools.partial(change, **words))
+            head.prepare += [*build.call_function(given, build.load_fast(name)), *build.pop_top()]
         return
     real = {Class: "cls", PyModule: "module", Builtin: "fn", Opaque: "real"}[type(value)]
     head.store(build.load_const(getattr(value, real)), name)
@@ -627,8 +644,10 @@ def _pattern(head: Head, value: Text, name: str) -> None:
     head.store(build.load_const(value.real), name)
 
 
-def _made_property(head: Head, value: MadeProperty, name: str) -> None:
-    raise Break("builtin-call", "a property made inside of a function leaves it")
+def _made_descriptor(head: Head, value: MadeProperty | MadeMethod, name: str) -> None:
+    if value.cls not in (property, staticmethod, classmethod, functools.cached_property):
+        raise Break("builtin-call", "a property made inside of a function leaves it")
+    head.store(head.call(value.cls, *head.load_all(value.given())), name)
 
 
 def _range(head: Head, value: Range, name: str) -> None:
@@ -659,7 +678,8 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     Object: _object, Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const,
     Builtin: _const, Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
     TensorMethod: _tensor_method, NestedInt: _nested_int, Addressed: _addressed, Untold: _untold, Withheld: _untold,
-    MadeReference: _reference, IteratorMethod: _iterator_method, Super: _super, MadeProperty: _made_property,
+    MadeReference: _reference, IteratorMethod: _iterator_method, Super: _super, MadeProperty: _made_descriptor,
+    MadeMethod: _made_descriptor,
     Parameter: _parameter, Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip
 

@@ -109,6 +109,7 @@ class Capture:
         self.budget = BUDGET
         self.steps = 0  # instructions executed, in all frames
         self.stop_at: int | None = None  # step before which the capture stops
+        self.reads_frame: dict[int, int | None] = {}  # steps that need a real frame, and those around them
         self.errors = breaks_are_errors()  # whether a break raises, at the program's current place
         self.spread = False  # the current call is `f(**mapping)`
         self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin

@@ -183,7 +183,7 @@ class _Session:
             torch_api.put_back(self.state)
             cx, frame = self.start(stop)
             cx.errors_of_data.whole = self.fullgraph
-            last, ends = stop, self.fullgraph
+            last, ends, reads_frame = stop, self.fullgraph, cx.reads_frame
             try:
                 try:
                     _, result = frame.run()
@@ -232,6 +232,7 @@ class _Session:
                 stop = r.value.raised_at if isinstance(r.value, Object) and r.value.raised_at else frame.begin
             finally:
                 cx.release()
+            stop = around_own_frames(reads_frame, stop)
             if ends:
                 return record
             self.breaks.append(record)
@@ -623,6 +624,15 @@ class _Session:
             prefix = f"__tail_{key}_"
             result[key] = tail_call(TAIL_CALL, fn, tuple(names), info.stack, boxed=given, prefix=prefix)
         return result
+
+
+def around_own_frames(reads_frame: dict[int, int | None], stop: int | None) -> int | None:
+    """Where to stop instead, if the instruction is one that reads the variables of a real frame."""
+    while stop in reads_frame:
+        stop = reads_frame[stop]
+        if stop is None:
+            raise SkipFrame("it asks for its own variables (eval, exec), in which something breaks the graph")
+    return stop
 
 
 def told(cx: Capture, exception: Value) -> str:

@@ -479,3 +479,18 @@ def only_quiet(places: tuple[tuple[str, str | None], ...], *owners: Any) -> None
         for value in stored_at(kind, owner, name):
             if runs_code(value):
                 raise Unfit(f"the end of a {type(value).__qualname__} runs code")
+
+
+def make_class(
+    name: str, bases: tuple[Any, ...], words: dict[str, Any], cell: Any, keys: tuple[str, ...], *values: Any
+) -> type:
+    """A class as its statement makes it, of what the body has left; `cell` is the `__class__` of its methods."""
+    names = dict(zip(keys, values, strict=True))
+    if cell is not None:
+        names["__classcell__"] = cell
+
+    def fill(space: Any) -> None:
+        for key, value in names.items():
+            space[key] = value
+
+    return types.new_class(name, bases, words, fill)

@@ -45,6 +45,7 @@ NOT_OPERATORS = frozenset(
         "is_vulkan_available", "prepare_multiprocessing_environment", "classproperty", "get_num_threads", "overload",
         "_import_dotted_name", "_running_with_deploy", "deprecated", "_check", "_check_is_size", "_check_index",
         "_check_type", "_check_value", "_check_tensor_all", "_check_not_implemented", "_check_with",
+        "from_dlpack", "to_dlpack", "_to_dlpack",
     }
 )  # fmt: skip
 

@@ -35,7 +35,7 @@ from pycompiler.capture.values.attributes import (
     reference,
 )
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.classes import Class, PyModule, Super
+from pycompiler.capture.values.classes import Class, PyModule, StandIn, Super
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import (
     RESTLESS,
@@ -481,10 +481,11 @@ def _storage(cx: Capture, real: Any, source: Source) -> Value | None:
 
 def wrap(cx: Capture, real: Any, source: Source) -> Value:
     """The value of an existing object; the same object gives the same value, whatever path leads to it."""
+    if type(real) is StandIn:
+        return cx.realize(real.value)
     known = cx.by_id.get(id(real))
     if known is not None:
-        if known.source != source and source.kind != "const":
-            assert known.source is not None
+        if known.source is not None and known.source != source and source.kind != "const":
             cx.guard("same_object", source, None, (known.source,))
         return known
     cls = type(real)  # never isinstance: it believes a `__class__` that lies

@@ -6,6 +6,7 @@ from pycompiler.capture.builtins import (
     backwards,
     begun,
     branches,
+    class_statements,
     collections,
     containers,
     copied_tensors,
@@ -16,6 +17,7 @@ from pycompiler.capture.builtins import (
     drawn,
     drawn_arrays,
     dtensors,
+    evaluated,
     exceptions,
     frozen,
     generators,
@@ -39,8 +41,8 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    attention, autograd_function, backwards, begun, branches, collections, containers, copied_tensors, copying, data, devices,
-    distributed, drawn, drawn_arrays, dtensors, exceptions, frozen, generators, gradients, iteration, jagged, nested, numbers,
-    optimizers, overrides, patterns, python, ranges, references, scalars, schedulers, torch_api, transforms, variables,
-    warned,
+    attention, autograd_function, backwards, begun, branches, class_statements, collections, containers, copied_tensors,
+    copying, data, devices, distributed, drawn, drawn_arrays, dtensors, evaluated, exceptions, frozen, generators, gradients,
+    iteration, jagged, nested, numbers, optimizers, overrides, patterns, python, ranges, references, scalars, schedulers,
+    torch_api, transforms, variables, warned,
 )  # fmt: skip

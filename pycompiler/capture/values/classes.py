@@ -40,7 +40,9 @@ class Class(Value):
 
     def __init__(self, cls: type, made: tuple[Any, list[Value], dict[str, Value]] | None = None) -> None:
         self.cls = cls
-        self.made = made  # a class that the program makes in each call: by this function of these constants
+        self.made = made  # a class that the program makes in each call: by this function of these values
+        self.cell: Value | None = None  # the `__class__` of its methods, of one that the program makes
+        self.decorators: list[tuple[Any, dict[str, Any]]] = []  # what changed it since
 
     def describe(self) -> str:
         return f"class {self.cls.__qualname__}"
@@ -256,24 +258,73 @@ class PyModule(Value):
         cx.effects.set_global(self.module.__dict__, name, value)
 
 
+class StandIn:
+    """What a class made while the frame is captured has for a value of the frame."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+
 class MadeProperty(Value):
-    """A property that the frame makes, of `property` or a subclass: it has a class, and does not leave the frame."""
+    """A property that the frame makes, of `property` or a subclass."""
+
+    PARTS = ("fget", "fset", "fdel", "doc")
+    CHANGES = {"getter": "fget", "setter": "fset", "deleter": "fdel"}
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
+        self.parts: dict[str, Value] = {}
 
     def python_type(self) -> type:
         return self.cls
 
     def initialise(self, args: list[Value], kwargs: dict[str, Value]) -> None:
-        names = ("fget", "fset", "fdel", "doc")
-        if not kwargs.keys() <= set(names[len(args) :]) or len(args) > len(names):
+        if not kwargs.keys() <= set(self.PARTS[len(args) :]) or len(args) > len(self.PARTS):
             raise Break("builtin-call", f"{self.cls.__qualname__}.__init__ of arguments that it does not take")
+        self.parts = dict(zip(self.PARTS, args, strict=False)) | kwargs
+
+    def given(self) -> list[Value]:
+        """What makes it, in order."""
+        return [self.parts.get(name, Const(None)) for name in self.PARTS]
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name == "__class__":
             return cx.make(self.cls)
+        if self.cls is property and name in self.CHANGES:
+            return Change(self, self.CHANGES[name])
         raise Break("unsupported-attribute", f"{name} of a property made inside of a function")
+
+
+class Change(Value):
+    """`setter` of a property that the frame makes, and its like."""
+
+    def __init__(self, owner: MadeProperty, part: str) -> None:
+        self.owner, self.part = owner, part
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if len(args) != 1 or kwargs:
+            raise Break("builtin-call", "a part of a property of other arguments")
+        made = MadeProperty(property)
+        made.parts = self.owner.parts | {self.part: args[0]}
+        return made
+
+
+class MadeMethod(Value):
+    """A staticmethod, classmethod or cached_property that the frame makes."""
+
+    def __init__(self, cls: type, function: Value) -> None:
+        self.cls, self.function = cls, function
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def given(self) -> list[Value]:
+        return [self.function]
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name == "__func__":
+            return self.function
+        raise Break("unsupported-attribute", f"{name} of a {self.cls.__name__} made inside of a function")
 
 
 class Super(Value):

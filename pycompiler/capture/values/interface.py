@@ -120,6 +120,7 @@ class Calls(Protocol):
     autocast_regions: int
     inlined: set[types.CodeType]
     suspended: list[Generator]
+    reads_frame: dict[int, int | None]
     steps: int
     budget: int
 

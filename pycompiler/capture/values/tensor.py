@@ -28,7 +28,7 @@ from pycompiler.ir.subclasses import is_wrapper
 
 # Attributes that read data or autograd state that the graph does not have.
 DATA_ATTRIBUTES = frozenset({"data_ptr", "storage", "untyped_storage", "numpy", "tolist", "item", "__array__",
-                             "const_data_ptr", "mutable_data_ptr", "storage_type"})  # fmt: skip
+                             "const_data_ptr", "mutable_data_ptr", "storage_type", "__dlpack__"})  # fmt: skip
 AUTOGRAD_ATTRIBUTES = frozenset({"_backward_hooks", "register_hook", "backward", "retain_grad",
                                  "register_post_accumulate_grad_hook"})  # fmt: skip
 FLAGS = frozenset(
