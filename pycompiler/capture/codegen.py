@@ -11,9 +11,10 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -49,6 +50,7 @@ from pycompiler.capture.values.containers import (
     Variables,
     restless,
 )
+from pycompiler.capture.values.deferred import Deferred, Reading, ThreadIdent
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Begun, Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
@@ -98,6 +100,7 @@ class Head:
 
     def __init__(self, cx: Capture, value_cells: frozenset[str]) -> None:
         self.cx = cx
+        check_readings(cx)
         self.value_cells = value_cells  # parameters that the preamble has put into new cells
         self.prepare: Code = []  # builds objects into temporaries
         self.temps: dict[int, str] = {}
@@ -119,6 +122,13 @@ class Head:
             name = self.numbers[DRAWN.item(i)] = self.temp()
             owner, *args = (self.load(v) if v.source is None else self.follow(v.source) for v in write.value)
             self.entry += [*self.call(write.target.fn, owner, *args), *build.store_fast(name)]
+        for reading in cx.effects.readings:  # in order, whoever needs them
+            if not isinstance(reading, Reading):  # which may raise
+                self.load(reading)
+                continue
+            name = self.temps[id(reading)] = self.temp()
+            at = self.entry if reading.first else self.prepare
+            at += [*self.call(reading.make, *map(self.load, reading.parts)), *build.store_fast(name)]
 
     # values ---------------------------------------------------------------------------------------------------
     def temp(self) -> str:
@@ -338,6 +348,19 @@ class Head:
 def _source(value: Value) -> Source:
     assert value.source is not None
     return value.source
+
+
+def check_readings(cx: Capture) -> None:
+    """No operator may come behind what is read behind the graph."""
+    late = next((r for r in cx.effects.readings if isinstance(r, Reading) and not r.first), None)
+    if late is not None and any(n.op.startswith("call") for n in _behind(late.behind)):
+        assert late.told is not None
+        raise late.told
+
+
+def _behind(node: Any) -> Iterator[Any]:
+    while (node := node.next).op != "root":
+        yield node
 
 
 def _flat(codes: list[Code]) -> Code:
@@ -664,8 +687,12 @@ def _untold(head: Head, value: Untold | Withheld, name: str) -> None:
     raise value.broke
 
 
-def _addressed(head: Head, value: Addressed, name: str) -> None:
+def _addressed(head: Head, value: Addressed | Deferred, name: str) -> None:
     head.store(head.call(value.make, *head.load_all(value.parts)), name)
+
+
+def _thread_ident(head: Head, value: ThreadIdent, name: str) -> None:
+    head.store(head.call(threading.get_ident), name)
 
 
 def _nested_int(head: Head, value: NestedInt, name: str) -> None:
@@ -677,7 +704,8 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     Text: _pattern, InstanceDict: _instance_dict, Variables: _variables, Tuple: _tuple, List: _list, Dict: _dict, Set: _set,
     Object: _object, Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const,
     Builtin: _const, Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
-    TensorMethod: _tensor_method, NestedInt: _nested_int, Addressed: _addressed, Untold: _untold, Withheld: _untold,
+    TensorMethod: _tensor_method, NestedInt: _nested_int, Addressed: _addressed,
+    Deferred: _addressed, ThreadIdent: _thread_ident, Untold: _untold, Withheld: _untold,
     MadeReference: _reference, IteratorMethod: _iterator_method, Super: _super, MadeProperty: _made_descriptor,
     MadeMethod: _made_descriptor,
     Parameter: _parameter, Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,

@@ -44,6 +44,7 @@ from pycompiler.capture.values.containers import (
     Tuple,
     UserKey,
 )
+from pycompiler.capture.values.deferred import Deferred, is_one
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import ALIASES, Builtin, Function
 from pycompiler.capture.values.iterators import INDEXING, PASSING, Generator, Iter, Over, ends_others, iterator_class
@@ -327,6 +328,8 @@ class Capture:
             self.no_hash("numpy.ndarray")
         if isinstance(value, Untold):
             raise value.broke
+        if isinstance(value, Deferred):
+            raise value.is_asked()
         if isinstance(value, Opaque) and (known := self._key_of_opaque(value)) is not None:
             return known
         if isinstance(value, Builtin) and type(value.fn) in ALIASES:  # which equal others
@@ -490,6 +493,8 @@ class Capture:
             )
         if a is b:
             return True
+        if isinstance(a, Deferred) or isinstance(b, Deferred):
+            return is_one(a, b)
         if isinstance(a, Symbolic) or isinstance(b, Symbolic):
             if a.python_type() is not b.python_type():
                 return False

@@ -106,6 +106,7 @@ class Effects:
         self.looks = Looks()
         self.namespaces = Namespaces()
         self.drops: dict[Any, tuple[str, str | None, Any]] = {}  # what was there, and may end: places and values
+        self.readings: list[Any] = []  # calls that only read (`values/deferred.py`)
         self.waiting: list[Value] = []  # existing objects and dicts that calls change which wait
         self.let_go: list[Value] = []  # existing objects that variables held
         self.restoring: Callable[[], bool] = lambda: False  # whether a resume function is in its head
@@ -280,6 +281,15 @@ class Effects:
         self.allow(None, fn.describe())
         self.changes += 1
         self.journal.append(Write("draw", fn, value=args))
+
+    def read(self, reading: Any) -> None:
+        """A call that only reads: before the graph, or behind it."""
+        self.allow(None, reading.describe())
+        self.readings.append(reading)
+
+    def may_raise(self) -> bool:
+        """Whether generated code computes what may raise an error of the program's, whoever needs it."""
+        return any(not hasattr(r, "told") for r in self.readings)
 
     @property
     def draws(self) -> list[Write]:

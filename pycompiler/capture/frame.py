@@ -269,6 +269,7 @@ class _Session:
         changed = self.state_changes()
         if (
             not cx.effects.journal
+            and not cx.effects.may_raise()
             and not changed
             and cx.functions.is_plain()
             and cx.errors == control.breaks_are_errors()

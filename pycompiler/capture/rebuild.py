@@ -65,11 +65,6 @@ def bound(tensor: Any, read: Any, args: tuple[int, ...]) -> Any:
     return tensor.item() if read is None else read(tensor.item())
 
 
-def join(*parts: str) -> str:
-    """An f-string's text."""
-    return "".join(parts)
-
-
 def make_object(cls: type, args: tuple[Any, ...] | None) -> Any:
     """An instance without running Python-level `__new__` and `__init__`; `args` are an exception's."""
     base: Any = next(c for c in mro_of(cls) if not c.__flags__ & (1 << 9))  # the most derived class written in C

@@ -7,6 +7,7 @@ from pycompiler.capture.builtins import (
     begun,
     branches,
     class_statements,
+    clocks,
     collections,
     containers,
     copied_tensors,
@@ -41,7 +42,7 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    attention, autograd_function, backwards, begun, branches, class_statements, collections, containers, copied_tensors,
+    attention, autograd_function, backwards, begun, branches, class_statements, clocks, collections, containers, copied_tensors,
     copying, data, devices, distributed, drawn, drawn_arrays, dtensors, evaluated, exceptions, frozen, generators, gradients,
     iteration, jagged, nested, numbers, optimizers, overrides, patterns, python, ranges, references, scalars, schedulers,
     torch_api, transforms, variables, warned,

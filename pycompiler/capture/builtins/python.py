@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import _thread
 import builtins
 import functools
 import inspect
@@ -22,6 +21,7 @@ from pycompiler.capture.builtins.torch_api import ask
 from pycompiler.capture.bytecode.resume import origin_of
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate, takes_none
 from pycompiler.capture.interpreter import breaking_frame
+from pycompiler.capture.values import deferred
 from pycompiler.capture.values.attributes import MISSING, bind, is_subclass, lookup
 from pycompiler.capture.values.base import Capture, Cell, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, Super
@@ -121,11 +121,6 @@ def id_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Identity.of(args[0])
 
 
-@builtin(_thread.get_ident)
-def get_ident(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Identity(Const(None))  # not known, and not needed: reprlib makes keys of it
-
-
 @builtin(len)
 def len_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], Tensor) and args[0].fake.dim() and not cx.functions.concerns(args, kwargs):
@@ -177,6 +172,8 @@ def format_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(str.format)
 def str_format(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if any(map(deferred.holds, args)) and not kwargs:
+        return deferred.compute(cx, str.format, args)
     positional = [operators.formatted(cx, a) for a in args]
     named = {k: operators.formatted(cx, v) for k, v in kwargs.items()}
     return cx.evaluate(str.format, *positional, **named)
