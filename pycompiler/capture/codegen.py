@@ -809,6 +809,8 @@ def _replay_grad(head: Head, write: Write) -> Code:
 
 def _replay_global(head: Head, write: Write) -> Code:
     place = build.load_const(write.target), build.load_const(write.name)
+    if write.value is DELETED:
+        return head.call(rebuild.delete_global, *place)
     return head.call(rebuild.set_global, *place, head.load_item(write.value))
 
 

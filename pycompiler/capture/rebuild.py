@@ -450,6 +450,11 @@ def set_global(namespace: dict[str, Any], name: str, value: Any) -> None:
     namespace[name] = value
 
 
+def delete_global(namespace: dict[str, Any], name: str) -> None:
+    """Leave the namespace without the name, which the program may have stored first."""
+    namespace.pop(name, None)
+
+
 def raise_unbound(name: str) -> None:
     raise UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value")
 

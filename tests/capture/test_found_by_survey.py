@@ -2,6 +2,14 @@
 
 from __future__ import annotations
 
+import base64
+import datetime
+import importlib
+import json
+import logging
+import struct
+import warnings
+import zlib
 from collections.abc import Callable
 from typing import Any
 
@@ -29,3 +37,171 @@ def test_memory_is_exported_of_real_tensors(fn: Callable[..., Any], backend: str
     for _ in range(2):
         torch.testing.assert_close(compiled(torch.ones(3)), fn(torch.ones(3)))
     assert pycompiler.explain(fn)(torch.ones(3)).graph_break_count
+
+
+def quiet(x: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        warnings.warn("not shown", stacklevel=1)
+        y = x + 1
+    warnings.warn("shown", stacklevel=1)
+    return y
+
+
+def quiet_about_one(x: Any) -> Any:
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", category=FutureWarning)
+        warnings.warn("future", FutureWarning, stacklevel=1)
+        warnings.warn("user", stacklevel=1)
+        warnings.warn("deprecated", DeprecationWarning, stacklevel=1)
+    return x * 2
+
+
+def recorded_unseen(x: Any) -> Any:
+    with warnings.catch_warnings(record=True):
+        warnings.simplefilter("always")
+        warnings.warn("recorded", stacklevel=1)
+        y = x + 1
+    return y
+
+
+@pytest.mark.parametrize("fn", [quiet, quiet_about_one, recorded_unseen])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_warnings_meet_the_filters_of_the_frame(fn: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+
+    def said(call: Callable[..., Any]) -> Any:
+        with warnings.catch_warnings(record=True) as log:
+            warnings.simplefilter("always")
+            result = call(torch.ones(2))
+        return result.tolist(), [(str(w.message), w.category, w.lineno) for w in log]
+
+    for _ in range(2):
+        assert said(compiled) == said(fn)
+    assert pycompiler.explain(fn)(torch.ones(2)).graph_count == 1
+
+
+GIVEN = datetime.date(2020, 1, 2)
+LOGGED = logging.getLogger("tests.survey")
+
+
+def deletes(x: Any) -> Any:
+    global MADE, KEPT
+    MADE = 3
+    y = x + MADE
+    del MADE
+    KEPT = 4
+    try:
+        MADE  # noqa: B018
+    except NameError as error:
+        return y, str(error)
+    return y, None
+
+
+def deletes_what_was_there(x: Any) -> Any:
+    global KEPT
+    y = x * KEPT
+    del KEPT
+    return y
+
+
+def deletes_nothing(x: Any) -> Any:
+    global NOBODY
+    try:
+        del NOBODY
+    except NameError as error:
+        return x + 1, str(error)
+    return x
+
+
+def shadows_a_builtin(x: Any) -> Any:
+    global len
+    len = str  # noqa: A001
+    del len
+    return x + len("abc")
+
+
+def parsed(x: Any) -> Any:
+    known = json.loads('{"scale": 2.5, "sizes": [1, 2, null]}')
+    text = json.dumps({"b": [1, {"a": None}], "c": x.dim()}, sort_keys=True, indent=1)
+    known["sizes"].append(4)
+    return x * known["scale"] + sum(n or 0 for n in known["sizes"]), text, known
+
+
+def dates(x: Any) -> Any:
+    day = datetime.datetime(2020, 1, 2, 3, 4)
+    step = datetime.timedelta(hours=36)
+    later = day + step
+    return x + (later - day).total_seconds() + day.weekday(), later.isoformat(), day < later, str(step), later
+
+
+def packed(x: Any) -> Any:
+    text = struct.pack("<if", 3, 0.5)
+    code = base64.b64encode(zlib.compress(text))
+    return x + struct.unpack("<if", zlib.decompress(base64.b64decode(code)))[1] + struct.calcsize("<if"), code
+
+
+def imported(x: Any) -> Any:
+    return x * importlib.import_module("math").pi
+
+
+def logged(x: Any) -> Any:
+    logging.warning("shape %s", tuple(x.shape))
+    return x + 1
+
+
+class Coded(ValueError):
+    def __init__(self, code: int) -> None:
+        super().__init__(f"code {code}", code)
+        self.code = code
+
+
+def coded(x: Any) -> Any:
+    try:
+        raise Coded(3)
+    except ValueError as error:
+        return x + error.code, str(error), error.args  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    "fn", [deletes, deletes_nothing, shadows_a_builtin, parsed, dates, packed, imported, logged, coded],
+    ids=lambda fn: fn.__name__,
+)  # fmt: skip
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_graph(fn: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    for _ in range(2):
+        assert str(compiled(torch.ones(2))) == str(fn(torch.ones(2)))
+    report = pycompiler.explain(fn)(torch.ones(2))
+    assert (report.graph_count, report.graph_break_count) == (1, 0)
+
+
+def test_a_deleted_global_is_gone() -> None:
+    global KEPT
+    compiled = pycompiler.compile(deletes_what_was_there, backend="eager", fullgraph=True)
+    for value in (2, 2, 5):
+        KEPT = value
+        torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), float(value)))
+        assert "KEPT" not in globals()
+    with pytest.raises(NameError, match="'KEPT' is not defined"):
+        pycompiler.compile(deletes_what_was_there, backend="eager")(torch.ones(2))
+    compiled = pycompiler.compile(deletes, backend="eager", fullgraph=True)
+    compiled(torch.ones(2))
+    assert "MADE" not in globals() and KEPT == 4
+
+
+def asks_today(x: Any) -> Any:
+    return x + 1, GIVEN.strftime("%Y"), datetime.datetime.now().year
+
+
+def test_what_a_date_asks_of_today_is_no_constant() -> None:
+    compiled = pycompiler.compile(asks_today, backend="eager")
+    for _ in range(2):
+        assert str(compiled(torch.ones(2))) == str(asks_today(torch.ones(2)))
+
+
+def test_records_are_made_behind_the_graph(caplog: pytest.LogCaptureFixture) -> None:
+    compiled = pycompiler.compile(logged, backend="eager", fullgraph=True)
+    for _ in range(2):
+        compiled(torch.ones(2))
+    assert [r.getMessage() for r in caplog.records] == ["shape (2,)"] * 2

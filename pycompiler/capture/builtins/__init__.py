@@ -35,6 +35,7 @@ from pycompiler.capture.builtins import (
     references,
     scalars,
     schedulers,
+    texts,
     torch_api,
     transforms,
     variables,
@@ -44,6 +45,6 @@ from pycompiler.capture.builtins import (
 FAMILIES = (
     attention, autograd_function, backwards, begun, branches, class_statements, clocks, collections, containers, copied_tensors,
     copying, data, devices, distributed, drawn, drawn_arrays, dtensors, evaluated, exceptions, frozen, generators, gradients,
-    iteration, jagged, nested, numbers, optimizers, overrides, patterns, python, ranges, references, scalars, schedulers,
+    iteration, jagged, nested, numbers, optimizers, overrides, patterns, python, ranges, references, scalars, schedulers, texts,
     torch_api, transforms, variables, warned,
 )  # fmt: skip

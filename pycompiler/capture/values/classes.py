@@ -27,7 +27,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, Proxy
 from pycompiler.capture.values.functions import Method
-from pycompiler.capture.values.objects import annotation
+from pycompiler.capture.values.objects import DELETED, annotation
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.source import mro_of, namespace_of
 
@@ -209,6 +209,8 @@ class PyModule(Value):
 
     def _getattr(self, cx: Capture, name: str) -> Value:
         changed = cx.effects.get_global(self.module.__dict__, name)
+        if changed is DELETED:
+            raise Break("unsupported-attribute", f"{self.describe()}.{name}, which the frame has deleted")
         if changed is not None:
             return changed
         self._check_class(cx, name)
