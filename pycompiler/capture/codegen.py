@@ -56,7 +56,7 @@ from pycompiler.capture.values.iterators import Begun, Generator, Iter, Iterator
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
 from pycompiler.capture.values.references import MadeReference
 from pycompiler.capture.values.symbolic import NestedInt, Symbolic, is_late
-from pycompiler.capture.values.tensor import Handle, Tensor, TensorMethod
+from pycompiler.capture.values.tensor import Handle, Storage, StorageMethod, Tensor, TensorMethod
 from pycompiler.ir import jagged
 from pycompiler.ir.arrays import array_of, number_of
 from pycompiler.ir.source import ACCESSORS, Source, local
@@ -653,6 +653,14 @@ def _tensor_method(head: Head, value: TensorMethod, name: str) -> None:
     head.store([*head.load(value.tensor), *build.load_attr(value.name)], name)
 
 
+def _storage(head: Head, value: Storage, name: str) -> None:
+    head.store(head.call(torch.Tensor.untyped_storage, head.load(value.tensor)), name)
+
+
+def _storage_method(head: Head, value: StorageMethod, name: str) -> None:
+    head.store([*head.load(value.storage), *build.load_attr(value.name)], name)
+
+
 def _iterator_method(head: Head, value: IteratorMethod, name: str) -> None:
     head.store([*head.load(value.iterator), *build.load_attr(value.name)], name)
 
@@ -705,7 +713,8 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     Object: _object, Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const,
     Builtin: _const, Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
     TensorMethod: _tensor_method, NestedInt: _nested_int, Addressed: _addressed,
-    Deferred: _addressed, ThreadIdent: _thread_ident, Untold: _untold, Withheld: _untold,
+    Deferred: _addressed, ThreadIdent: _thread_ident, Storage: _storage, StorageMethod: _storage_method,
+    Untold: _untold, Withheld: _untold,
     MadeReference: _reference, IteratorMethod: _iterator_method, Super: _super, MadeProperty: _made_descriptor,
     MadeMethod: _made_descriptor,
     Parameter: _parameter, Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,

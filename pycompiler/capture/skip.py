@@ -50,7 +50,7 @@ NOT_OPERATORS = frozenset(
         "is_vulkan_available", "prepare_multiprocessing_environment", "classproperty", "get_num_threads", "overload",
         "_import_dotted_name", "_running_with_deploy", "deprecated", "_check", "_check_is_size", "_check_index",
         "_check_type", "_check_value", "_check_tensor_all", "_check_not_implemented", "_check_with",
-        "from_dlpack", "to_dlpack", "_to_dlpack",
+        "from_dlpack", "to_dlpack", "_to_dlpack", "gaussian_nll_loss",
     }
 )  # fmt: skip
 
@@ -157,7 +157,8 @@ SKIP_PREFIXES = (
     "pycompiler.backends", "pycompiler.runtime", "_pytest", "pluggy", "ctypes", "cffi", "warnings", "rich",
 )  # fmt: skip
 INLINE_ANYWAY = (
-    "pycompiler.capture.polyfills", "pycompiler.capture.heaps", "torch.autograd.grad_mode", "torch.nn", "torch.distributions",
+    "pycompiler.capture.polyfills", "pycompiler.capture.heaps", "pycompiler.capture.composed",
+    "torch.autograd.grad_mode", "torch.nn", "torch.distributions",
     "torch._functorch.apis", "torch._functorch.functional_call", "torch._functorch.eager_transforms", "torch._functorch.vmap",
     "torch._functorch.deprecated", "torch.distributed._functional_collectives",
     "torch.distributed.tensor.parallel", "torch.distributed.tensor._api",

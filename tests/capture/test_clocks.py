@@ -6,6 +6,7 @@ import datetime
 import logging
 import os
 import re
+import subprocess
 import threading
 import time
 import uuid
@@ -17,6 +18,7 @@ import torch
 
 import pycompiler
 from pycompiler.errors import Unsupported
+from tests.children import python
 
 BACKENDS = ("eager", "aot_eager", "native")
 X = torch.arange(6.0).reshape(2, 3)
@@ -207,3 +209,29 @@ def test_a_division_by_a_time_raises_as_in_eager(monkeypatch: pytest.MonkeyPatch
     monkeypatch.setattr(time, "perf_counter", nothing)  # another function, which is inlined
     with pytest.raises(ZeroDivisionError):
         pycompiler.compile(rate, backend="eager")(X)
+
+
+def of_a_process(x: Any, owner: int) -> Any:
+    return x + 1 if os.getpid() == owner else x - 1
+
+
+FORKS = """
+import os, sys, torch
+from tests.capture.test_clocks import X, of_a_process
+import pycompiler
+
+compiled = pycompiler.compile(of_a_process, backend="eager", fullgraph=True)
+owner = os.getpid()
+assert torch.equal(compiled(X, owner), X + 1)
+child = os.fork()
+if not child:
+    os._exit(0 if torch.equal(compiled(X, owner), X - 1) else 1)
+assert torch.equal(compiled(X, owner), X + 1)
+sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork")
+def test_a_question_about_the_process_is_guarded() -> None:
+    done = subprocess.run([python(), "-c", FORKS], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr

@@ -205,3 +205,87 @@ def test_records_are_made_behind_the_graph(caplog: pytest.LogCaptureFixture) -> 
     for _ in range(2):
         compiled(torch.ones(2))
     assert [r.getMessage() for r in caplog.records] == ["shape (2,)"] * 2
+
+
+def sized(x: Any) -> Any:
+    y = x[1:] * 2
+    z = y[1:]
+    return y + x.untyped_storage().nbytes() + x.untyped_storage().size(), z.storage_offset(), len(z.untyped_storage())
+
+
+def placed(x: Any) -> Any:
+    return x + x.storage_offset(), x[1:].storage_offset()
+
+
+@pytest.mark.parametrize("fn", [sized, placed])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_where_a_tensor_lies_is_guarded(fn: Callable[..., Any], backend: str) -> None:
+    """No other guard compares it: tensors alike lie elsewhere, in memory of other sizes."""
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    memory = torch.arange(40.0)
+    for x in (torch.ones(4), memory[:4], memory[3:7], memory[6:10], torch.ones(4), memory[3:7].clone()):
+        assert str(compiled(x)) == str(fn(x))
+
+
+def test_an_address_ends_the_graph() -> None:
+    def shared(x: Any) -> Any:
+        y = x.view(-1)
+        return x + (y.untyped_storage().data_ptr() == x.untyped_storage().data_ptr())
+
+    compiled = pycompiler.compile(shared, backend="eager")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(torch.ones(2, 2)), torch.full((2, 2), 2.0))
+
+
+def covariance(x: Any) -> Any:
+    return torch.cov(x), x.cov(correction=0), torch.cov(x[0]), torch.corrcoef(x), x[0].corrcoef(), torch.cov(x.int())
+
+
+def of_complex(x: Any) -> Any:
+    y = torch.complex(x, x.flip(0))
+    return torch.cov(y), torch.corrcoef(y)
+
+
+@pytest.mark.parametrize("fn", [covariance, of_complex])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_covariance(fn: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    torch.manual_seed(0)
+    for shape in ((3, 5), (3, 5), (4, 7), (2, 9)):
+        x = torch.randn(shape)
+        given, plain = x.clone().requires_grad_(), x.clone().requires_grad_()
+        found, expected = compiled(given), fn(plain)
+        torch.testing.assert_close(found, expected)
+        torch.view_as_real(found[0] + 0j).pow(2).sum().backward()
+        torch.view_as_real(expected[0] + 0j).pow(2).sum().backward()
+        torch.testing.assert_close(given.grad, plain.grad)
+
+
+def test_covariance_that_warns_or_has_weights_is_eagers() -> None:
+    def weighted(x: Any) -> Any:
+        return torch.cov(x, aweights=torch.ones(3)) + 1
+
+    compiled = pycompiler.compile(weighted, backend="eager")
+    x = torch.arange(6.0).reshape(2, 3)
+    torch.testing.assert_close(compiled(x), weighted(x))
+    few = pycompiler.compile(lambda x: torch.cov(x) + 1, backend="eager")
+    with pytest.warns(UserWarning, match="degrees of freedom"):
+        few(torch.ones(2, 1))
+
+
+def likelihood(x: Any, var: Any) -> Any:
+    return torch.nn.functional.gaussian_nll_loss(x, x + 1, var)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_loss_that_looks_at_its_variances(backend: str) -> None:
+    compiled = pycompiler.compile(likelihood, backend=backend, fullgraph=True)
+    x = torch.arange(3.0)
+    given, plain = (torch.full((3,), 0.5, requires_grad=True) for _ in range(2))
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x, given), likelihood(x, plain))
+    compiled(x, given).backward()
+    likelihood(x, plain).backward()
+    torch.testing.assert_close(given.grad, plain.grad)
+    with pytest.raises(ValueError, match="negative"):
+        compiled(x, torch.full((3,), -1.0, requires_grad=True))

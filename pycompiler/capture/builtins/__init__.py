@@ -35,6 +35,7 @@ from pycompiler.capture.builtins import (
     references,
     scalars,
     schedulers,
+    storages,
     texts,
     torch_api,
     transforms,
@@ -43,8 +44,8 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    attention, autograd_function, backwards, begun, branches, class_statements, clocks, collections, containers, copied_tensors,
-    copying, data, devices, distributed, drawn, drawn_arrays, dtensors, evaluated, exceptions, frozen, generators, gradients,
-    iteration, jagged, nested, numbers, optimizers, overrides, patterns, python, ranges, references, scalars, schedulers, texts,
-    torch_api, transforms, variables, warned,
+    attention, autograd_function, backwards, begun, branches, class_statements, clocks, collections, containers,
+    copied_tensors, copying, data, devices, distributed, drawn, drawn_arrays, dtensors, evaluated, exceptions, frozen,
+    generators, gradients, iteration, jagged, nested, numbers, optimizers, overrides, patterns, python, ranges, references,
+    scalars, schedulers, storages, texts, torch_api, transforms, variables, warned,
 )  # fmt: skip

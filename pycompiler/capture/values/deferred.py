@@ -10,18 +10,24 @@ from __future__ import annotations
 import datetime
 import math
 import operator
+import os
 import threading
 import time
 import uuid
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Addressed, Const, Identity
 from pycompiler.capture.values.containers import Tuple
+from pycompiler.capture.values.fixed import assume
 
 MOST, WORD = 1e300, 2.0**64
+
+
+LASTING = (os.getpid, os.getppid)
+"""What is the same for long: a question about it is guarded."""
 
 
 def join(*parts: str) -> str:
@@ -55,7 +61,20 @@ class Deferred(Value):
         raise self.is_asked()
 
     def truth(self, cx: Capture) -> bool:
-        raise self.is_asked()
+        read = list(self.reads())
+        if not all(isinstance(r, Reading) and r.make in LASTING for r in read):
+            raise self.is_asked()
+        for reading in read:
+            assume(cx, (reading.make,), reading.make, "it depends on the number of the process")
+        return bool(self.sample)
+
+    def reads(self) -> Iterator[Deferred]:
+        """What it is computed from."""
+        parts = [p for p in self.parts if isinstance(p, Deferred)]
+        if isinstance(self, Reading) or any(isinstance(p, Tuple) for p in self.parts):
+            yield self
+        for part in parts:
+            yield from part.reads()
 
     def contains(self, cx: Capture, item: Value) -> bool:
         raise self.is_asked()

@@ -384,6 +384,42 @@ class TensorMethod(Value):
         return super().getattr(cx, name)
 
 
+class Storage(Value):
+    """`tensor.untyped_storage()`, of which the size is known; each call gives another object."""
+
+    def __init__(self, tensor: Tensor, size: Value) -> None:
+        self.tensor, self.size = tensor, size
+
+    def python_type(self) -> type:
+        return torch.UntypedStorage
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name in ("nbytes", "size"):
+            return StorageMethod(self, name)
+        raise Break("data-dependent-value", f"{name} of the storage of a tensor")
+
+    def length(self, cx: Capture) -> int:
+        return int(self.size.const())
+
+    def truth(self, cx: Capture) -> bool:
+        return self.length(cx) > 0
+
+
+class StorageMethod(Value):
+    """A method of it that gives its size, bound."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self.storage, self.name = storage, name
+
+    def python_type(self) -> type:
+        return types.MethodType
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if args or kwargs:
+            raise Break("builtin-call", f"UntypedStorage.{self.name} of arguments")
+        return self.storage.size
+
+
 def item(cx: Capture, value: Value, name: str = "item") -> Value:
     """The number in a tensor, a symbol that a call binds; `tolist` of one element."""
     fake = value.fake if isinstance(value, Tensor) else None
