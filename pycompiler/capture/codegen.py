@@ -402,6 +402,9 @@ def _dict(head: Head, value: Dict, name: str) -> None:
     factory = [head.load(value.default_factory)] if value.default_factory is not None else []
     head.store(head.call(value.cls, *factory), name)
     head.prepare += [*head.call(rebuild.fill_dict, build.load_fast(name), *pairs), *build.pop_top()]
+    if value.attributes:
+        names, held = build.load_const(tuple(value.attributes)), head.load_all([*value.attributes.values()])
+        head.prepare += [*head.call(rebuild.set_attributes, build.load_fast(name), names, *held), *build.pop_top()]
 
 
 def _reference(head: Head, value: MadeReference, name: str) -> None:
@@ -812,6 +815,14 @@ def _replay_attribute(head: Head, write: Write) -> Code:
     return head.call(write.target.stores.__setattr__, target, name, head.load_item(write.value))
 
 
+def _replay_class(head: Head, write: Write) -> Code:
+    if head.cx.effects.looks.watches:
+        raise Break("mutation-unsupported", "a class, beside what a backward looks at again", write.before)
+    return head.call(
+        type.__setattr__, build.load_const(write.target.cls), build.load_const(write.name), head.load_item(write.value)
+    )
+
+
 def _replay_grad(head: Head, write: Write) -> Code:
     return head.call(rebuild.set_grad, head.load(write.target), head.load_item(write.value))
 
@@ -921,7 +932,7 @@ def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dic
 
 
 REPLAYS: dict[str, Callable[[Head, Write], Code]] = {
-    "attribute": _replay_attribute, "grad": _replay_grad,
+    "attribute": _replay_attribute, "grad": _replay_grad, "class": _replay_class,
     "global": _replay_global, "cell": _replay_cell, "traceback": _replay_traceback,
     "call": _replay_call, "contents": _replay_contents, "advance": _replay_advance, "draw": lambda head, write: [],
     "warning": _replay_warning, "keep": _replay_keep, "hit": _replay_hit,

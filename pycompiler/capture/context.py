@@ -27,7 +27,14 @@ from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import array, exceptions
 from pycompiler.capture.values.array import Array
-from pycompiler.capture.values.attributes import class_attribute, instance_dict, lookup, mro_lookup
+from pycompiler.capture.values.attributes import (
+    class_attribute,
+    hide_written,
+    instance_dict,
+    lookup,
+    mro_lookup,
+    show_written,
+)
 from pycompiler.capture.values.base import Cell, Lazy, Value, class_name, iterating
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const, Identity, Untold, reference
@@ -110,6 +117,7 @@ class Capture:
         self.budget = BUDGET
         self.steps = 0  # instructions executed, in all frames
         self.stop_at: int | None = None  # step before which the capture stops
+        self.hidden = hide_written()
         self.reads_frame: dict[int, int | None] = {}  # steps that need a real frame, and those around them
         self.errors = breaks_are_errors()  # whether a break raises, at the program's current place
         self.spread = False  # the current call is `f(**mapping)`
@@ -137,6 +145,7 @@ class Capture:
         """Forget everything: values, frames and the capture refer to each other in circles, and to what was passed."""
         for exception in filter(None, (known() for known in self.holding)):
             exception.__dict__["held"].clear()
+        show_written(self.hidden)
         self.graph.__dict__.clear()
         self.sizes.leave()
         self.__dict__.clear()

@@ -11,6 +11,7 @@ place of the earlier.  Of a place that is written often the last entry stands fo
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.looks import Looks
 from pycompiler.capture.looks import Place as Spot
 from pycompiler.capture.namespaces import Namespaces, is_globals
-from pycompiler.capture.values.attributes import instance_dict, is_held
-from pycompiler.capture.values.base import Cell, Place, Value, next_age
+from pycompiler.capture.values.attributes import WRITTEN, instance_dict, is_held
+from pycompiler.capture.values.base import Cell, Place, StandIn, Value, next_age
 from pycompiler.capture.values.containers import Dict, List, Sequence, Set
 from pycompiler.capture.values.finalizers import in_slot, runs_code
 from pycompiler.capture.values.objects import DELETED
@@ -36,8 +37,8 @@ UNKNOWN = Value()
 
 @dataclass(eq=False)
 class Write:
-    """One entry of the journal.  `kind`: attribute, grad, contents, global, cell, traceback, call, draw, warning, advance, keep,
-    hit.
+    """One entry of the journal.  `kind`: attribute, class, grad, contents, global, cell, traceback, call, draw, warning,
+    advance, keep, hit.
 
     Of a table of a cached function: `name` has the names of the last arguments, `value` the result (None: a hit) and arguments.
     `value` of an iterator that advances is its number of steps.
@@ -165,7 +166,7 @@ class Effects:
         """Whether the program has changed an existing container (`known`: its value), or may have changed it as a namespace."""
         parts = [v for v in (known, getattr(known, "storage", None)) if v is not None]
         return any(map(self.is_written, parts)) or (
-            isinstance(real, dict) and any(w.kind in ("attribute", "global") for w in self.journal)
+            isinstance(real, dict) and any(w.kind in ("attribute", "global", "class") for w in self.journal)
         )
 
     def advance(self, iterator: Value) -> None:
@@ -367,6 +368,15 @@ class Effects:
             self.drop([old] if old is not None else held, name)
             self._write(place, "attribute", obj, quiet=quiet, name=name).value = value
 
+    def set_class(self, cls: Any, name: str, value: Value, step: int | None) -> None:
+        """`cls.name = value`, of a class, at this step; look-ups find it from now on."""
+        self.allow(None, f"{cls.describe()}.{name}")
+        place = ("class", id(cls.cls), name)
+        self.looks.change(place)
+        WRITTEN[threading.get_ident(), id(cls.cls), name] = StandIn(value)
+        made = self._write(place, "class", cls, quiet=True, name=name)
+        made.value, made.before = value, step
+
     def set_grad(self, tensor: Tensor, value: Value) -> None:
         """`tensor.grad = value`; what was there ends quietly."""
         self.allow(tensor, f"{tensor.describe()}.grad")
@@ -413,6 +423,7 @@ def _object(value: Any) -> Any:
 LINES: dict[str, Callable[[Write], str]] = {
     "contents": lambda w: f"the contents of {w.target.source}",
     "attribute": lambda w: f"{_object(w.target)}.{w.name} = {w.value!r}",
+    "class": lambda w: f"{w.target.describe()}.{w.name} = {w.value!r}",
     "grad": lambda w: f"{_object(w.target)}.grad = {w.value!r}",
     "global": lambda w: f"global {w.name} = {w.value!r}",
     "cell": lambda w: f"cell {_object(w.target)} = {w.value!r}",

@@ -35,8 +35,8 @@ from pycompiler.capture.values.attributes import (
     mro_lookup,
     reference,
 )
-from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.classes import Class, PyModule, StandIn, Super
+from pycompiler.capture.values.base import Capture, StandIn, Value
+from pycompiler.capture.values.classes import Class, PyModule, Super
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import (
     RESTLESS,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import collections
 import datetime
 import importlib
 import json
@@ -15,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils import _pytree as pytree
 
 import pycompiler
 
@@ -289,3 +291,58 @@ def test_a_loss_that_looks_at_its_variances(backend: str) -> None:
     torch.testing.assert_close(given.grad, plain.grad)
     with pytest.raises(ValueError, match="negative"):
         compiled(x, torch.full((3,), -1.0, requires_grad=True))
+
+
+def averaged(x: Any) -> Any:
+    y = MODEL(x)
+    with torch.no_grad():
+        now = MODEL.state_dict()
+        for name, kept in AVERAGE.state_dict().items():
+            if kept.dtype.is_floating_point:
+                kept.mul_(0.9).add_(now[name].detach(), alpha=0.1)
+    return y
+
+
+def states(x: Any) -> Any:
+    return MODEL.state_dict(), x + 1
+
+
+def loaded(x: Any) -> Any:
+    AVERAGE.load_state_dict(MODEL.state_dict())
+    return AVERAGE(x)
+
+
+def with_attributes(x: Any) -> Any:
+    made: Any = collections.OrderedDict(a=x + 1)
+    made.kind, made.more = 3, x * 2
+    return made, made.kind, hasattr(made, "other"), made.copy()
+
+
+def model() -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(torch.nn.Linear(3, 3), torch.nn.BatchNorm1d(3))
+
+
+MODEL, AVERAGE = model(), model()
+
+
+@pytest.mark.parametrize("fn", [averaged, states, loaded, with_attributes], ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_states_of_modules(fn: Callable[..., Any], backend: str) -> None:
+    def outcome(call: Callable[..., Any]) -> Any:
+        for module, shift in ((MODEL, 1.0), (AVERAGE, 0.0)):
+            module.load_state_dict(model().state_dict())
+            for p in module.parameters():
+                p.data.add_(shift)
+        result = [call(torch.arange(12.0).reshape(4, 3)) for _ in range(2)]
+        flat = [*result, *(v for r in result if isinstance(r, tuple) for v in r)]
+        held = [(list(v), vars(v)) for v in flat if isinstance(v, collections.OrderedDict)]
+        leaves, tree = pytree.tree_flatten((result, held, dict(MODEL.state_dict()), dict(AVERAGE.state_dict())))
+        numbers = [v.detach().clone() for v in leaves if isinstance(v, torch.Tensor)]
+        return numbers, tree, [v for v in leaves if not isinstance(v, torch.Tensor)]
+
+    found, expected = outcome(pycompiler.compile(fn, backend=backend, fullgraph=True)), outcome(fn)
+    assert found[1:] == expected[1:]
+    torch.testing.assert_close(found[0], expected[0])
+    report = pycompiler.explain(fn)(torch.ones(4, 3))
+    assert (report.graph_count, report.graph_break_count) == (1, 0)

@@ -25,8 +25,8 @@ from pycompiler.capture.builtins.python import type_of
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor, run_frame
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.values.attributes import MISSING, mro_lookup
-from pycompiler.capture.values.base import Capture, Cell, Value
-from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, StandIn
+from pycompiler.capture.values.base import Capture, Cell, StandIn, Value
+from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Proxy, Set, Tuple
 from pycompiler.capture.values.functions import Builtin, Function, Partial

@@ -11,6 +11,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.attributes import (
     MISSING,
@@ -19,12 +21,13 @@ from pycompiler.capture.values.attributes import (
     guard_mro,
     is_data_descriptor,
     is_mutable,
+    is_written,
     lookup,
     mro_lookup,
     of_type,
 )
-from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.base import Capture, StandIn, Value
+from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Dict, Key, Proxy
 from pycompiler.capture.values.functions import Method
 from pycompiler.capture.values.objects import DELETED, annotation
@@ -163,11 +166,35 @@ class Class(Value):
         return bool(cx.evaluate_raw(lambda c, k: k in c, self.cls, real))
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
-        raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
+        """An attribute in the place of a number, a text or a tensor, which ends quietly; nothing that binds comes or goes."""
+        if self.made is not None or not is_mutable(self.cls) or name.startswith("__") or _binds(value.python_type()):
+            raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
+        meta, old = type(self.cls), mro_lookup(self.cls, name)
+        plain = lookup(cx, meta, "__setattr__") is type.__setattr__ and lookup(cx, meta, name) is MISSING
+        if not plain or not (old is MISSING or type(old) in (StandIn, *QUIET)):
+            raise Break(
+                "mutation-unsupported", f"{self.describe()}.{name} = ..., whose class says how, or of what it was"
+            )
+        if type(old) in QUIET:
+            cx.guard("type_is", const_source(self.cls).then("mro_lookup", name), type(old))
+        elif old is MISSING:
+            cx.guard("class_absent", const_source(self.cls), name)
+        cx.effects.set_class(self, name, value, cx.step())
+
+
+QUIET = (*LITERALS, torch.Tensor, torch.nn.Parameter)
+
+
+def _binds(cls: type) -> bool:
+    return any(mro_lookup(cls, name) is not MISSING for name in ("__get__", "__set__", "__delete__"))
 
 
 def own_attributes(cx: Capture, cls: type) -> Value:
     """`cls.__dict__`: the names are guarded now, what they lead to where it is looked at."""
+    if is_written(cls):
+        raise Break(
+            "mutation-unsupported", f"the attributes of {cls.__qualname__}, which the frame has changed, as a dict"
+        )
     source = of_type(cls, "__dict__")
     known = cx.kept.get(("__dict__", cls))
     if known is None:
@@ -260,13 +287,6 @@ class PyModule(Value):
         cx.effects.set_global(self.module.__dict__, name, value)
 
 
-class StandIn:
-    """What a class made while the frame is captured has for a value of the frame."""
-
-    def __init__(self, value: Value) -> None:
-        self.value = value
-
-
 class MadeProperty(Value):
     """A property that the frame makes, of `property` or a subclass."""
 
@@ -347,6 +367,8 @@ class Super(Value):
             return Class(super)
         guard_mro(cx, start)
         mro = mro_of(start)
+        if is_written(start, name):
+            raise Break("unsupported-attribute", f"{name} of what super() gives, which the frame has changed")
         for base in mro[mro.index(self.cls) + 1 :]:
             if name in (own := namespace_of(base)):
                 raw = own[name]
