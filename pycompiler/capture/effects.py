@@ -81,11 +81,11 @@ def is_harmless(dropped: Value | None) -> bool:
 
 def may_end(value: Value, depth: int = 3) -> bool:
     """Whether code of the program may run when it lets go of this existing object, or of those in this container."""
-    held = _values(value) if depth else ()
+    held = values_in(value) if depth else ()
     return runs_code(getattr(value, "real", None)) or any(may_end(v, depth - 1) for v in held)
 
 
-def _values(container: Value) -> Iterable[Value]:
+def values_in(container: Value) -> Iterable[Value]:
     if isinstance(container, Sequence):
         return container.items
     return container.entries.values() if isinstance(container, (Dict, Set)) else ()
@@ -146,7 +146,7 @@ class Effects:
 
     def _stays(self, write: Write) -> bool:
         """Whether generated code can make the state after this write, although other writes followed."""
-        made = _values(write.target) if write.kind == "contents" else (write.value,)
+        made = values_in(write.target) if write.kind == "contents" else (write.value,)
         return all(
             v is None or v is DELETED or v.source is not None or isinstance(v, PLAIN_VALUES)
             or (isinstance(v, Tensor) and v.node.graph is self.graph)
@@ -311,7 +311,7 @@ class Effects:
                 raise Break("mutation-unsupported", "the globals of a module, as a dict")
             self.namespaces.write(container.real)
             container.changed = True
-        gone = [*_values(container)] if drops is None else [*drops]
+        gone = [*values_in(container)] if drops is None else [*drops]
         self.drop(gone)
         if container.source is not None:
             loud = [v for v in gone if not is_harmless(v)]

@@ -51,6 +51,7 @@ from pycompiler.capture.codegen import (
 )
 from pycompiler.capture.context import Capture
 from pycompiler.capture.deep import DEEP_STACK
+from pycompiler.capture.effects import values_in
 from pycompiler.capture.errors_of_data import ErrorsOfData
 from pycompiler.capture.funnel import write_state
 from pycompiler.capture.graph import GraphBuilder
@@ -687,7 +688,7 @@ def pushes_result(opname: str, key: str) -> bool:
     return not opname.startswith(NO_RESULT)
 
 
-WEAK = {weakref.ref, weakref.proxy, weakref.finalize, weakref.WeakMethod}
+WEAK = {weakref.ref, weakref.proxy, weakref.finalize, weakref.WeakMethod, weakref.WeakSet}
 
 
 def note_referred(stack: list[Value]) -> None:
@@ -695,7 +696,9 @@ def note_referred(stack: list[Value]) -> None:
     functions that is asked of weak references alone: most calls get some."""
     called = [v.fn if isinstance(v, Builtin) else v.cls for v in stack if isinstance(v, (Builtin, Class))]
     weakly = any(fn is known for fn in called for known in WEAK)
-    for value in [v.receiver if isinstance(v, Method) and weakly else v for v in stack]:
+    given = [v.receiver if isinstance(v, Method) and weakly else v for v in stack]
+    inside = [v for c in given if weakly for v in values_in(c)]
+    for value in [*given, *inside]:
         if isinstance(value, Object) or (weakly and isinstance(value, (Tensor, Function))) or _is_referable(value):
             value.ends = True
 

@@ -173,7 +173,7 @@ class Holder:
 
 @provokes("mutation-unsupported", X)
 def mutation(x: Any) -> Any:
-    Holder.level = 1
+    Holder.__doc__ = "another"
     return x * Holder.level
 
 
