@@ -27,12 +27,13 @@ from pycompiler.capture.cached import call_cached, describe_call
 from pycompiler.capture.funnel import tensor_descriptor
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.polyfills import OF_CLOSURES
-from pycompiler.capture.values import array, exceptions, symbolic
+from pycompiler.capture.values import array, deferred, exceptions, symbolic
 from pycompiler.capture.values.attributes import MISSING, bind, is_mutable, lookup, mro_lookup, reference
 from pycompiler.capture.values.base import Capture, Lazy, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeProperty
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
+from pycompiler.capture.values.deferred import Deferred
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.iterators import Generator
@@ -328,7 +329,7 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     marked = _marked(cx, fn, args, kwargs)
     if marked is not None:
         return marked
-    computed = symbolic.call(cx, fn, args) if not kwargs else None
+    computed = (symbolic.call(cx, fn, args) or deferred.call(cx, fn, args)) if not kwargs else None
     if computed is not None:
         return computed
     handler = _handler(fn)
@@ -515,7 +516,11 @@ def _steady(value: Value) -> bool:
     """Whether a value is the same object, in the same state, when the frame ends."""
     if isinstance(value, Tuple):
         return value.cls in (tuple, torch.Size) and all(map(_steady, value.items))
-    return isinstance(value, Symbolic) or value.is_const() or (isinstance(value, Object) and value.exists)
+    return (
+        isinstance(value, (Symbolic, Deferred, deferred.ThreadIdent))
+        or value.is_const()
+        or (isinstance(value, Object) and value.exists)
+    )
 
 
 class Kept:
@@ -569,7 +574,7 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     """cls(*args, **kwargs)."""
     cx.direct = False
     cls = cls_value.cls
-    computed = symbolic.call(cx, cls, args) if not kwargs else None
+    computed = (symbolic.call(cx, cls, args) or deferred.call(cx, cls, args)) if not kwargs else None
     if computed is not None:
         return computed
     handler = CONSTRUCTORS.get(cls) or _late_constructor(cls)

@@ -11,9 +11,10 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
 
 import torch
@@ -32,7 +33,7 @@ from pycompiler.capture.sizes import DRAWN
 from pycompiler.capture.values.array import Array, ArrayMethod
 from pycompiler.capture.values.attributes import is_held, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
-from pycompiler.capture.values.classes import Class, MadeProperty, PyModule, Super
+from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, PyModule, Super
 from pycompiler.capture.values.constant import Addressed, Const, Untold, Withheld
 from pycompiler.capture.values.containers import (
     RESTLESS,
@@ -49,12 +50,13 @@ from pycompiler.capture.values.containers import (
     Variables,
     restless,
 )
+from pycompiler.capture.values.deferred import Deferred, Reading, ThreadIdent
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Begun, Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
 from pycompiler.capture.values.references import MadeReference
 from pycompiler.capture.values.symbolic import NestedInt, Symbolic, is_late
-from pycompiler.capture.values.tensor import Handle, Tensor, TensorMethod
+from pycompiler.capture.values.tensor import Handle, Storage, StorageMethod, Tensor, TensorMethod
 from pycompiler.ir import jagged
 from pycompiler.ir.arrays import array_of, number_of
 from pycompiler.ir.source import ACCESSORS, Source, local
@@ -98,6 +100,7 @@ class Head:
 
     def __init__(self, cx: Capture, value_cells: frozenset[str]) -> None:
         self.cx = cx
+        check_readings(cx)
         self.value_cells = value_cells  # parameters that the preamble has put into new cells
         self.prepare: Code = []  # builds objects into temporaries
         self.temps: dict[int, str] = {}
@@ -119,6 +122,13 @@ class Head:
             name = self.numbers[DRAWN.item(i)] = self.temp()
             owner, *args = (self.load(v) if v.source is None else self.follow(v.source) for v in write.value)
             self.entry += [*self.call(write.target.fn, owner, *args), *build.store_fast(name)]
+        for reading in cx.effects.readings:  # in order, whoever needs them
+            if not isinstance(reading, Reading):  # which may raise
+                self.load(reading)
+                continue
+            name = self.temps[id(reading)] = self.temp()
+            at = self.entry if reading.first else self.prepare
+            at += [*self.call(reading.make, *map(self.load, reading.parts)), *build.store_fast(name)]
 
     # values ---------------------------------------------------------------------------------------------------
     def temp(self) -> str:
@@ -133,6 +143,8 @@ class Head:
         if isinstance(value, Symbolic):
             return self.number(value)
         if isinstance(value, Const):
+            if self.made_class(type(value.value)) is not None:
+                raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
             return build.load_const(value.value)
         if value.within is not None:
             return self.load(value.within)
@@ -231,8 +243,8 @@ class Head:
                 return build.load_deref(name) if name in self.value_cells else build.load_raw(name)
             if source.kind == "globals":
                 return build.load_const(self.cx.root_globals)
-            return build.load_const(source.arg)
-        if source.kind == "mro_lookup" and source.base.kind == "const" and self.is_one_object(source):
+            return self.load_class(source.arg) if isinstance(source.arg, type) else build.load_const(source.arg)
+        if source.kind == "mro_lookup" and self.is_lasting(source.base) and self.is_one_object(source):
             return build.load_const(ACCESSORS["mro_lookup"].read(source.base.arg, source.arg))
         base = self.follow(source.base)
         if source.kind == "begun":
@@ -306,8 +318,17 @@ class Head:
 
     def load_class(self, cls: type) -> Code:
         """Push a class: in most cases one that exists."""
+        known = self.made_class(cls)
+        return build.load_const(cls) if known is None else self.load(known)
+
+    def made_class(self, cls: Any) -> Class | None:
+        """The value of a class that each call makes."""
         known = self.cx.by_id.get(id(cls))
-        return self.load(known) if isinstance(known, Class) and known.made is not None else build.load_const(cls)
+        return known if isinstance(known, Class) and known.made is not None else None
+
+    def is_lasting(self, source: Source) -> bool:
+        """Whether it is a constant that is there in every call."""
+        return source.kind == "const" and self.made_class(source.arg) is None
 
     def load_all(self, values: list[Value]) -> list[Code]:
         return [
@@ -327,6 +348,19 @@ class Head:
 def _source(value: Value) -> Source:
     assert value.source is not None
     return value.source
+
+
+def check_readings(cx: Capture) -> None:
+    """No operator may come behind what is read behind the graph."""
+    late = next((r for r in cx.effects.readings if isinstance(r, Reading) and not r.first), None)
+    if late is not None and any(n.op.startswith("call") for n in _behind(late.behind)):
+        assert late.told is not None
+        raise late.told
+
+
+def _behind(node: Any) -> Iterator[Any]:
+    while (node := node.next).op != "root":
+        yield node
 
 
 def _flat(codes: list[Code]) -> Code:
@@ -368,6 +402,9 @@ def _dict(head: Head, value: Dict, name: str) -> None:
     factory = [head.load(value.default_factory)] if value.default_factory is not None else []
     head.store(head.call(value.cls, *factory), name)
     head.prepare += [*head.call(rebuild.fill_dict, build.load_fast(name), *pairs), *build.pop_top()]
+    if value.attributes:
+        names, held = build.load_const(tuple(value.attributes)), head.load_all([*value.attributes.values()])
+        head.prepare += [*head.call(rebuild.set_attributes, build.load_fast(name), names, *held), *build.pop_top()]
 
 
 def _reference(head: Head, value: MadeReference, name: str) -> None:
@@ -539,8 +576,14 @@ def _bind_method(function: Any, receiver: Any) -> Any:
 def _const(head: Head, value: Any, name: str) -> None:
     if isinstance(value, Class) and value.made is not None:
         fn, args, kwargs = value.made
+        if value.cell is not None:  # filled by what makes the class
+            cell = head.temps[id(value.cell)] = head.temp()
+            head.store(head.call(rebuild.make_cell), cell)
         loads = [head.load(v) for v in (*args, *kwargs.values())]
         head.store(build.call_function(build.load_const(fn), *loads, kwnames=tuple(kwargs)), name)
+        for change, words in value.decorators:
+            given = build.load_const(functools.partial(change, **words))
+            head.prepare += [*build.call_function(given, build.load_fast(name)), *build.pop_top()]
         return
     real = {Class: "cls", PyModule: "module", Builtin: "fn", Opaque: "real"}[type(value)]
     head.store(build.load_const(getattr(value, real)), name)
@@ -615,6 +658,14 @@ def _tensor_method(head: Head, value: TensorMethod, name: str) -> None:
     head.store([*head.load(value.tensor), *build.load_attr(value.name)], name)
 
 
+def _storage(head: Head, value: Storage, name: str) -> None:
+    head.store(head.call(torch.Tensor.untyped_storage, head.load(value.tensor)), name)
+
+
+def _storage_method(head: Head, value: StorageMethod, name: str) -> None:
+    head.store([*head.load(value.storage), *build.load_attr(value.name)], name)
+
+
 def _iterator_method(head: Head, value: IteratorMethod, name: str) -> None:
     head.store([*head.load(value.iterator), *build.load_attr(value.name)], name)
 
@@ -629,8 +680,10 @@ def _pattern(head: Head, value: Text, name: str) -> None:
     head.store(build.load_const(value.real), name)
 
 
-def _made_property(head: Head, value: MadeProperty, name: str) -> None:
-    raise Break("builtin-call", "a property made inside of a function leaves it")
+def _made_descriptor(head: Head, value: MadeProperty | MadeMethod, name: str) -> None:
+    if value.cls not in (property, staticmethod, classmethod, functools.cached_property):
+        raise Break("builtin-call", "a property made inside of a function leaves it")
+    head.store(head.call(value.cls, *head.load_all(value.given())), name)
 
 
 def _range(head: Head, value: Range, name: str) -> None:
@@ -647,8 +700,12 @@ def _untold(head: Head, value: Untold | Withheld, name: str) -> None:
     raise value.broke
 
 
-def _addressed(head: Head, value: Addressed, name: str) -> None:
+def _addressed(head: Head, value: Addressed | Deferred, name: str) -> None:
     head.store(head.call(value.make, *head.load_all(value.parts)), name)
+
+
+def _thread_ident(head: Head, value: ThreadIdent, name: str) -> None:
+    head.store(head.call(threading.get_ident), name)
 
 
 def _nested_int(head: Head, value: NestedInt, name: str) -> None:
@@ -660,8 +717,11 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     Text: _pattern, InstanceDict: _instance_dict, Variables: _variables, Tuple: _tuple, List: _list, Dict: _dict, Set: _set,
     Object: _object, Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const,
     Builtin: _const, Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
-    TensorMethod: _tensor_method, NestedInt: _nested_int, Addressed: _addressed, Untold: _untold, Withheld: _untold,
-    MadeReference: _reference, IteratorMethod: _iterator_method, Super: _super, MadeProperty: _made_property,
+    TensorMethod: _tensor_method, NestedInt: _nested_int, Addressed: _addressed,
+    Deferred: _addressed, ThreadIdent: _thread_ident, Storage: _storage, StorageMethod: _storage_method,
+    Untold: _untold, Withheld: _untold,
+    MadeReference: _reference, IteratorMethod: _iterator_method, Super: _super, MadeProperty: _made_descriptor,
+    MadeMethod: _made_descriptor,
     Parameter: _parameter, Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip
 
@@ -757,12 +817,22 @@ def _replay_attribute(head: Head, write: Write) -> Code:
     return head.call(write.target.stores.__setattr__, target, name, head.load_item(write.value))
 
 
+def _replay_class(head: Head, write: Write) -> Code:
+    if head.cx.effects.looks.watches:
+        raise Break("mutation-unsupported", "a class, beside what a backward looks at again", write.before)
+    return head.call(
+        type.__setattr__, build.load_const(write.target.cls), build.load_const(write.name), head.load_item(write.value)
+    )
+
+
 def _replay_grad(head: Head, write: Write) -> Code:
     return head.call(rebuild.set_grad, head.load(write.target), head.load_item(write.value))
 
 
 def _replay_global(head: Head, write: Write) -> Code:
     place = build.load_const(write.target), build.load_const(write.name)
+    if write.value is DELETED:
+        return head.call(rebuild.delete_global, *place)
     return head.call(rebuild.set_global, *place, head.load_item(write.value))
 
 
@@ -864,7 +934,7 @@ def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dic
 
 
 REPLAYS: dict[str, Callable[[Head, Write], Code]] = {
-    "attribute": _replay_attribute, "grad": _replay_grad,
+    "attribute": _replay_attribute, "grad": _replay_grad, "class": _replay_class,
     "global": _replay_global, "cell": _replay_cell, "traceback": _replay_traceback,
     "call": _replay_call, "contents": _replay_contents, "advance": _replay_advance, "draw": lambda head, write: [],
     "warning": _replay_warning, "keep": _replay_keep, "hit": _replay_hit,

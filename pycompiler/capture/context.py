@@ -28,7 +28,15 @@ from pycompiler.capture.items import Items
 from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import array, exceptions
 from pycompiler.capture.values.array import Array
-from pycompiler.capture.values.attributes import class_attribute, instance_dict, is_mutable, lookup, mro_lookup
+from pycompiler.capture.values.attributes import (
+    class_attribute,
+    hide_written,
+    instance_dict,
+    is_mutable,
+    lookup,
+    mro_lookup,
+    show_written,
+)
 from pycompiler.capture.values.base import Cell, Lazy, Value, class_name, iterating
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const, Identity, Untold, reference
@@ -45,6 +53,7 @@ from pycompiler.capture.values.containers import (
     Tuple,
     UserKey,
 )
+from pycompiler.capture.values.deferred import Deferred, is_one
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import ALIASES, Builtin, Function
 from pycompiler.capture.values.iterators import INDEXING, PASSING, Generator, Iter, Over, ends_others, iterator_class
@@ -110,6 +119,8 @@ class Capture:
         self.budget = BUDGET
         self.steps = 0  # instructions executed, in all frames
         self.stop_at: int | None = None  # step before which the capture stops
+        self.hidden = hide_written()
+        self.reads_frame: dict[int, int | None] = {}  # steps that need a real frame, and those around them
         self.errors = breaks_are_errors()  # whether a break raises, at the program's current place
         self.spread = False  # the current call is `f(**mapping)`
         self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
@@ -148,6 +159,7 @@ class Capture:
         """Forget everything: values, frames and the capture refer to each other in circles, and to what was passed."""
         for exception in filter(None, (known() for known in self.holding)):
             exception.__dict__["held"].clear()
+        show_written(self.hidden)
         self.graph.__dict__.clear()
         self.items.__dict__.clear()
         self.sizes.leave()
@@ -340,6 +352,8 @@ class Capture:
             self.no_hash("numpy.ndarray")
         if isinstance(value, Untold):
             raise value.broke
+        if isinstance(value, Deferred):
+            raise value.is_asked()
         if isinstance(value, Opaque) and (known := self._key_of_opaque(value)) is not None:
             return known
         if isinstance(value, Builtin) and type(value.fn) in ALIASES:  # which equal others
@@ -503,6 +517,8 @@ class Capture:
             )
         if a is b:
             return True
+        if isinstance(a, Deferred) or isinstance(b, Deferred):
+            return is_one(a, b)
         if isinstance(a, Symbolic) or isinstance(b, Symbolic):
             if a.python_type() is not b.python_type():
                 return False

@@ -11,6 +11,7 @@ place of the earlier.  Of a place that is written often the last entry stands fo
 from __future__ import annotations
 
 import collections
+import threading
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -22,8 +23,8 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.looks import Looks
 from pycompiler.capture.looks import Place as Spot
 from pycompiler.capture.namespaces import Namespaces, is_globals
-from pycompiler.capture.values.attributes import instance_dict, is_held
-from pycompiler.capture.values.base import Cell, Place, Value, next_age
+from pycompiler.capture.values.attributes import WRITTEN, instance_dict, is_held
+from pycompiler.capture.values.base import Cell, Place, StandIn, Value, next_age
 from pycompiler.capture.values.containers import Dict, List, Sequence, Set
 from pycompiler.capture.values.finalizers import in_slot, runs_code
 from pycompiler.capture.values.objects import DELETED
@@ -36,8 +37,8 @@ UNKNOWN = Value()
 
 @dataclass(eq=False)
 class Write:
-    """One entry of the journal.  `kind`: attribute, grad, contents, global, cell, traceback, call, draw, warning, advance, keep,
-    hit.
+    """One entry of the journal.  `kind`: attribute, class, grad, contents, global, cell, traceback, call, draw, warning,
+    advance, keep, hit.
 
     Of a table of a cached function: `name` has the names of the last arguments, `value` the result (None: a hit) and arguments.
     `value` of an iterator that advances is its number of steps.
@@ -80,11 +81,11 @@ def is_harmless(dropped: Value | None) -> bool:
 
 def may_end(value: Value, depth: int = 3) -> bool:
     """Whether code of the program may run when it lets go of this existing object, or of those in this container."""
-    held = _values(value) if depth else ()
+    held = values_in(value) if depth else ()
     return runs_code(getattr(value, "real", None)) or any(may_end(v, depth - 1) for v in held)
 
 
-def _values(container: Value) -> Iterable[Value]:
+def values_in(container: Value) -> Iterable[Value]:
     if isinstance(container, Sequence):
         return container.items
     return container.entries.values() if isinstance(container, (Dict, Set)) else ()
@@ -106,6 +107,7 @@ class Effects:
         self.looks = Looks()
         self.namespaces = Namespaces()
         self.drops: dict[Any, tuple[str, str | None, Any]] = {}  # what was there, and may end: places and values
+        self.readings: list[Any] = []  # calls that only read (`values/deferred.py`)
         self.waiting: list[Value] = []  # existing objects and dicts that calls change which wait
         self.let_go: list[Value] = []  # existing objects that variables held
         self.restoring: Callable[[], bool] = lambda: False  # whether a resume function is in its head
@@ -144,7 +146,7 @@ class Effects:
 
     def _stays(self, write: Write) -> bool:
         """Whether generated code can make the state after this write, although other writes followed."""
-        made = _values(write.target) if write.kind == "contents" else (write.value,)
+        made = values_in(write.target) if write.kind == "contents" else (write.value,)
         return all(
             v is None or v is DELETED or v.source is not None or isinstance(v, PLAIN_VALUES)
             or (isinstance(v, Tensor) and v.node.graph is self.graph)
@@ -164,7 +166,7 @@ class Effects:
         """Whether the program has changed an existing container (`known`: its value), or may have changed it as a namespace."""
         parts = [v for v in (known, getattr(known, "storage", None)) if v is not None]
         return any(map(self.is_written, parts)) or (
-            isinstance(real, dict) and any(w.kind in ("attribute", "global") for w in self.journal)
+            isinstance(real, dict) and any(w.kind in ("attribute", "global", "class") for w in self.journal)
         )
 
     def advance(self, iterator: Value) -> None:
@@ -281,6 +283,15 @@ class Effects:
         self.changes += 1
         self.journal.append(Write("draw", fn, value=args))
 
+    def read(self, reading: Any) -> None:
+        """A call that only reads: before the graph, or behind it."""
+        self.allow(None, reading.describe())
+        self.readings.append(reading)
+
+    def may_raise(self) -> bool:
+        """Whether generated code computes what may raise an error of the program's, whoever needs it."""
+        return any(not hasattr(r, "told") for r in self.readings)
+
     @property
     def draws(self) -> list[Write]:
         return [w for w in self.journal if w.kind == "draw"]
@@ -300,7 +311,7 @@ class Effects:
                 raise Break("mutation-unsupported", "the globals of a module, as a dict")
             self.namespaces.write(container.real)
             container.changed = True
-        gone = [*_values(container)] if drops is None else [*drops]
+        gone = [*values_in(container)] if drops is None else [*drops]
         self.drop(gone)
         if container.source is not None:
             loud = [v for v in gone if not is_harmless(v)]
@@ -357,6 +368,15 @@ class Effects:
             self.drop([old] if old is not None else held, name)
             self._write(place, "attribute", obj, quiet=quiet, name=name).value = value
 
+    def set_class(self, cls: Any, name: str, value: Value, step: int | None) -> None:
+        """`cls.name = value`, of a class, at this step; look-ups find it from now on."""
+        self.allow(None, f"{cls.describe()}.{name}")
+        place = ("class", id(cls.cls), name)
+        self.looks.change(place)
+        WRITTEN[threading.get_ident(), id(cls.cls), name] = StandIn(value)
+        made = self._write(place, "class", cls, quiet=True, name=name)
+        made.value, made.before = value, step
+
     def set_grad(self, tensor: Tensor, value: Value) -> None:
         """`tensor.grad = value`; what was there ends quietly."""
         self.allow(tensor, f"{tensor.describe()}.grad")
@@ -403,6 +423,7 @@ def _object(value: Any) -> Any:
 LINES: dict[str, Callable[[Write], str]] = {
     "contents": lambda w: f"the contents of {w.target.source}",
     "attribute": lambda w: f"{_object(w.target)}.{w.name} = {w.value!r}",
+    "class": lambda w: f"{w.target.describe()}.{w.name} = {w.value!r}",
     "grad": lambda w: f"{_object(w.target)}.grad = {w.value!r}",
     "global": lambda w: f"global {w.name} = {w.value!r}",
     "cell": lambda w: f"cell {_object(w.target)} = {w.value!r}",

@@ -51,6 +51,7 @@ from pycompiler.capture.codegen import (
 )
 from pycompiler.capture.context import Capture
 from pycompiler.capture.deep import DEEP_STACK
+from pycompiler.capture.effects import values_in
 from pycompiler.capture.errors_of_data import ErrorsOfData
 from pycompiler.capture.funnel import write_state
 from pycompiler.capture.graph import GraphBuilder
@@ -181,7 +182,7 @@ class _Session:
             torch_api.put_back(self.state)
             cx, frame = self.start(stop)
             cx.errors_of_data.whole = self.fullgraph
-            last, ends = stop, self.fullgraph
+            last, ends, reads_frame = stop, self.fullgraph, cx.reads_frame
             try:
                 try:
                     _, result = frame.run()
@@ -230,6 +231,7 @@ class _Session:
                 stop = r.value.raised_at if isinstance(r.value, Object) and r.value.raised_at else frame.begin
             finally:
                 cx.release()
+            stop = around_own_frames(reads_frame, stop)
             if ends:
                 return record
             self.breaks.append(record)
@@ -268,6 +270,7 @@ class _Session:
         changed = self.state_changes()
         if (
             not cx.effects.journal
+            and not cx.effects.may_raise()
             and not changed
             and cx.functions.is_plain()
             and cx.errors == control.breaks_are_errors()
@@ -629,6 +632,15 @@ class _Session:
         return result
 
 
+def around_own_frames(reads_frame: dict[int, int | None], stop: int | None) -> int | None:
+    """Where to stop instead, if the instruction is one that reads the variables of a real frame."""
+    while stop in reads_frame:
+        stop = reads_frame[stop]
+        if stop is None:
+            raise SkipFrame("it asks for its own variables (eval, exec), in which something breaks the graph")
+    return stop
+
+
 def told(cx: Capture, exception: Value) -> str:
     """An exception and its text, where that is known without running any of the program's code."""
     text = exception.python_type().__qualname__
@@ -680,7 +692,7 @@ def pushes_result(opname: str, key: str) -> bool:
     return not opname.startswith(NO_RESULT)
 
 
-WEAK = {weakref.ref, weakref.proxy, weakref.finalize, weakref.WeakMethod}
+WEAK = {weakref.ref, weakref.proxy, weakref.finalize, weakref.WeakMethod, weakref.WeakSet}
 
 
 def note_referred(stack: list[Value]) -> None:
@@ -688,7 +700,9 @@ def note_referred(stack: list[Value]) -> None:
     functions that is asked of weak references alone: most calls get some."""
     called = [v.fn if isinstance(v, Builtin) else v.cls for v in stack if isinstance(v, (Builtin, Class))]
     weakly = any(fn is known for fn in called for known in WEAK)
-    for value in [v.receiver if isinstance(v, Method) and weakly else v for v in stack]:
+    given = [v.receiver if isinstance(v, Method) and weakly else v for v in stack]
+    inside = [v for c in given if weakly for v in values_in(c)]
+    for value in [*given, *inside]:
         if isinstance(value, Object) or (weakly and isinstance(value, (Tensor, Function))) or _is_referable(value):
             value.ends = True
 

@@ -65,6 +65,8 @@ class Frame:
         self.begin = 0  # step at which the current instruction began
         self.narrated = 0  # line that the log had last
         self.shown: Variables | None = None  # what `locals()` gave
+        self.names: Any = None  # the namespace of code that has its variables by name
+        self.scope: Any = None  # the dict of the program's that such code has for globals, if they are no module's
         self.direct = False  # entered by the caller's CALL itself: its return value is the call's
 
     # stack ----------------------------------------------------------------------------------------------------

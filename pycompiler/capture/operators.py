@@ -17,7 +17,7 @@ from pycompiler.capture import hints
 from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.polyfills import POLYFILLS
-from pycompiler.capture.values import array, exceptions, symbolic
+from pycompiler.capture.values import array, deferred, exceptions, symbolic
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
@@ -37,6 +37,7 @@ from pycompiler.capture.values.containers import (
     keys_of,
     known_hash,
 )
+from pycompiler.capture.values.deferred import Deferred
 from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import ALIASES, Builtin, Function, Method
 from pycompiler.capture.values.iterators import Iter
@@ -105,6 +106,8 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     inplace = op in INPLACE
     fn, special, reflected = BINARY[op.rstrip("=") if inplace else op]
     left, right = _numbered(cx, left), _numbered(cx, right)
+    if isinstance(left, Deferred) or isinstance(right, Deferred):
+        return deferred.compute(cx, fn, [left, right])
     if isinstance(left, NestedInt) or isinstance(right, NestedInt):
         return compute_nested(cx, fn, left, right)
     if (
@@ -498,6 +501,8 @@ def binary_on_storage(cx: Capture, name: str, value: Object, other: Value) -> Va
 
 def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     fn = COMPARE[op][0]
+    if isinstance(left, Deferred) or isinstance(right, Deferred):
+        return deferred.compute(cx, fn, [left, right])
     if isinstance(left, Array) or isinstance(right, Array):
         return array.binary(cx, op, COMPARE[op][1], left, right)
     if isinstance(left, NestedInt) or isinstance(right, NestedInt):
@@ -640,6 +645,8 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
     for v, other in ((left, right), (right, left)):
         if isinstance(v, Opaque) or isinstance(v, Object) and _compares_natively(cx, v.cls):
             raise Break("unsupported-operation", f"comparison of {left.describe()} and {right.describe()}")
+        if isinstance(v, Deferred):
+            raise v.is_asked()
         if isinstance(v, Untold) and issubclass(other.python_type(), str):
             raise v.broke
     return bool(cx.identical(left, right))  # no: they are not the same object, and must not become it
@@ -678,6 +685,8 @@ def is_inlined(method: Any) -> bool:
 def unary(cx: Capture, op: str, value: Value) -> Value:
     fn, special = UNARY[op]
     value = _numbered(cx, value)
+    if isinstance(value, Deferred):
+        return deferred.compute(cx, fn, [value])
     if isinstance(value, PLAIN_VALUES):
         return _of_plain(cx, fn, fn, value)
     if isinstance(value, Array):
@@ -818,6 +827,8 @@ def formatted(cx: Capture, value: Value) -> Any:
 
 def printf(cx: Capture, template: str, argument: Value) -> Value:
     """template % argument."""
+    if deferred.holds(argument):
+        return deferred.compute(cx, operator.mod, [Const(template), argument])
     if isinstance(argument, Object) and isinstance(argument.storage, Tuple):
         argument = argument.storage
     if isinstance(argument, Tuple):
@@ -857,6 +868,9 @@ def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
     if not issubclass(spec.python_type(), str):  # an error, which no method of the value sees
         return cx.evaluate(format, "", spec.const())
     value = convert(cx, value, which).settle("for a text")
+    value = value.settled(cx) if isinstance(value, deferred.ThreadIdent) else value
+    if isinstance(value, Deferred):
+        return deferred.compute(cx, format, [value, spec])
     if value.is_const():
         return cx.evaluate(format, value.const(), spec.const())
     if isinstance(value, Object):
@@ -904,6 +918,9 @@ def _inside(cx: Capture, value: Value) -> str | None:
 
 def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
     """str(value), repr(value) or ascii(value)."""
+    value = value.settled(cx) if isinstance(value, deferred.ThreadIdent) else value
+    if isinstance(value, Deferred):
+        return deferred.compute(cx, how, [value])
     value = value.settle("for a text")
     if isinstance(value, Set) and value.cls in (set, frozenset):
         inner = ", ".join(text(cx, v, repr).const() for v in value.ordered(cx))

@@ -68,11 +68,6 @@ def bound(tensor: Any, read: Any, args: tuple[int, ...]) -> Any:
     return tensor.item() if read is None else read(tensor.item())
 
 
-def join(*parts: str) -> str:
-    """An f-string's text."""
-    return "".join(parts)
-
-
 def make_object(cls: type, args: tuple[Any, ...] | None) -> Any:
     """An instance without running Python-level `__new__` and `__init__`; `args` are an exception's."""
     base: Any = next(c for c in mro_of(cls) if not is_mutable(c))  # the most derived class written in C
@@ -458,6 +453,11 @@ def set_global(namespace: dict[str, Any], name: str, value: Any) -> None:
     namespace[name] = value
 
 
+def delete_global(namespace: dict[str, Any], name: str) -> None:
+    """Leave the namespace without the name, which the program may have stored first."""
+    namespace.pop(name, None)
+
+
 def raise_unbound(name: str) -> None:
     raise UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value")
 
@@ -482,3 +482,18 @@ def only_quiet(places: tuple[tuple[str, str | None], ...], *owners: Any) -> None
         for value in stored_at(kind, owner, name):
             if runs_code(value):
                 raise Unfit(f"the end of a {type(value).__qualname__} runs code")
+
+
+def make_class(
+    name: str, bases: tuple[Any, ...], words: dict[str, Any], cell: Any, keys: tuple[str, ...], *values: Any
+) -> type:
+    """A class as its statement makes it, of what the body has left; `cell` is the `__class__` of its methods."""
+    names = dict(zip(keys, values, strict=True))
+    if cell is not None:
+        names["__classcell__"] = cell
+
+    def fill(space: Any) -> None:
+        for key, value in names.items():
+            space[key] = value
+
+    return types.new_class(name, bases, words, fill)

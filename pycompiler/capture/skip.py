@@ -5,16 +5,21 @@ In: a function.  Out: yes or no, with the reason.  Three tables, by namespace an
 
 from __future__ import annotations
 
+import binascii
 import builtins
+import datetime
 import functools
 import inspect
 import logging
 import math
 import os
+import struct
 import sys
 import sysconfig
 import types
+import unicodedata
 import weakref
+import zlib
 from typing import Any
 
 import torch
@@ -45,6 +50,7 @@ NOT_OPERATORS = frozenset(
         "is_vulkan_available", "prepare_multiprocessing_environment", "classproperty", "get_num_threads", "overload",
         "_import_dotted_name", "_running_with_deploy", "deprecated", "_check", "_check_is_size", "_check_index",
         "_check_type", "_check_value", "_check_tensor_all", "_check_not_implemented", "_check_with",
+        "from_dlpack", "to_dlpack", "_to_dlpack", "gaussian_nll_loss",
     }
 )  # fmt: skip
 
@@ -100,13 +106,21 @@ WRITES = frozenset(
     {"setitem", "delitem", "iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imod", "imul", "imatmul", "ior", "ipow",
      "irshift", "isub", "itruediv", "ixor"}
 )  # fmt: skip
+DATES = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone)
 PURE_BUILTINS = frozenset(
     {abs, ascii, bin, bytes, chr, complex, divmod, float, format, hash, hex, int, oct, ord, pow, repr,
      round, str, slice, range, frozenset, torch.device, torch.finfo, torch.iinfo, torch.Size, bool, math.prod,
-     os.fspath, str.maketrans, bytes.maketrans, sys.intern}
+     os.fspath, str.maketrans, bytes.maketrans, sys.intern, *DATES,
+     *(getattr(struct, n) for n in ("pack", "unpack", "unpack_from", "calcsize")),
+     *(getattr(zlib, n) for n in ("crc32", "adler32", "compress", "decompress")),
+     *(fn for n, fn in vars(binascii).items() if isinstance(fn, types.BuiltinFunctionType) and not n.startswith("_")),
+     *(getattr(unicodedata, n) for n in ("normalize", "category", "name", "lookup", "combining", "east_asian_width"))}
 )  # fmt: skip
 PURE_TYPES = (str, bytes, int, float, complex, bool, range, torch.device, torch.dtype, torch.Size, slice, torch.finfo,
-              torch.iinfo, types.CodeType)  # fmt: skip
+              torch.iinfo, types.CodeType, *DATES)  # fmt: skip
+OF_TODAY = ("now", "today", "utcnow", "fromtimestamp", "utcfromtimestamp", "timestamp", "astimezone", "strftime", "strptime",
+            "ctime", "tzname", "dst", "utcoffset")  # fmt: skip
+"""Methods of dates that ask a clock, the time zone or the language."""
 
 
 def is_pure(fn: Any) -> bool:
@@ -121,10 +135,14 @@ def is_pure(fn: Any) -> bool:
         if isinstance(owner, types.ModuleType) or owner is None:
             return fn.__module__ in PURE_MODULES and fn.__name__ not in WRITES
         if isinstance(owner, type):
-            return owner in PURE_TYPES  # int.from_bytes
-        return issubclass(type(owner), PURE_TYPES)  # "".join
+            return owner in PURE_TYPES and not _asks_today(owner, fn)  # int.from_bytes
+        return issubclass(type(owner), PURE_TYPES) and not _asks_today(type(owner), fn)  # "".join
     owner = getattr(fn, "__objclass__", None)
-    return owner in PURE_TYPES
+    return owner in PURE_TYPES and not _asks_today(owner, fn)
+
+
+def _asks_today(owner: Any, fn: Any) -> bool:
+    return owner in DATES and fn.__name__ in OF_TODAY
 
 
 # Functions of these modules are not inlined: they reach outside of the program, or are torch's own machinery.
@@ -139,7 +157,8 @@ SKIP_PREFIXES = (
     "pycompiler.backends", "pycompiler.runtime", "_pytest", "pluggy", "ctypes", "cffi", "warnings", "rich",
 )  # fmt: skip
 INLINE_ANYWAY = (
-    "pycompiler.capture.polyfills", "pycompiler.capture.heaps", "torch.autograd.grad_mode", "torch.nn", "torch.distributions",
+    "pycompiler.capture.polyfills", "pycompiler.capture.heaps", "pycompiler.capture.composed",
+    "torch.autograd.grad_mode", "torch.nn", "torch.distributions",
     "torch._functorch.apis", "torch._functorch.functional_call", "torch._functorch.eager_transforms", "torch._functorch.vmap",
     "torch._functorch.deprecated", "torch.distributed._functional_collectives",
     "torch.distributed.tensor.parallel", "torch.distributed.tensor._api",
@@ -173,7 +192,9 @@ def why_not_inlined(fn: types.FunctionType) -> tuple[str, str] | None:
 
 # Calls on constants that may wait until the graph has run: their effect is not seen by the program.
 DEFERRED = frozenset(
-    getattr(logging.Logger, n) for n in ("debug", "info", "warning", "error", "critical", "exception", "log")
+    getattr(owner, n)
+    for owner in (logging.Logger, logging)
+    for n in ("debug", "info", "warning", "error", "critical", "exception", "log")
 )
 
 

@@ -23,6 +23,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.torch_version import TorchVersion
 
 from pycompiler import _native, config
+from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.cached import Tried
 from pycompiler.capture.jagged import wrap_jagged
@@ -35,7 +36,7 @@ from pycompiler.capture.values.attributes import (
     mro_lookup,
     reference,
 )
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, StandIn, Value
 from pycompiler.capture.values.classes import Class, PyModule, Super
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import (
@@ -292,7 +293,8 @@ def _bound_builtin(cx: Capture, real: Any, owner: Any, source: Source) -> Value 
         return None
     cx.guard("type_is", source, type(real))
     cx.guard("equals", source.attr("__name__"), real.__name__)
-    receiver = cx.wrap(owner, source.attr("__self__"))
+    known = type(owner) in skip.DATES and source.kind == "const"
+    receiver = cx.make(owner) if known else cx.wrap(owner, source.attr("__self__"))
     if isinstance(receiver, Tensor):
         return TensorMethod(receiver, real.__name__)
     return Method(receiver, cx.make(found))
@@ -428,6 +430,8 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     if issubclass(cls, type):
         cx.guard("id_is", source, real)
         return Class(real)
+    if cls in skip.DATES and source.kind == "const":
+        return Const(real)
     if issubclass(cls, types.ModuleType):
         if isinstance(lookup(cx, cls, "__getattribute__"), types.FunctionType):
             raise Break("unsupported-type", f"a {cls.__qualname__}, a module that sees each look at it")
@@ -485,10 +489,11 @@ def _storage(cx: Capture, real: Any, source: Source) -> Value | None:
 
 def wrap(cx: Capture, real: Any, source: Source) -> Value:
     """The value of an existing object; the same object gives the same value, whatever path leads to it."""
+    if type(real) is StandIn:
+        return cx.realize(real.value)
     known = cx.by_id.get(id(real))
     if known is not None:
-        if known.source != source and source.kind != "const":
-            assert known.source is not None
+        if known.source is not None and known.source != source and source.kind != "const":
             cx.guard("same_object", source, None, (known.source,))
         return known
     cls = type(real)  # never isinstance: it believes a `__class__` that lies
@@ -532,7 +537,7 @@ def make(cx: Capture, real: Any) -> Value:
         return Set({Key(cx, make(cx, v)): make(cx, v) for v in real}, type(real), shadow=_shadow(real))
     if type(real) in NUMBERS:
         return _number(cx, real)
-    if isinstance(real, (range, torch.finfo, torch.iinfo)) or arrays.is_constant(real):
+    if isinstance(real, (range, torch.finfo, torch.iinfo)) or type(real) in skip.DATES or arrays.is_constant(real):
         return Const(real)
     if isinstance(real, tuple) and is_plain_tuple(type(real)):
         return Tuple([make(cx, v) for v in real], type(real))

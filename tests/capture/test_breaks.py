@@ -76,12 +76,21 @@ def dynamic_shape(x: Any) -> Any:
     return (x + 1)[x > 1] * 2
 
 
+class Rows:
+    def __aiter__(self) -> Any:
+        return self
+
+    async def __anext__(self) -> Any:
+        raise StopAsyncIteration
+
+
+ROWS = Rows()
+
+
 @provokes("unsupported-opcode", X)
 def opcode(x: Any) -> Any:
-    class Local:
-        k = 2
-
-    return x * Local.k
+    later = (row async for row in ROWS)
+    return x * 2 if later else x
 
 
 class Begins(threading.local):
@@ -173,7 +182,7 @@ class Holder:
 
 @provokes("mutation-unsupported", X)
 def mutation(x: Any) -> Any:
-    Holder.level = 1
+    Holder.__doc__ = "another"
     return x * Holder.level
 
 

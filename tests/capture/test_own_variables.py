@@ -1,4 +1,4 @@
-"""`locals()`, `vars()`, `dir()` of captured functions; `eval` and `exec` need a real frame."""
+"""`locals()`, `vars()`, `dir()` of captured functions; `eval` and `exec` of known texts, of which others need a real frame."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def test_a_dict_that_a_later_call_brings_up_to_date_outlives_no_graph() -> None:
 
 def evaluates(x: Any) -> Any:
     y = x + 1
-    return eval("y * 2")
+    return eval("y * y.sum().item()")
 
 
 def around(x: Any) -> Any:
@@ -78,10 +78,60 @@ def around(x: Any) -> Any:
     return evaluates(y) + 1
 
 
+def a_text(x: Any) -> Any:
+    y = x + 1
+    return eval("y * 2 + torch.relu(x) + sum([i for i in range(3)])")
+
+
+def compiled_before(x: Any) -> Any:
+    code = compile("x * 3", "<text>", "eval")
+    return eval(code), eval(code, {"x": x + 1})
+
+
+def statements(x: Any) -> Any:
+    names: dict[str, Any] = {"y": x}
+    exec("z = y * 2\nfor i in range(3):\n    z = z + i\ndel y", names)
+    return names["z"], sorted(names), names["i"]
+
+
+def with_variables(x: Any) -> Any:
+    names = {"y": x + 1}
+    return eval("y + x", {"x": 2, "y": None}, names)
+
+
+def errors(x: Any) -> Any:
+    seen = []
+    for text in ("1 / 0", "nobody", "x.y", "()[0]"):
+        try:
+            eval(text, {})
+        except Exception as error:
+            seen.append((type(error).__name__, str(error)))
+    return x + len(seen), seen
+
+
+@pytest.mark.parametrize("program", [a_text, compiled_before, statements, with_variables, errors])
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_known_texts_are_captured(program: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    for shape in ((2,), (3,)):
+        assert str(compiled(torch.ones(shape))) == str(program(torch.ones(shape)))
+    assert pycompiler.explain(program)(torch.ones(2)).graph_count == 1
+
+
+def text_of(x: Any, text: str) -> Any:
+    return eval(text) + 1
+
+
+def test_a_text_that_is_given_is_guarded() -> None:
+    compiled = pycompiler.compile(text_of, backend="eager", fullgraph=True)
+    for text in ("x * 2", "x * 3", "x * 2"):
+        torch.testing.assert_close(compiled(torch.ones(2), text), text_of(torch.ones(2), text))
+
+
 def test_the_call_of_what_evaluates_is_the_break() -> None:
     report = pycompiler.explain(around)(torch.ones(2))
     assert report.graph_count == 2
-    assert [b.kind for b in report.break_reasons] == ["builtin-call"]
+    assert [b.kind for b in report.break_reasons] == ["data-dependent-value"]
     compiled = pycompiler.compile(around, backend="eager")
     for _ in range(2):
         torch.testing.assert_close(compiled(torch.ones(2)), around(torch.ones(2)))

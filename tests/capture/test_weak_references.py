@@ -134,3 +134,28 @@ def test_a_module_that_the_caller_holds_breaks_no_graph() -> None:
     child.__dict__["parent"] = weakref.ref(parent)
     x = torch.ones(2, 2)
     assert torch.equal(pycompiler.compile(child, backend="eager", fullgraph=True)(x), child(x))
+
+
+def modules_in_a_proxy(x: Any) -> Any:
+    layer = torch.nn.Linear(2, 2)
+    proxy = weakref.proxy(layer)
+    y = x + proxy.in_features
+    pycompiler.graph_break()
+    return y * proxy.out_features
+
+
+def things_in_a_set(x: Any) -> Any:
+    layer = torch.nn.Linear(2, 2)
+    known = weakref.WeakSet([layer])
+    y = x + len(known)
+    pycompiler.graph_break()
+    return y + len(known)
+
+
+@pytest.mark.parametrize("program", [modules_in_a_proxy, things_in_a_set])
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_variables_hold_what_is_referred_to_beyond_breaks(program: Any, backend: str) -> None:
+    """Of a module, that others than the program refer to weakly, too; and of what is in a container that is given."""
+    compiled = pycompiler.compile(program, backend=backend)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(torch.ones(2)), program(torch.ones(2)))

@@ -6,6 +6,8 @@ from pycompiler.capture.builtins import (
     backwards,
     begun,
     branches,
+    class_statements,
+    clocks,
     collections,
     containers,
     copied_tensors,
@@ -16,6 +18,7 @@ from pycompiler.capture.builtins import (
     drawn,
     drawn_arrays,
     dtensors,
+    evaluated,
     exceptions,
     frozen,
     generators,
@@ -32,6 +35,8 @@ from pycompiler.capture.builtins import (
     references,
     scalars,
     schedulers,
+    storages,
+    texts,
     torch_api,
     transforms,
     variables,
@@ -39,8 +44,8 @@ from pycompiler.capture.builtins import (
 )
 
 FAMILIES = (
-    attention, autograd_function, backwards, begun, branches, collections, containers, copied_tensors, copying, data, devices,
-    distributed, drawn, drawn_arrays, dtensors, exceptions, frozen, generators, gradients, iteration, jagged, nested, numbers,
-    optimizers, overrides, patterns, python, ranges, references, scalars, schedulers, torch_api, transforms, variables,
-    warned,
+    attention, autograd_function, backwards, begun, branches, class_statements, clocks, collections, containers,
+    copied_tensors, copying, data, devices, distributed, drawn, drawn_arrays, dtensors, evaluated, exceptions, frozen,
+    generators, gradients, iteration, jagged, nested, numbers, optimizers, overrides, patterns, python, ranges, references,
+    scalars, schedulers, storages, texts, torch_api, transforms, variables, warned,
 )  # fmt: skip

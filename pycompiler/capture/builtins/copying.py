@@ -55,7 +55,9 @@ def object_get_state(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _attributes_of_ordered(cx: Capture, value: Dict) -> Value:
-    """One that is made here has no attributes, and of one that exists they are not read."""
+    """Those of one that exists are not read."""
+    if value.attributes:
+        raise Break("builtin-call", f"object.__getstate__ of {value.describe()}, which has attributes")
     if value.source is not None:
         if vars(value.real):
             raise Break("builtin-call", f"object.__getstate__ of {value.describe()}, which has attributes")

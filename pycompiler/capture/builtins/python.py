@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import _thread
 import builtins
 import functools
 import inspect
 import sys
 import types
 import typing
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -22,9 +21,10 @@ from pycompiler.capture.builtins.torch_api import ask
 from pycompiler.capture.bytecode.resume import origin_of
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate, takes_none
 from pycompiler.capture.interpreter import breaking_frame
+from pycompiler.capture.values import deferred
 from pycompiler.capture.values.attributes import MISSING, bind, is_subclass, lookup
 from pycompiler.capture.values.base import Capture, Cell, Value, class_name
-from pycompiler.capture.values.classes import Class, MadeProperty, Super
+from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, Super
 from pycompiler.capture.values.constant import Const, Identity
 from pycompiler.capture.values.containers import List, Tuple, UserKey, Variables
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
@@ -39,11 +39,8 @@ def entered(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 # types and identity -------------------------------------------------------------------------------------------
-@constructor(type)
-def type_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) != 1:
-        raise Break("builtin-call", "type(name, bases, namespace)")
-    return cx.make(args[0].python_type())
+def type_of(cx: Capture, value: Value) -> Value:
+    return cx.make(value.python_type())
 
 
 def classes_of(cx: Capture, value: Value) -> tuple[type, ...]:
@@ -124,11 +121,6 @@ def id_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Identity.of(args[0])
 
 
-@builtin(_thread.get_ident)
-def get_ident(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Identity(Const(None))  # not known, and not needed: reprlib makes keys of it
-
-
 @builtin(len)
 def len_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], Tensor) and args[0].fake.dim() and not cx.functions.concerns(args, kwargs):
@@ -180,6 +172,8 @@ def format_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(str.format)
 def str_format(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if any(map(deferred.holds, args)) and not kwargs:
+        return deferred.compute(cx, str.format, args)
     positional = [operators.formatted(cx, a) for a in args]
     named = {k: operators.formatted(cx, v) for k, v in kwargs.items()}
     return cx.evaluate(str.format, *positional, **named)
@@ -321,7 +315,15 @@ def object_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(None)
 
 
-@builtin(*{BaseException.__init__, Exception.__init__})
+def _plain_exceptions() -> Iterator[Any]:
+    """`__init__` of the classes that keep nothing but arguments."""
+    for cls in vars(builtins).values():
+        if isinstance(cls, type) and issubclass(cls, BaseException):
+            if cls.__basicsize__ == BaseException.__basicsize__ and "__init__" in vars(cls):
+                yield vars(cls)["__init__"]
+
+
+@builtin(*dict.fromkeys(_plain_exceptions()))
 def exception_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     exception = args[0]
     if not isinstance(exception, Object) or exception.exists:
@@ -352,7 +354,7 @@ def tuple_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(vars)
 def vars_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not args and not kwargs:
-        return _shown(cx)
+        return shown(cx)
     found = cx.catching(AttributeError, lambda: args[0].getattr(cx, "__dict__"))
     return found if found is not None else cx.throw(TypeError, "vars() argument must have __dict__ attribute")
 
@@ -410,9 +412,21 @@ def init_property(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(None)
 
 
-@constructor(property, staticmethod, classmethod)
-def descriptor_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    raise Break("builtin-call", "a descriptor made inside of a function")
+@constructor(property)
+def property_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    made = MadeProperty(property)
+    made.initialise(args, kwargs)
+    return made
+
+
+@constructor(staticmethod)
+def staticmethod_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return MadeMethod(staticmethod, args[0])
+
+
+@constructor(classmethod)
+def classmethod_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return MadeMethod(classmethod, args[0])
 
 
 def _effectful(name: str) -> Callable[[Capture, Args, Kwargs], Value]:
@@ -428,10 +442,10 @@ ITS_OWN = "asks for its own variables (locals(), dir(), eval, exec)"
 def _own_variables(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if args:
         raise Break("builtin-call", "a builtin that reads an object's variables")
-    return _in_frame(cx)
+    return own_frame(cx)
 
 
-def _in_frame(cx: Capture) -> Value:
+def own_frame(cx: Capture) -> Value:
     """What a real frame has to be there for: the call of the captured function that asks for it is the break, or all of it."""
     if len(cx.frames) > 1:
         asks = f"{cx.frames[-1].code.co_qualname}, which {ITS_OWN}"
@@ -439,11 +453,11 @@ def _in_frame(cx: Capture) -> Value:
     raise SkipFrame(f"it {ITS_OWN}")
 
 
-def _shown(cx: Capture) -> Variables:
+def shown(cx: Capture) -> Variables:
     """locals(): before CPython 3.13 one dict a frame, which each call brings up to date."""
     frame = cx.frames[-1]
     if any(i.opname == "LOAD_FAST_AND_CLEAR" for i in frame.instructions):  # of comprehensions, which show others
-        _in_frame(cx)
+        own_frame(cx)
     code = origin_of(frame.code)[0]
     names = dict.fromkeys([*code.co_varnames, *code.co_cellvars, *code.co_freevars])
     found = {n: frame.free.get(n) or frame.locals.get(n) for n in names}
@@ -461,14 +475,14 @@ def _shown(cx: Capture) -> Variables:
 
 @builtin(locals)
 def locals_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return _own_variables(cx, args, kwargs) if args or kwargs else _shown(cx)
+    return _own_variables(cx, args, kwargs) if args or kwargs else shown(cx)
 
 
 @builtin(dir)
 def dir_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if args or kwargs:
         return _own_variables(cx, args, kwargs)
-    return List([Const(name) for name in sorted(k.value.const() for k in _shown(cx).entries)], list)
+    return List([Const(name) for name in sorted(k.value.const() for k in shown(cx).entries)], list)
 
 
 @builtin(*(getattr(sys, name) for name in ("_getframe", "_getframemodulename") if hasattr(sys, name)))
@@ -477,9 +491,7 @@ def getframe(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     raise Break("builtin-call", "sys._getframe(), which counts frames", step=cx.frames[0].begin)
 
 
-for _name in ("eval", "exec"):
-    builtin(getattr(builtins, _name))(lambda cx, args, kwargs: _in_frame(cx))
-for _name in ("print", "input", "open", "compile", "breakpoint"):
+for _name in ("print", "input", "open", "breakpoint"):
     builtin(getattr(builtins, _name))(_effectful(_name))
 
 

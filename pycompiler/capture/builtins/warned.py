@@ -1,7 +1,7 @@
 """Warnings of the program's, `warnings.catch_warnings`, and what changes its filters.
 
-Generated code does it after the graph, in the order of the program: the graph has no part of it.  Operators of the graph warn
-by the filters around it; a program's own warning breaks the graph where the frame has changed them, so it meets what it set.
+Generated code does it after the graph, in the order of the program, so that a program's own warning meets the filters that the
+frame has set (none of which makes errors): the graph has no part of it.  Operators of the graph warn by the filters around it.
 The list of a manager that records is not known: who looks at it has the graph end before the manager.
 Where a warning would do more than be shown (`shown.only_shown`) generated code leaves the frame to eager.
 """
@@ -17,7 +17,7 @@ from typing import Any
 from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, BuiltinHandler, Kwargs, builtin
-from pycompiler.capture.effects import Warned
+from pycompiler.capture.effects import UNKNOWN, Warned
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const, Withheld
 from pycompiler.capture.values.functions import Builtin
@@ -115,7 +115,8 @@ def warn(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     frame = _frame_at(cx, level)
     if type(message) is not str or not _is_plain(category) or frame is None:
         raise Break("builtin-call", f"warnings.warn({message!r}, ...), about a line outside, or of another kind")
-    if any((id(vars(warnings)), name) in cx.effects.globals for name in SHOWN) or id(warnings.filters) in cx.by_id:
+    known = [cx.effects.globals.get((id(vars(warnings)), name), UNKNOWN) for name in SHOWN]
+    if any(v is not UNKNOWN for v in known) or id(warnings.filters) in cx.by_id:
         raise Break("builtin-call", f"warnings.warn({message!r}, ...): the frame has changed what becomes of it")
     seen = frame.user_frame()
     cx.effects.warn(Warned(message, category, seen.filename, seen.lineno, frame.globals))

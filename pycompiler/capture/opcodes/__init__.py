@@ -1,5 +1,5 @@
 """Handlers of opcodes, one file a family; importing this package fills `registry.HANDLERS`."""
 
-from pycompiler.capture.opcodes import control, matching, stack, variables
+from pycompiler.capture.opcodes import control, matching, names, stack, variables
 
-FAMILIES = (control, matching, stack, variables)
+FAMILIES = (control, matching, names, stack, variables)

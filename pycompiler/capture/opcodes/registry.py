@@ -20,13 +20,9 @@ Handler = Callable[["Frame", "Instruction"], None]
 HANDLERS: dict[str, Handler] = {}
 
 _ASYNC = "coroutines run eagerly"
-_CLASS = "a class body runs eagerly"
 UNHANDLED: dict[str, str] = {
     "GET_AWAITABLE": _ASYNC, "GET_AITER": _ASYNC, "GET_ANEXT": _ASYNC, "BEFORE_ASYNC_WITH": _ASYNC,
     "END_ASYNC_FOR": _ASYNC, "ASYNC_GEN_WRAP": _ASYNC,
-    "LOAD_BUILD_CLASS": _CLASS, "SETUP_ANNOTATIONS": _CLASS, "LOAD_NAME": _CLASS, "STORE_NAME": _CLASS,
-    "DELETE_NAME": _CLASS, "LOAD_CLASSDEREF": _CLASS, "LOAD_LOCALS": _CLASS, "LOAD_FROM_DICT_OR_GLOBALS": _CLASS,
-    "LOAD_FROM_DICT_OR_DEREF": _CLASS,
     "IMPORT_STAR": "only at module level", "PRINT_EXPR": "only in interactive sessions",
     "CACHE": "removed when bytecode is decoded", "EXTENDED_ARG": "removed when bytecode is decoded",
     "RESERVED": "not an instruction", "INTERPRETER_EXIT": "not part of a function's code",

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pycompiler.capture import operators, rebuild
+from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.registry import Handler, opcode
 from pycompiler.capture.opcodes.truth import truth_at
@@ -15,6 +15,7 @@ from pycompiler.capture.values.attributes import MISSING, lookup
 from pycompiler.capture.values.base import NULL, Capture, Value, class_name
 from pycompiler.capture.values.constant import Addressed, Const, Untold
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple, distinct_members
+from pycompiler.capture.values.deferred import join, joined
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.tensor import Tensor
 
@@ -183,9 +184,12 @@ def build_const_key_map(frame: Frame, ins: Instruction) -> None:
 @opcode("BUILD_STRING")
 def build_string(frame: Frame, ins: Instruction) -> None:
     parts = frame.popn(ins.number)
+    if (later := joined(frame.cx, parts)) is not None:
+        frame.push(later)
+        return
     untold = [v for v in parts if isinstance(v, Untold)]
     if untold and all(isinstance(v, Addressed) for v in untold):
-        frame.push(Addressed(untold[0].broke, rebuild.join, parts))
+        frame.push(Addressed(untold[0].broke, join, parts))
         return
     frame.push(
         next((v for v in untold if not isinstance(v, Addressed)), None) or Const("".join(v.const() for v in parts))

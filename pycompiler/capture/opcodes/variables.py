@@ -13,6 +13,7 @@ from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, Super
 from pycompiler.capture.values.constant import LITERAL_IDS, Const
 from pycompiler.capture.values.functions import Function, Method
+from pycompiler.capture.values.objects import DELETED
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.unloaded import module_of
 
@@ -137,13 +138,14 @@ def get_global(frame: Frame, name: str) -> Value:
 def _global(frame: Frame, name: str) -> Value:
     cx, namespace = frame.cx, frame.globals
     changed: Value | None = cx.effects.get_global(namespace, name)
-    if changed is not None:
+    if changed is not None and changed is not DELETED:
         return changed
     source = cx.dict_source(namespace)
-    if name in namespace:
+    if name in namespace and changed is None:
         found: Value = cx.wrap(namespace[name], source.dict_item(name))
         return found
-    cx.guard("dict_absent", source, name)
+    if changed is None:
+        cx.guard("dict_absent", source, name)
     if isinstance(frame.function, Function) and frame.function.real is None:  # each is given the builtins of its time
         kind = "id_is" if "__builtins__" in namespace else "dict_absent"
         made = source.dict_item("__builtins__") if kind == "id_is" else source
@@ -171,7 +173,14 @@ def store_global(frame: Frame, ins: Instruction) -> None:
 
 @opcode("DELETE_GLOBAL")
 def delete_global(frame: Frame, ins: Instruction) -> None:
-    raise Break("mutation-unsupported", f"del of the global {ins.argval}")
+    cx, namespace, name = frame.cx, frame.globals, ins.argval
+    changed = cx.effects.get_global(namespace, name)
+    if changed is None:
+        there = name in namespace
+        cx.guard("dict_contains" if there else "dict_absent", cx.dict_source(namespace), name)
+    if changed is DELETED or changed is None and not there:
+        cx.throw(NameError, f"name {name!r} is not defined", name=Const(name))
+    cx.effects.set_global(namespace, name, DELETED)
 
 
 def push_callable(frame: Frame, fn: Value, receiver: Value) -> None:

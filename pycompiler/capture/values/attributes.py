@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.base import Capture, Value, class_name
+from pycompiler.capture.values.base import Capture, StandIn, Value, class_name
 from pycompiler.capture.values.constant import Const, reference
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Builtin, Method
@@ -28,8 +28,43 @@ MISSING = object()
 SETTERS = ("__set__", "__delete__")
 
 
+WRITTEN: dict[tuple[int, int, str], StandIn] = {}
+"""What captures in progress have written into classes: (thread, id of the class, name)."""
+
+
+def hide_written() -> dict[tuple[int, int, str], StandIn]:
+    """What another capture in this thread has written, which is not seen until `show_written`."""
+    thread = threading.get_ident()
+    return {key: WRITTEN.pop(key) for key in list(WRITTEN) if key[0] == thread}
+
+
+def show_written(hidden: dict[tuple[int, int, str], StandIn]) -> None:
+    hide_written()
+    WRITTEN.update(hidden)
+
+
+def is_written(cls: type, name: str | None = None) -> bool:
+    """Whether the capture in this thread has written an attribute of one of its classes."""
+    if not WRITTEN:
+        return False
+    thread, places = threading.get_ident(), {id(c) for c in mro_of(cls)}
+    return any(t == thread and c in places and name in (None, n) for t, c, n in list(WRITTEN))
+
+
+def _as_written(cls: type, name: str) -> Any:
+    thread = threading.get_ident()
+    for base in mro_of(cls):
+        if (found := WRITTEN.get((thread, id(base), name))) is not None:
+            return found
+        if name in (own := namespace_of(base)):
+            return own[name]
+    return MISSING
+
+
 def mro_lookup(cls: type, name: str) -> Any:
     """The raw class attribute (no descriptor call), or MISSING."""
+    if WRITTEN:
+        return _as_written(cls, name)
     for base in mro_of(cls):
         if name in (own := namespace_of(base)):
             return own[name]
@@ -59,7 +94,7 @@ def is_mutable(cls: type) -> bool:
 def lookup(cx: Capture, cls: type, name: str) -> Any:
     """mro_lookup for a decision: that it gives this very object, or nothing, is an assumption."""
     raw = mro_lookup(cls, name)
-    if is_mutable(cls):
+    if is_mutable(cls) and type(raw) is not StandIn:
         if raw is MISSING:
             cx.guard("class_absent", const_source(cls), name)
         else:
@@ -70,6 +105,8 @@ def lookup(cx: Capture, cls: type, name: str) -> Any:
 def lookup_descriptor(cx: Capture, cls: type, name: str) -> Any:
     """mro_lookup to decide whether the class comes before the instance: that it is a data descriptor, or none."""
     raw = mro_lookup(cls, name)
+    if type(raw) is StandIn:
+        return raw
     if raw is MISSING or is_data_descriptor(raw):
         if raw is not MISSING:
             guard_setter(cx, raw)

@@ -121,6 +121,13 @@ class Value:
         return hasattr(self.python_type(), name)
 
 
+class StandIn:
+    """What a class has for a value of the frame: one that is made while the frame is captured, or written by it."""
+
+    def __init__(self, value: Value) -> None:
+        self.value = value
+
+
 class Null(Value):
     """CPython's NULL on the value stack."""
 

@@ -11,6 +11,8 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import torch
+
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.attributes import (
     MISSING,
@@ -19,15 +21,16 @@ from pycompiler.capture.values.attributes import (
     guard_mro,
     is_data_descriptor,
     is_mutable,
+    is_written,
     lookup,
     mro_lookup,
     of_type,
 )
-from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.base import Capture, StandIn, Value
+from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Dict, Key, Proxy
 from pycompiler.capture.values.functions import Method
-from pycompiler.capture.values.objects import annotation
+from pycompiler.capture.values.objects import DELETED, annotation
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.source import mro_of, namespace_of
 
@@ -40,7 +43,9 @@ class Class(Value):
 
     def __init__(self, cls: type, made: tuple[Any, list[Value], dict[str, Value]] | None = None) -> None:
         self.cls = cls
-        self.made = made  # a class that the program makes in each call: by this function of these constants
+        self.made = made  # a class that the program makes in each call: by this function of these values
+        self.cell: Value | None = None  # the `__class__` of its methods, of one that the program makes
+        self.decorators: list[tuple[Any, dict[str, Any]]] = []  # what changed it since
 
     def describe(self) -> str:
         return f"class {self.cls.__qualname__}"
@@ -161,11 +166,35 @@ class Class(Value):
         return bool(cx.evaluate_raw(lambda c, k: k in c, self.cls, real))
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
-        raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
+        """An attribute in the place of a number, a text or a tensor, which ends quietly; nothing that binds comes or goes."""
+        if self.made is not None or not is_mutable(self.cls) or name.startswith("__") or _binds(value.python_type()):
+            raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
+        meta, old = type(self.cls), mro_lookup(self.cls, name)
+        plain = lookup(cx, meta, "__setattr__") is type.__setattr__ and lookup(cx, meta, name) is MISSING
+        if not plain or not (old is MISSING or type(old) in (StandIn, *QUIET)):
+            raise Break(
+                "mutation-unsupported", f"{self.describe()}.{name} = ..., whose class says how, or of what it was"
+            )
+        if type(old) in QUIET:
+            cx.guard("type_is", const_source(self.cls).then("mro_lookup", name), type(old))
+        elif old is MISSING:
+            cx.guard("class_absent", const_source(self.cls), name)
+        cx.effects.set_class(self, name, value, cx.step())
+
+
+QUIET = (*LITERALS, torch.Tensor, torch.nn.Parameter)
+
+
+def _binds(cls: type) -> bool:
+    return any(mro_lookup(cls, name) is not MISSING for name in ("__get__", "__set__", "__delete__"))
 
 
 def own_attributes(cx: Capture, cls: type) -> Value:
     """`cls.__dict__`: the names are guarded now, what they lead to where it is looked at."""
+    if is_written(cls):
+        raise Break(
+            "mutation-unsupported", f"the attributes of {cls.__qualname__}, which the frame has changed, as a dict"
+        )
     source = of_type(cls, "__dict__")
     known = cx.kept.get(("__dict__", cls))
     if known is None:
@@ -207,6 +236,8 @@ class PyModule(Value):
 
     def _getattr(self, cx: Capture, name: str) -> Value:
         changed = cx.effects.get_global(self.module.__dict__, name)
+        if changed is DELETED:
+            raise Break("unsupported-attribute", f"{self.describe()}.{name}, which the frame has deleted")
         if changed is not None:
             return changed
         self._check_class(cx, name)
@@ -257,23 +288,65 @@ class PyModule(Value):
 
 
 class MadeProperty(Value):
-    """A property that the frame makes, of `property` or a subclass: it has a class, and does not leave the frame."""
+    """A property that the frame makes, of `property` or a subclass."""
+
+    PARTS = ("fget", "fset", "fdel", "doc")
+    CHANGES = {"getter": "fget", "setter": "fset", "deleter": "fdel"}
 
     def __init__(self, cls: type) -> None:
         self.cls = cls
+        self.parts: dict[str, Value] = {}
 
     def python_type(self) -> type:
         return self.cls
 
     def initialise(self, args: list[Value], kwargs: dict[str, Value]) -> None:
-        names = ("fget", "fset", "fdel", "doc")
-        if not kwargs.keys() <= set(names[len(args) :]) or len(args) > len(names):
+        if not kwargs.keys() <= set(self.PARTS[len(args) :]) or len(args) > len(self.PARTS):
             raise Break("builtin-call", f"{self.cls.__qualname__}.__init__ of arguments that it does not take")
+        self.parts = dict(zip(self.PARTS, args, strict=False)) | kwargs
+
+    def given(self) -> list[Value]:
+        """What makes it, in order."""
+        return [self.parts.get(name, Const(None)) for name in self.PARTS]
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name == "__class__":
             return cx.make(self.cls)
+        if self.cls is property and name in self.CHANGES:
+            return Change(self, self.CHANGES[name])
         raise Break("unsupported-attribute", f"{name} of a property made inside of a function")
+
+
+class Change(Value):
+    """`setter` of a property that the frame makes, and its like."""
+
+    def __init__(self, owner: MadeProperty, part: str) -> None:
+        self.owner, self.part = owner, part
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if len(args) != 1 or kwargs:
+            raise Break("builtin-call", "a part of a property of other arguments")
+        made = MadeProperty(property)
+        made.parts = self.owner.parts | {self.part: args[0]}
+        return made
+
+
+class MadeMethod(Value):
+    """A staticmethod, classmethod or cached_property that the frame makes."""
+
+    def __init__(self, cls: type, function: Value) -> None:
+        self.cls, self.function = cls, function
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def given(self) -> list[Value]:
+        return [self.function]
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name == "__func__":
+            return self.function
+        raise Break("unsupported-attribute", f"{name} of a {self.cls.__name__} made inside of a function")
 
 
 class Super(Value):
@@ -294,6 +367,8 @@ class Super(Value):
             return Class(super)
         guard_mro(cx, start)
         mro = mro_of(start)
+        if is_written(start, name):
+            raise Break("unsupported-attribute", f"{name} of what super() gives, which the frame has changed")
         for base in mro[mro.index(self.cls) + 1 :]:
             if name in (own := namespace_of(base)):
                 raw = own[name]

@@ -359,6 +359,7 @@ class Dict(Value):
         self.keys_guarded = real is None
         self.changed = False
         self.restless = real is not None and restless(items) is not None
+        self.attributes: dict[str, Value] = {}  # of an OrderedDict that is made here
 
     def describe(self) -> str:
         return f"{self.cls.__name__} of {len(self.entries)}"
@@ -377,7 +378,16 @@ class Dict(Value):
             raise Break("unsupported-operation", RESTLESS)
         return made
 
+    def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        if self.cls is not collections.OrderedDict or self.source is not None or hasattr(self.cls, name):
+            super().setattr(cx, name, value)
+        cx.effects.allow(self, f"{self.describe()}.{name}")
+        cx.effects.looks.change(("attribute", id(self), name))
+        self.attributes[name] = value
+
     def getattr(self, cx: Capture, name: str) -> Value:
+        if name in self.attributes:
+            return self.attributes[name]
         if self.cls is collections.OrderedDict and self.real is not None and self.source is not None:
             if name in vars(self.real):  # the one of these classes whose instances have attributes
                 raise Break("unsupported-attribute", f"{name} of an OrderedDict that has it as an attribute")

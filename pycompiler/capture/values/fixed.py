@@ -160,7 +160,12 @@ class Asked:
         return self.question()
 
 
-def _assume(cx: Capture, key: tuple[Any, ...], question: Callable[[], Any]) -> None:
+def assume(cx: Capture, key: tuple[Any, ...], question: Callable[[], Any], why: str) -> None:
+    """That a question is answered as it is now, in this process."""
     asked = cx.kept.setdefault((Asked, *key), Asked(question))
     cx.guard("equals", const_source(asked).attr("answer"), asked.answer)
-    cx.process["it depends on groups of processes"] = None
+    cx.process[why] = None
+
+
+def _assume(cx: Capture, key: tuple[Any, ...], question: Callable[[], Any]) -> None:
+    assume(cx, key, question, "it depends on groups of processes")

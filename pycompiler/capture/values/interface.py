@@ -122,6 +122,7 @@ class Calls(Protocol):
     surrounded: bool
     inlined: set[types.CodeType]
     suspended: list[Generator]
+    reads_frame: dict[int, int | None]
     steps: int
     budget: int
 

@@ -230,11 +230,15 @@ def ends_others(value: Value) -> bool:
     return bool(value.ends) or any(map(_ends_others_too, _held(value)))
 
 
+KEPT = (torch.Tensor, torch.nn.Module, types.FunctionType)
+"""Whose weak references do not tell: others than the program have some."""
+
+
 def _was_kept(value: Value) -> bool:
-    """Whether the frame before a break has passed a tensor or function on, because its end is seen: in a list."""
+    """Whether the frame before a break has passed a tensor, module or function on, because its end is seen: in a list."""
     box = None if value.source is None or value.source.kind != "item" else value.source.base
     return (
-        issubclass(type(getattr(value, "real", None)), (torch.Tensor, types.FunctionType))  # a proxy lies, or raises
+        issubclass(type(getattr(value, "real", None)), KEPT)  # a proxy lies, or raises
         and box is not None
         and box.kind == "local"
         and (str(box.arg).startswith(BOX))

@@ -28,7 +28,7 @@ from pycompiler.ir.subclasses import is_wrapper
 
 # Attributes that read data or autograd state that the graph does not have.
 DATA_ATTRIBUTES = frozenset({"data_ptr", "storage", "untyped_storage", "numpy", "tolist", "item", "__array__",
-                             "const_data_ptr", "mutable_data_ptr", "storage_type"})  # fmt: skip
+                             "const_data_ptr", "mutable_data_ptr", "storage_type", "__dlpack__"})  # fmt: skip
 AUTOGRAD_ATTRIBUTES = frozenset({"_backward_hooks", "register_hook", "backward", "retain_grad",
                                  "register_post_accumulate_grad_hook"})  # fmt: skip
 FLAGS = frozenset(
@@ -387,6 +387,42 @@ class TensorMethod(Value):
         if name == "__class__":
             return cx.make(self.python_type())
         return super().getattr(cx, name)
+
+
+class Storage(Value):
+    """`tensor.untyped_storage()`, of which the size is known; each call gives another object."""
+
+    def __init__(self, tensor: Tensor, size: Value) -> None:
+        self.tensor, self.size = tensor, size
+
+    def python_type(self) -> type:
+        return torch.UntypedStorage
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name in ("nbytes", "size"):
+            return StorageMethod(self, name)
+        raise Break("data-dependent-value", f"{name} of the storage of a tensor")
+
+    def length(self, cx: Capture) -> int:
+        return int(self.size.const())
+
+    def truth(self, cx: Capture) -> bool:
+        return self.length(cx) > 0
+
+
+class StorageMethod(Value):
+    """A method of it that gives its size, bound."""
+
+    def __init__(self, storage: Storage, name: str) -> None:
+        self.storage, self.name = storage, name
+
+    def python_type(self) -> type:
+        return types.MethodType
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if args or kwargs:
+            raise Break("builtin-call", f"UntypedStorage.{self.name} of arguments")
+        return self.storage.size
 
 
 def item(cx: Capture, value: Value, name: str = "item") -> Value:

@@ -1,0 +1,220 @@
+"""Class statements inside of a function, and `type(name, bases, namespace)`.
+
+The body is inlined. What it leaves makes a class at once, with which the capture goes on: a stand-in for the one that each
+call makes, whose attributes stand for values of the frame (`stand_in`). No code of the program's runs to make it. Generated
+code makes a class only where one, or an instance, leaves the graph.
+"""
+
+from __future__ import annotations
+
+import abc
+import builtins
+import dataclasses
+import enum
+import functools
+import types
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from pycompiler.capture import rebuild
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.builtins.python import type_of
+from pycompiler.capture.calls import Args, Kwargs, builtin, constructor, run_frame
+from pycompiler.capture.interpreter import Frame
+from pycompiler.capture.values.attributes import MISSING, mro_lookup
+from pycompiler.capture.values.base import Capture, Cell, StandIn, Value
+from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, List, Proxy, Set, Tuple
+from pycompiler.capture.values.functions import Builtin, Function, Partial
+from pycompiler.capture.values.objects import Object
+
+METACLASSES = {
+    type, abc.ABCMeta, enum.EnumMeta, type(torch.autograd.Function), type(typing.Protocol), type(typing._TypedDict),  # type: ignore[attr-defined]
+    typing.NamedTupleMeta,  # type: ignore[attr-defined]
+}  # fmt: skip
+"""Whose code may run while the frame is captured: it looks at names and annotations."""
+HOOKS = ("typing", "enum", "abc")  # whose `__init_subclass__` may
+DESCRIPTORS = ("__get__", "__set__", "__delete__", "__set_name__")
+READ_BY_TYPE = ("__annotations__", "__slots__", "__match_args__")  # what is looked into when a class is made
+
+
+def stand_in(cx: Capture, value: Value) -> Any:
+    """The object that a class made now has for this value: what `wrap` finds the value by again."""
+    value = cx.realize(value)
+    if isinstance(value, (Const, Class)):
+        return value.const()
+    real = getattr(value, "real", None)
+    if real is not None and value.source is not None and not getattr(value, "overlay", None):
+        if not isinstance(value, (Dict, List, Set)):
+            return real
+    elif isinstance(value, Builtin):
+        return value.fn
+    elif (maker := MAKERS.get(type(value))) is not None and (made := maker(cx, value)) is not None:
+        if not isinstance(value, Object):  # which the making of the class changes
+            cx.remember(made, value)
+        return made
+    if any(mro_lookup(value.python_type(), name) is not MISSING for name in DESCRIPTORS):
+        raise Break("builtin-call", f"a class with {value.describe()} in its body")
+    return StandIn(value)
+
+
+def _function(cx: Capture, value: Any) -> Any:
+    if value.name.startswith("__annotate") and value.code.co_freevars:  # Python calls it, without the frame's variables
+        raise Break("builtin-call", "a class whose annotations name variables of a function")
+    cells = tuple(types.CellType() for _ in value.code.co_freevars)
+    made = types.FunctionType(value.code, value.globals, value.name, None, cells or None)
+    made.__qualname__ = value.qualname
+    if value.made_defaults:
+        made.__defaults__ = tuple(stand_in(cx, v) for v in value.made_defaults)
+    if "__isabstractmethod__" in value.overlay:
+        made.__isabstractmethod__ = value.overlay["__isabstractmethod__"].const()  # type: ignore[attr-defined]
+    return made
+
+
+def _descriptor(cx: Capture, value: Any) -> Any:
+    return value.cls(*[stand_in(cx, v) for v in value.given()])
+
+
+def _tuple(cx: Capture, value: Any) -> Any:
+    return tuple(stand_in(cx, v) for v in value.items) if value.cls is tuple and value.items else None
+
+
+def _object(cx: Capture, value: Any) -> Any:
+    """Objects of the standard library whose class asks for them."""
+    if value.cls not in OBJECTS:
+        return None
+    held = {k: cx.realize(v) for k, v in value.overlay.items()}
+    real = {k: _told(cx, v.mapping) if isinstance(v, Proxy) else stand_in(cx, v) for k, v in held.items()}
+    return OBJECTS[value.cls](real)
+
+
+FIELD = ("default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only")
+OBJECTS: dict[type, Callable[[dict[str, Any]], Any]] = {
+    dataclasses.Field: lambda held: dataclasses.field(**{k: held[k] for k in FIELD if k in held}),
+    enum.auto: lambda held: enum.auto(),
+}
+MAKERS: dict[type, Callable[[Capture, Any], Any]] = {
+    Function: _function, MadeProperty: _descriptor, MadeMethod: _descriptor, Tuple: _tuple, Object: _object,
+}  # fmt: skip
+
+
+def _told(cx: Capture, value: Value) -> Any:
+    """What a class is told by a dict or list in its body, as real objects."""
+    value = cx.realize(value)
+    if isinstance(value, Dict) and value.cls is dict:
+        return {k.const(): _told(cx, v) for k, v in value.pairs(cx)}
+    if isinstance(value, (List, Tuple)) and value.cls in (list, tuple):
+        return value.cls([_told(cx, v) for v in value.iterate(cx)])
+    return stand_in(cx, value)
+
+
+@builtin(builtins.__build_class__)
+def build_class(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    body, name, *bases = args
+    if not isinstance(body, Function) or body.real is not None:
+        raise Break("builtin-call", "__build_class__ of what is no body of a class")
+    frame = Frame(cx, body.code, body.globals, {}, body.closure(cx), function=body)
+    frame.names = Dict({})
+    run_frame(cx, frame)
+    return make_class(cx, name, bases, frame.names, kwargs, body.globals)
+
+
+def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwargs, scope: dict[str, Any]) -> Class:
+    """The class of this name, with what its body left in `names`."""
+    held = {k.const(): v for k, v in names.pairs(cx)}
+    held.setdefault("__module__", Const(scope.get("__name__")))
+    cell = held.pop("__classcell__", None)
+    real_bases = tuple(_base(cx, b) for b in bases)
+    words = {k: stand_in(cx, v) for k, v in kwargs.items()}
+    meta = cx.evaluate_raw(_meta, real_bases, words)
+    _check(meta, real_bases)
+    attributes = {k: _told(cx, v) if k in READ_BY_TYPE else stand_in(cx, v) for k, v in held.items()}
+    if any(isinstance(v, StandIn) for v in attributes.values()) and meta is enum.EnumMeta:
+        raise Break("builtin-call", f"the Enum {name.const()} of what is not known")
+    made = cx.evaluate_raw(types.new_class, name.const(), real_bases, words, lambda space: _fill(space, attributes))
+    keys = Const(tuple(held))
+    cls = Class(made, (rebuild.make_class, [name, Tuple(list(bases)), Dict({cx.key(Const(k)): v for k, v in kwargs.items()}),
+                                            cell or Const(None), keys, *held.values()], {}))  # fmt: skip
+    cx.remember(made, cls)
+    if isinstance(cell, Cell):
+        cls.cell = cell
+        cx.effects.set_cell(cell, cls)
+    return cls
+
+
+def _fill(space: Any, attributes: dict[str, Any]) -> None:
+    for name, value in attributes.items():
+        space[name] = value
+
+
+def _base(cx: Capture, value: Value) -> Any:
+    value = cx.realize(value)
+    if isinstance(value, Class):
+        return value.cls
+    real = getattr(value, "real", None)
+    if real is None or value.source is None or getattr(real, "__module__", None) != "typing":
+        raise Break("builtin-call", f"a class that derives from {value.describe()}")
+    return real
+
+
+def _meta(bases: tuple[Any, ...], words: dict[str, Any]) -> Any:
+    return types.prepare_class("", types.resolve_bases(bases), dict(words))[0]
+
+
+def _check(meta: Any, bases: tuple[Any, ...]) -> None:
+    """No code of the program's makes the class."""
+    if meta not in METACLASSES:
+        raise Break("builtin-call", f"a class of the metaclass {meta.__qualname__}")
+    for base in types.resolve_bases(bases):
+        hook = mro_lookup(base, "__init_subclass__")
+        hook = getattr(hook, "__func__", hook)
+        if isinstance(hook, types.FunctionType) and hook.__module__ not in HOOKS:
+            raise Break("builtin-call", f"a class that derives from {base.__qualname__}, which has __init_subclass__")
+        if issubclass(base, torch.Tensor):
+            raise Break("tensor-subclass", "a class of tensors made inside of a function")
+
+
+@constructor(functools.cached_property)
+def cached_property_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return MadeMethod(functools.cached_property, args[0])
+
+
+@constructor(type)
+def type_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) == 1:
+        return type_of(cx, args[0])
+    name, bases, names = args
+    if not isinstance(bases, Tuple) or not isinstance(names, Dict) or names.source is not None or kwargs:
+        raise Break("builtin-call", "type(name, bases, namespace)")
+    return make_class(cx, name, list(bases.iterate(cx)), names, {}, cx.frames[-1].globals)
+
+
+# decorators ---------------------------------------------------------------------------------------------------
+def _decorated(fn: Any) -> None:
+    @builtin(fn)
+    def decorate(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        if not args and kwargs:
+            return Partial(cx.make(fn), [], kwargs, functools.partial)
+        cls = args[0]
+        words = {k: cx.snapshot(v) for k, v in kwargs.items()}
+        if len(args) != 1 or not isinstance(cls, Class) or cls.made is None or cls.made[0] is not rebuild.make_class:
+            raise Break("builtin-call", f"{fn.__qualname__} of {', '.join(a.describe() for a in args)}")
+        if words.get("slots") or words.get("weakref_slot"):
+            raise Break("builtin-call", f"{fn.__qualname__}(slots=True), which makes another class")
+        if fn is dataclasses.dataclass and any(_cannot_be_a_default(v) for v in vars(cls.cls).values()):
+            raise Break("builtin-call", "a dataclass with a default of which Python asks whether it has a hash")
+        cx.evaluate_raw(fn, cls.cls, **words)
+        cls.decorators.append((fn, words))
+        return cls
+
+
+def _cannot_be_a_default(raw: Any) -> bool:
+    return isinstance(raw, StandIn) and isinstance(raw.value, (Dict, List, Set))
+
+
+for _fn in (dataclasses.dataclass, functools.total_ordering, typing.runtime_checkable, typing.final, enum.unique):
+    _decorated(_fn)

@@ -1,0 +1,75 @@
+"""Clocks, and who runs the frame: numbers and texts that each call reads.
+
+A clock that is asked before the first operator is read before the graph, one that is asked behind the last is read behind it;
+between two operators the graph ends at the question, so that what a program measures is what it ran in between. Who runs the
+frame is read at its begin.
+"""
+
+from __future__ import annotations
+
+import datetime
+import os
+import threading
+import time
+import uuid
+from collections.abc import Callable
+from typing import Any
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.deferred import WORD, ThreadIdent, holds, read
+
+SECONDS, NANOSECONDS = 1e13, 1e22
+
+NAMES = ("time", "perf_counter", "monotonic", "process_time", "thread_time")
+CLOCKS: dict[Any, float] = {
+    **{getattr(time, n): SECONDS for n in NAMES if hasattr(time, n)},
+    **{getattr(time, f"{n}_ns"): NANOSECONDS for n in NAMES if hasattr(time, f"{n}_ns")},
+    time.ctime: 0.0, time.localtime: 0.0, time.gmtime: 0.0,
+}  # fmt: skip
+RUNNERS: dict[Any, float] = {
+    os.getpid: WORD, os.getppid: WORD, threading.get_native_id: WORD, threading.current_thread: 0.0,
+    uuid.uuid4: 0.0,
+}  # fmt: skip
+
+
+def _reading(fn: Any, limit: float, *, timed: bool) -> None:
+    @builtin(fn)
+    def handler(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        if args or kwargs:
+            raise Break("builtin-call", f"{fn.__name__} of arguments")
+        return read(cx, fn, [], limit, timed=timed)
+
+
+for _timed, _table in ((True, CLOCKS), (False, RUNNERS)):
+    for _fn, _limit in _table.items():
+        _reading(_fn, _limit, timed=_timed)
+
+
+@builtin(threading.get_ident)
+def get_ident(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return ThreadIdent()
+
+
+def _now(cls: type) -> Callable[..., Any]:
+    return datetime.datetime.now if cls is datetime.datetime else datetime.date.today
+
+
+@builtin(vars(datetime.datetime)["now"], vars(datetime.date)["today"])
+def now(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Of the two classes themselves, in local time: of others they run code of the program's."""
+    cls = args[0].const()
+    if len(args) > 1 or kwargs or cls not in (datetime.datetime, datetime.date):
+        raise Break("builtin-call", f"now() of {cls.__qualname__}, or in a timezone")
+    return read(cx, _now(cls), [], 0.0, timed=True)
+
+
+def _strftime(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if kwargs or not args or any(map(holds, args)) or not isinstance(args[0], Const):
+        raise Break("builtin-call", "time.strftime of other arguments")
+    return read(cx, time.strftime, list(args), 0.0, timed=len(args) == 1)
+
+
+builtin(time.strftime)(_strftime)

@@ -1,0 +1,85 @@
+"""What the program asks of a tensor's memory: its size and where in it the tensor begins, never its address.
+
+Of existing tensors both are guarded, since no other guard compares them; of what the graph makes they are the fakes'.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.composed import COMPOSED
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.tensor import METHODS, Storage, Tensor
+
+
+def bytes_of(tensor: torch.Tensor) -> int:
+    return tensor.untyped_storage().nbytes()
+
+
+def offset_of(tensor: torch.Tensor) -> int:
+    return int(tensor.storage_offset())
+
+
+def _plain(cx: Capture, args: Args, kwargs: Kwargs, what: str) -> Tensor:
+    tensor = args[0]
+    if len(args) != 1 or kwargs or not isinstance(tensor, Tensor):
+        raise Break("unsupported-operation", f"Tensor.{what} of arguments")
+    plain = (
+        tensor.fake.layout is torch.strided and not tensor.wrapper and tensor.cls in (torch.Tensor, torch.nn.Parameter)
+    )
+    if not plain or cx.graph.levels or hasattr(cx.graph, "outer") or cx.graph.replaced:
+        raise Break("unsupported-operation", f"Tensor.{what}, of {tensor.describe()}")
+    return tensor
+
+
+def _given(cx: Capture, tensor: Tensor) -> Tensor | None:
+    """The existing tensor in whose memory it is; of several it cannot be told."""
+    place = tensor.fake.untyped_storage()._cdata
+    found = [t for t in cx.graph.inputs if t.fake.layout is torch.strided and t.fake.untyped_storage()._cdata == place]
+    if len(found) > 1 or any(t.source is None or t.real is None for t in found):
+        raise Break("unsupported-operation", "a question about memory that several tensors have in common")
+    return found[0] if found else None
+
+
+def _asked(cx: Capture, tensor: Tensor, question: Any) -> int:
+    assert tensor.source is not None
+    answer = question(tensor.real)
+    cx.guard("equals", tensor.source.then("begun", question), answer)
+    return int(answer)
+
+
+def untyped_storage(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    tensor = _plain(cx, args, kwargs, "untyped_storage()")
+    given = _given(cx, tensor)
+    return Storage(tensor, cx.make(bytes_of(tensor.fake)) if given is None else Const(_asked(cx, given, bytes_of)))
+
+
+def storage_offset(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    tensor = _plain(cx, args, kwargs, "storage_offset()")
+    given, at = _given(cx, tensor), tensor.fake.storage_offset()
+    if given is None:
+        return cx.make(at)
+    return cx.make(_asked(cx, given, offset_of) + (at - given.fake.storage_offset()))
+
+
+METHODS["untyped_storage"] = untyped_storage
+METHODS["storage_offset"] = storage_offset
+
+
+def _composed(fn: Any, inlined: Any) -> None:
+    @builtin(fn)
+    def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        if cx.functions.concerns(args, kwargs):
+            return cx.graph.call_function(fn, args, kwargs)
+        return cx.call(cx.make(inlined), args, kwargs)
+
+    METHODS[fn.__name__] = call
+
+
+for _fn, _inlined in COMPOSED.items():
+    _composed(_fn, _inlined)

@@ -1,0 +1,45 @@
+"""`json` of what is known, and modules that are imported by a function."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+from typing import Any
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.ir.source import const as const_source
+
+PLAIN = {"skipkeys", "ensure_ascii", "check_circular", "allow_nan", "indent", "separators", "sort_keys"}
+"""Arguments of `json.dumps` that run nothing of the program's."""
+
+
+@builtin(json.dumps)
+def dumps(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1 or not kwargs.keys() <= PLAIN:
+        raise Break("skipped-call", "json.dumps of other arguments")
+    return cx.evaluate(json.dumps, cx.snapshot(args[0]), **{k: cx.snapshot(v) for k, v in kwargs.items()})
+
+
+@builtin(json.loads)
+def loads(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    text: Any = cx.snapshot(args[0])
+    if len(args) != 1 or kwargs or not isinstance(text, (str, bytes)):
+        raise Break("skipped-call", "json.loads of other arguments")
+    try:
+        known = json.loads(text)
+    except ValueError:
+        raise Break("skipped-call", "json.loads of a text that is no JSON") from None
+    return cx.make(known)
+
+
+@builtin(importlib.import_module)
+def import_module(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    name = args[0].const()
+    if len(args) != 1 or kwargs or type(name) is not str or name.startswith(".") or name not in sys.modules:
+        raise Break(
+            "import", f"importlib.import_module of {', '.join(a.describe() for a in args)}, which is not loaded yet"
+        )
+    return cx.wrap(sys.modules[name], const_source(sys.modules).dict_item(name))

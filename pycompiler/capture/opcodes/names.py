@@ -1,0 +1,84 @@
+"""Variables by name: of a class's body, and of a text that `eval` or `exec` was given.
+
+Such code has no slots: its variables are in a namespace (`Frame.names`), which the statement that runs it reads afterwards.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from pycompiler.capture import skip
+from pycompiler.capture.opcodes.registry import opcode
+from pycompiler.capture.opcodes.variables import filled, get_global
+from pycompiler.capture.values.base import Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict
+from pycompiler.ir.source import const as const_source
+
+if TYPE_CHECKING:
+    from pycompiler.capture.bytecode.instruction import Instruction
+    from pycompiler.capture.interpreter import Frame
+
+
+@opcode("LOAD_BUILD_CLASS")
+def load_build_class(frame: Frame, ins: Instruction) -> None:
+    scope = skip.builtins_of(frame.globals)
+    frame.push(frame.cx.wrap(scope["__build_class__"], const_source(scope).dict_item("__build_class__")))
+
+
+@opcode("SETUP_ANNOTATIONS")
+def setup_annotations(frame: Frame, ins: Instruction) -> None:
+    if frame.names.lookup(frame.cx, Const("__annotations__")) is None:
+        frame.names.setitem(frame.cx, Const("__annotations__"), Dict({}))
+
+
+def _by_name(frame: Frame, namespace: Value, name: str) -> Value | None:
+    assert isinstance(namespace, Dict)
+    return namespace.lookup(frame.cx, Const(name))
+
+
+def _global(frame: Frame, name: str) -> Value:
+    """What a name means that the namespace has not: the text's own globals are a dict of the program's (`exec(text, names)`)."""
+    if frame.scope is None:
+        return get_global(frame, name)
+    found = frame.scope.lookup(frame.cx, Const(name))
+    builtins = skip.builtins_of(frame.globals)
+    if found is None and name not in builtins:
+        frame.cx.throw(NameError, f"name {name!r} is not defined", name=Const(name))
+    return found or frame.cx.wrap(builtins[name], const_source(builtins).dict_item(name))
+
+
+@opcode("LOAD_NAME")
+def load_name(frame: Frame, ins: Instruction) -> None:
+    found = _by_name(frame, frame.names, ins.argval)
+    frame.push(_global(frame, ins.argval) if found is None else found)
+
+
+@opcode("STORE_NAME")
+def store_name(frame: Frame, ins: Instruction) -> None:
+    frame.names.setitem(frame.cx, Const(ins.argval), frame.pop())
+
+
+@opcode("DELETE_NAME")
+def delete_name(frame: Frame, ins: Instruction) -> None:
+    if _by_name(frame, frame.names, ins.argval) is None:
+        frame.cx.throw(NameError, f"name {ins.argval!r} is not defined", name=Const(ins.argval))
+    frame.names.delitem(frame.cx, Const(ins.argval))
+
+
+@opcode("LOAD_LOCALS")
+def load_locals(frame: Frame, ins: Instruction) -> None:
+    frame.push(frame.names)
+
+
+@opcode("LOAD_CLASSDEREF", "LOAD_FROM_DICT_OR_DEREF")
+def load_class_deref(frame: Frame, ins: Instruction) -> None:
+    namespace = frame.names if ins.opname == "LOAD_CLASSDEREF" else frame.pop()
+    found = _by_name(frame, namespace, ins.argval)
+    frame.push(filled(frame, ins.argval).contents if found is None else found)
+
+
+@opcode("LOAD_FROM_DICT_OR_GLOBALS")
+def load_from_dict_or_globals(frame: Frame, ins: Instruction) -> None:
+    found = _by_name(frame, frame.pop(), ins.argval)
+    frame.push(_global(frame, ins.argval) if found is None else found)

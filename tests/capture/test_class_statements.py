@@ -1,0 +1,425 @@
+"""Classes that a function makes: in the graph only, or given to the caller, who has a class of his own each time."""
+
+from __future__ import annotations
+
+import abc
+import dataclasses
+import enum
+import functools
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+from pycompiler.errors import Unsupported
+
+PROGRAMS: list[Callable[..., Any]] = []
+
+
+def program(fn: Callable[..., Any]) -> Callable[..., Any]:
+    PROGRAMS.append(fn)
+    return fn
+
+
+@program
+def methods(x: Any) -> Any:
+    class Scale:
+        factor = 2
+
+        def __init__(self, by: float) -> None:
+            self.by = by
+
+        def __call__(self, y: Any) -> Any:
+            return y * self.by * self.factor + x
+
+        @property
+        def twice(self) -> float:
+            return self.by * 2
+
+        @twice.setter
+        def twice(self, value: float) -> None:
+            self.by = value / 2
+
+        @staticmethod
+        def plus(y: Any) -> Any:
+            return y + 1
+
+        @classmethod
+        def named(cls) -> str:
+            return cls.__qualname__
+
+        @functools.cached_property
+        def kept(self) -> float:
+            return self.by + 1
+
+    scale = Scale(3.0)
+    scale.twice = 8.0
+    return Scale.plus(scale(x)) + scale.kept + scale.kept, scale.named(), scale.twice
+
+
+@program
+def bases(x: Any) -> Any:
+    class First:
+        def __init__(self, y: Any) -> None:
+            self.y = y
+
+        def value(self) -> Any:
+            return self.y
+
+    class Second(First):
+        def __init__(self, y: Any) -> None:
+            super().__init__(y + 1)
+
+        def value(self) -> Any:
+            return super().value() * 2, __class__.__name__  # type: ignore[name-defined]
+
+    made = Second(x)
+    return made.value(), isinstance(made, First), type(made) is Second, issubclass(First, Second)
+
+
+@program
+def containers(x: Any) -> Any:
+    class Named(dict):  # type: ignore[type-arg]
+        def __getattr__(self, name: str) -> Any:
+            return self[name]
+
+    class Slotted:
+        __slots__ = ("y",)
+
+        def __init__(self, y: Any) -> None:
+            self.y = y
+
+    try:
+        Slotted(x).z = 1  # type: ignore[attr-defined]
+    except AttributeError as error:
+        return Named(y=x).y + Slotted(x).y, str(error)
+    return None
+
+
+@program
+def attributes(x: Any) -> Any:
+    class Holder:
+        weight = x + 1
+        seen: typing.ClassVar[list[int]] = []
+        steps = [i * 2 for i in range(3)]
+        if x.dim() > 1:
+            kind = "matrix"
+        else:
+            kind = "vector"
+        try:
+            wrong = 1 / 0
+        except ZeroDivisionError:
+            wrong = 5
+
+        def add(self, n: int) -> int:
+            self.seen.append(n)
+            return len(Holder.seen)
+
+    holder = Holder()
+    return Holder.weight * holder.add(3) + holder.add(4) + holder.wrong, holder.kind, Holder.steps
+
+
+@program
+def data(x: Any) -> Any:
+    @dataclasses.dataclass(order=True)
+    class Pair:
+        a: int
+        b: float = 2.0
+        c: list[Any] = dataclasses.field(default_factory=list, compare=False)
+
+    one, two = Pair(1), Pair(2, c=[x])
+    return two.c[0] * one.b, one < two, one == Pair(1), repr(one), dataclasses.replace(one, a=7).a
+
+
+@program
+def tuples_and_enums(x: Any) -> Any:
+    class Point(typing.NamedTuple):
+        a: Any
+        b: int = 2
+
+        def sum(self) -> Any:
+            return self.a + self.b
+
+    class Color(enum.Enum):
+        RED = 1
+        BLUE = enum.auto()
+
+        def twice(self) -> int:
+            return self.value * 2
+
+    class Level(enum.IntEnum):
+        LOW = 3
+
+    return Point(x).sum() * Color.BLUE.value + Color.RED.twice() + Level.LOW, list(Color.__members__)
+
+
+@program
+def protocols(x: Any) -> Any:
+    class Odd:
+        def __eq__(self, other: object) -> bool:
+            return True
+
+        def __len__(self) -> int:
+            return 3
+
+        def __getitem__(self, key: int) -> int:
+            return key * 2
+
+        def __iter__(self) -> Any:
+            yield from (1, 2)
+
+        def __enter__(self) -> Any:
+            return self
+
+        def __exit__(self, *_: Any) -> bool:
+            return True
+
+        def __getattr__(self, name: str) -> int:
+            return len(name)
+
+    odd = Odd()
+    with odd:
+        raise ValueError
+    return x + (odd == 3) + len(odd) + odd[4] + sum(odd) + odd.three  # type: ignore[unreachable]
+
+
+@program
+def errors(x: Any) -> Any:
+    class Wrong(ValueError):
+        def __init__(self, code: int) -> None:
+            super().__init__(f"code {code}")
+            self.code = code
+
+    class Abstract(abc.ABC):
+        @abc.abstractmethod
+        def method(self) -> None: ...
+
+    seen = []
+    for make in (Abstract, lambda: int("a")):
+        try:
+            make()
+        except (TypeError, ValueError) as error:
+            seen.append(str(error))
+    try:
+        raise Wrong(3)
+    except ValueError as error:
+        return x + error.code, str(error), seen  # type: ignore[attr-defined]
+
+
+@program
+def decorated(x: Any) -> Any:
+    @functools.total_ordering
+    class Ranked:
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+        def __lt__(self, other: Any) -> bool:
+            return bool(self.n < other.n)
+
+    def marked(cls: Any) -> Any:
+        return cls
+
+    @marked
+    class Plain:
+        n = 2
+
+    made = type("Made", (Plain,), {"m": 3, "sum": lambda self: self.n + self.m})
+    return x + made().sum() if Ranked(1) <= Ranked(2) else x
+
+
+@program
+def module(x: Any) -> Any:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.by = 2
+
+        def forward(self, y: Any) -> Any:
+            return y * self.by
+
+    return Scaled()(x)
+
+
+@program
+def masked(x: Any) -> Any:
+    return torch.masked.mean(x, 0, mask=x > 0)  # torch makes a Function inside
+
+
+@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_classes_of_the_graph(fn: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    for x in (torch.ones(2, 2), torch.full((2, 2), 3.0), torch.ones(2)):
+        assert str(compiled(x)) == str(fn(x))
+    assert pycompiler.explain(fn)(torch.ones(2, 2)).graph_count == 1
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_function_with_a_backward(backend: str) -> None:
+    def cubed(x: Any) -> Any:
+        class Odd(torch.autograd.Function):
+            @staticmethod
+            def forward(ctx: Any, y: Any) -> Any:
+                ctx.save_for_backward(y)
+                return y * y
+
+            @staticmethod
+            def backward(ctx: Any, g: Any) -> Any:
+                return g * 5 * ctx.saved_tensors[0]
+
+        return Odd.apply(x).sum()
+
+    compiled = pycompiler.compile(cubed, backend=backend, fullgraph=True)
+    x, y = (torch.arange(3.0, requires_grad=True) for _ in range(2))
+    compiled(x).backward()
+    cubed(y).backward()
+    torch.testing.assert_close(x.grad, y.grad)
+
+
+def leaves(x: Any) -> Any:
+    class Base:
+        factor = 2
+
+        def __init__(self, y: Any) -> None:
+            self.y = y
+
+        def value(self) -> Any:
+            return self.y * self.factor
+
+        @property
+        def more(self) -> Any:
+            return self.y + 1
+
+    class Sub(Base):
+        def value(self) -> Any:
+            return super().value() + 1
+
+    return Sub(x + 1), Base, x * 2
+
+
+def leave_others(x: Any) -> Any:
+    @dataclasses.dataclass
+    class Pair:
+        a: Any
+        b: int = 2
+
+    class Color(enum.Enum):
+        RED = 1
+
+    class Point(typing.NamedTuple):
+        a: Any
+
+    class Wrong(ValueError):
+        pass
+
+    try:
+        raise Wrong("so")
+    except Wrong as error:
+        return Pair(x + 1), Color.RED, Point(x), error, x * Color.RED.value
+    return None
+
+
+def test_what_leaves_is_of_a_class_that_the_call_has_made() -> None:
+    compiled = pycompiler.compile(leaves, backend="eager", fullgraph=True)
+    made, base, y = compiled(torch.ones(2))
+    again, other, _ = compiled(torch.ones(2))
+    assert base is not other and type(made) is not type(again) and isinstance(made, base)
+    assert type(made).__qualname__ == "leaves.<locals>.Sub" and type(made).__module__ == __name__
+    torch.testing.assert_close(made.value(), torch.full((2,), 5.0))
+    torch.testing.assert_close(made.more + y, torch.full((2,), 5.0))
+    other.factor = 3
+    torch.testing.assert_close(again.value(), torch.full((2,), 7.0))
+    torch.testing.assert_close(made.value(), torch.full((2,), 5.0))
+
+
+def test_what_leaves_of_other_kinds() -> None:
+    compiled = pycompiler.compile(leave_others, backend="eager", fullgraph=True)
+    pair, red, point, error, _ = compiled(torch.ones(2))
+    other = compiled(torch.ones(2))
+    assert repr(pair) == repr(leave_others(torch.ones(2))[0])
+    assert red.name == "RED" and type(red).RED is red and red is not other[1]
+    assert point._fields == ("a",) and type(error).__name__ == "Wrong" and str(error) == "so"
+    assert not isinstance(error, type(other[3]))
+
+
+def beyond_a_break(x: Any) -> Any:
+    class Scale:
+        factor = 2
+
+        def value(self, y: Any) -> Any:
+            return y * self.factor
+
+    y = Scale().value(x)
+    pycompiler.graph_break()
+    return Scale().value(y), Scale
+
+
+def breaks_in_its_body(x: Any) -> Any:
+    y = x + 1
+
+    class Broken:
+        pycompiler.graph_break()
+        factor = 2
+
+    return y * Broken.factor
+
+
+def with_a_metaclass(x: Any) -> Any:
+    class Meta(type):
+        def __call__(cls, *args: Any) -> Any:
+            return super().__call__(*args)
+
+    class Made(metaclass=Meta):
+        factor = 2
+
+    return x * Made().factor
+
+
+def told_of_subclasses(x: Any) -> Any:
+    class Base:
+        known: typing.ClassVar[list[str]] = []
+
+        def __init_subclass__(cls) -> None:
+            Base.known.append(cls.__name__)
+
+    class Sub(Base):
+        pass
+
+    return x + len(Sub.known)
+
+
+@pytest.mark.parametrize("fn", [beyond_a_break, breaks_in_its_body, with_a_metaclass, told_of_subclasses])
+def test_breaks(fn: Callable[..., Any]) -> None:
+    compiled = pycompiler.compile(fn, backend="eager")
+    for _ in range(2):
+        found, expected = compiled(torch.ones(2)), fn(torch.ones(2))
+        found, expected = (v[0] if isinstance(v, tuple) else v for v in (found, expected))
+        torch.testing.assert_close(found, expected)
+    with pytest.raises(Unsupported):
+        pycompiler.compile(fn, backend="eager", fullgraph=True)(torch.ones(2))
+
+
+class Known:
+    factor = 2
+
+    def value(self, x: Any) -> Any:
+        return x * self.factor
+
+
+def derives(x: Any) -> Any:
+    class Sub(Known):
+        pass
+
+    return Sub().value(x)
+
+
+def test_what_is_inherited_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
+    compiled = pycompiler.compile(derives, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    monkeypatch.setattr(Known, "factor", 5)
+    torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), 5.0))
+    monkeypatch.setattr(Known, "value", lambda self, x: x - 1)
+    torch.testing.assert_close(compiled(torch.ones(2)), torch.zeros(2))
