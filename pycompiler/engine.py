@@ -12,6 +12,7 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.source import Scope
 from pycompiler.ir.symbolic_node import Real
 from pycompiler.logs import stage
+from pycompiler.pipeline import stance
 from pycompiler.pipeline.reports import on_limit
 from pycompiler.runtime import triton_build
 
@@ -22,7 +23,7 @@ def hand_in() -> None:
         set_holds=guards.set_holds,
         tensor_holds=guards.tensor_holds,
         global_state=guards.global_state,
-        foreign_state=guards.foreign_state,
+        foreign_state=stance.foreign_state,
         tensor_of=arrays.tensor_of,
         begun=begun.read,
         explain=guards.explain,

@@ -168,3 +168,14 @@ def test_a_class_of_tensors_in_a_kernel_runs_as_written() -> None:
     with torch._C._AutoDispatchBelowAutograd():
         assert type(compiled(x)) is type(x * 2)
         torch.testing.assert_close(compiled(x), x * 2)
+
+
+def test_where_other_calls_raise_those_within_run_as_before(operator: Callable[[Fn], Fn]) -> None:
+    compiled = pycompiler.compile(plain)
+    op = operator(compiled)
+    compiled(X)
+    with pycompiler.set_stance("fail_on_recompile"):
+        torch.testing.assert_close(op(X), plain(X))
+        torch.testing.assert_close(torch.vmap(compiled)(X), plain(X))
+        with pytest.raises(pycompiler.errors.RecompileError):
+            compiled(X.double())

@@ -74,9 +74,7 @@ class Family:
         default_factory=dict
     )
     waited: set[types.CodeType] = field(default_factory=set)  # of which a call ran eagerly before the first compile
-    unwrapped: set[types.CodeType] = field(
-        default_factory=set
-    )  # what no graph was made of under transforms of torch.func
+    unwrapped: set[types.CodeType] = field(default_factory=set)  # without a graph under transforms and in kernels
 
     def __post_init__(self) -> None:
         _families.add(self)

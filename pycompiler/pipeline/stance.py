@@ -14,6 +14,7 @@ from typing import Any
 
 from pycompiler import _native, backends, config
 from pycompiler.errors import ArgumentError, UnknownName, describe
+from pycompiler.ir import guards
 
 # What a miss does under each stance (see `_native.CompiledFunction.set_mode`).
 MODES: dict[str, _native.Mode] = {
@@ -51,6 +52,15 @@ _current = [DEFAULT]
 
 def current() -> Stance:
     return _current[0]
+
+
+def foreign_state() -> str | None:
+    """`guards.foreign_state`, which is asked where no entry fits; and, where such calls raise, what is around one that mostly has
+    no graph: it was compiled for calls outside."""
+    found = guards.foreign_state()
+    if found is None and current().name == "fail_on_recompile" and (guards.levels() or guards.in_kernel()):
+        return "a transform, or the kernel of an operator"
+    return found
 
 
 def take(stance: Stance) -> Stance:
