@@ -30,6 +30,7 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
             log.info("a frame runs eagerly: it sees an error of data, behind which its graph has written inputs")
             return None
         again = again and errors.seen or ours and errors.refuses and not (errors.acts or errors.late)
+    again |= ours and errors.undoable
     if not (again or switched):
         return graph
     now = torch_api.read_state() if switched else {}  # the call's, which guards compare
