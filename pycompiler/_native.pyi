@@ -145,8 +145,12 @@ class RecompileError(RuntimeError):
 def tail_call(f: Callable[..., Any], /, *args: Any) -> TailCall:
     """Returned by generated frame code: the engine continues with f(*args)."""
 
-def entered() -> None:
-    """Said by code that a `TailCall` leads to: from now on its frame alone holds the arguments."""
+def entered() -> BaseException | None:
+    """Said by code that a `TailCall` leads to: from now on its frame alone holds the arguments.  Gives what was raised before
+    that code ran, or None."""
+
+def arrive(error: BaseException | None, /) -> None:
+    """Raises what `entered` has given, if anything."""
 
 def show_ranges(variables: dict[str, Any], name: str, begin: Callable[[str], Any], prefix: str) -> bool:
     """While `variables[name]` is True, calls have ranges `begin(prefix + text)`; False where that cannot be noticed."""

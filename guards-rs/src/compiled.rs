@@ -6,7 +6,7 @@
 use crate::cache::{CodeCache, Counters, Reasons};
 use crate::entry::{Contents, Entry, EntryRef, Kind};
 use crate::ffi::frame::Answer;
-use crate::ffi::object::{caught, raise, runtime_error, type_error};
+use crate::ffi::object::{caught, is_error, raise, runtime_error, type_error};
 use crate::ffi::sync::{Acquired, CompileLock};
 use crate::ffi::tailcall::Entering;
 use crate::ffi::{callable, stack, tailcall, Obj, Owned, Raised, Res};
@@ -332,7 +332,23 @@ impl Inner {
         let _entering = entering.then(|| Entering::new(frame.tail));
         match contents.run(locals, frame.closure, frame.lasting, walk) {
             Err(Raised) if handed::UNFIT.known().is_some_and(|class| caught(class.get())) => Ok(Outcome::Eager),
-            result => result.map(Outcome::Value),
+            Err(Raised) => {
+                if is_error() {
+                    frame.tail.into_iter().for_each(tailcall::has_run); // an interrupt may come before its first instruction
+                }
+                Err(Raised)
+            }
+            Ok(value) => Ok(Outcome::Value(value)),
+        }
+    }
+
+    /// One step of a tail call.  What is raised before code of the frame runs is raised where the frame goes on; so is an
+    /// interrupt before it is entered.
+    #[inline]
+    fn step_of(&self, next: Obj, args: &[Obj], tail: Obj) -> Res<Owned> {
+        match self.step(next, args, None, Some(tail)) {
+            Err(Raised) if self.positional && tailcall::keep_error(tail) => self.eager(args, None, Some(tail)),
+            result => result,
         }
     }
 
@@ -409,7 +425,7 @@ fn follow(inner: &Inner, mut result: Owned) -> Res<Owned> {
     while let Some((next, args)) = tailcall::view(&result)? {
         inner.counters.tail_calls.add();
         let value = match callable::state::<Compiled>(&next) {
-            Some(state) => state.inner()?.step(next, args, None, Some(result.get()))?,
+            Some(state) => state.inner()?.step_of(next, args, result.get())?,
             None => elsewhere(next, args, result.get())?,
         };
         result = value;
@@ -422,7 +438,7 @@ pub fn go_on(tail: Owned) -> Res<Owned> {
     let Some((next, args)) = tailcall::view(&tail)? else { return Ok(tail) };
     let Some(state) = callable::state::<Compiled>(&next) else { return elsewhere(next, args, tail.get()) };
     let inner = state.inner()?;
-    let result = inner.step(next, args, None, Some(tail.get()))?;
+    let result = inner.step_of(next, args, tail.get())?;
     follow(&inner, result)
 }
 

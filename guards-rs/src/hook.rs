@@ -10,7 +10,7 @@
 
 use crate::compiled::{self, Compiled};
 use crate::ffi::frame::{self, Answer, Answered, Evaluator, Frame};
-use crate::ffi::object::type_error;
+use crate::ffi::object::{clear_error, is_error, is_shortage, type_error};
 use crate::ffi::sync::GilCell;
 use crate::ffi::{callable, visit_obj, Obj, Owned, Res};
 use pyo3::prelude::*;
@@ -227,7 +227,7 @@ fn is_function_code(code: Obj) -> bool {
     match code.own().attr(c"co_flags").and_then(|f| f.as_i64()) {
         Ok(flags) => flags & (OPTIMIZED | NEWLOCALS) == OPTIMIZED | NEWLOCALS && flags & SUSPENDABLE == 0,
         Err(_) => {
-            crate::ffi::object::clear_error();
+            clear_error();
             false
         }
     }
@@ -253,7 +253,12 @@ fn ask(frame: &Frame, generation: u64) -> Option<Owned> {
                 frame::write_unraisable(callback.get());
             }
             // A broken callback must not break the user's call: the frame runs as it is.
-            Err(_) => frame::write_unraisable(callback.get()),
+            Err(_) if is_error() && !is_shortage() => frame::write_unraisable(callback.get()),
+            Err(_) => {
+                clear_error();
+                resume();
+                return None; // it was not answered
+            }
         }
         resume();
     }

@@ -156,6 +156,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     add("TailCall", ffi::tailcall::make_type(ffi::callable::call_tail::<compiled::Compiled>)?)?;
     add("tail_call", ffi::callable::tail_call_function()?)?;
     add("entered", ffi::callable::entered_function()?)?;
+    add("arrive", ffi::callable::arrive_function()?)?;
     m.add_class::<entry::Entry>()?;
     m.add_class::<backend_call::BackendCall>()?;
     m.add_class::<hook::FrameHook>()?;

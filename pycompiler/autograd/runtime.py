@@ -203,7 +203,12 @@ def differentiable(
     nodes = [_node_of(joint, part, again, way, tracked) for way in ways]
     scope: dict[str, Any] = {"forward_graph": forward, "state": _states(again)}
     scope |= {"set_grad": torch._C._set_grad_enabled, "grad_mode": torch.is_grad_enabled, "begin": _begin}
-    lines = ["def run(*args):", "    before = grad_mode()", "    set_grad(False)", "    try:"]
+    lines = [
+        "def run(*args):",
+        "    before = grad_mode()",
+        "    try:",
+        "        set_grad(False)",
+    ]  # a signal may come behind it
     lines += [f"        rng = {'state(args)' if again.random else 'None'}", "        outs = forward_graph(*args)"]
     lines += ["    finally:", "        set_grad(before)"]
     made, first = {k: f"outs[{k}]" for k in range(len(joint.fresh))}, len(joint.inputs)
@@ -667,7 +672,12 @@ def _mutation_lines(joint: Joint) -> list[str]:
     lines = [f"    {target}.copy_({value})" for target, value in groups["recorded"]]
     lines += _copies(groups["plain"], "    ")
     if groups["quiet"]:
-        lines += ["    before = grad_mode()", "    set_grad(False)", "    try:", *_copies(groups["quiet"], "        ")]
+        lines += [
+            "    before = grad_mode()",
+            "    try:",
+            "        set_grad(False)",
+            *_copies(groups["quiet"], "        "),
+        ]
         lines += ["    finally:", "        set_grad(before)"]
     return lines
 

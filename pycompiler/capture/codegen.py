@@ -118,6 +118,14 @@ class Head:
         self._guarded = _Guarded(0, set(), set())
         self.tracebacks: dict[int, Value] = {}  # by the places that it shows: the first exception that has it
         self.own_cells: dict[str, Cell] = {}  # the root frame's own cells that the code built so far refers to
+        made = {DRAWN.item(i) for i in range(len(cx.effects.draws))}
+        owners = [v for w in cx.effects.draws for v in w.value[:1] if v.source is not None and v.source not in made]
+        self.states = (
+            self.temp() if owners and cx.errors_of_data.handled else None
+        )  # to draw anew where the graph fails
+        if self.states is not None:
+            loads = [self.follow(v.source) for v in owners if v.source is not None]
+            self.entry += [*self.call(rebuild.states_of, *loads), *build.store_fast(self.states)]
         for i, write in enumerate(cx.effects.draws):
             name = self.numbers[DRAWN.item(i)] = self.temp()
             owner, *args = (self.load(v) if v.source is None else self.follow(v.source) for v in write.value)

@@ -60,11 +60,13 @@ class ErrorsOfData:
     writes: inputs are written.  acts: something else happens once.  switches: state of torch's is switched, and would stay so.
     behind: an operator of another library, which may raise anything, comes behind effects.
     meets: processes meet in a call, which none of them can repeat alone.
+    once: so do operators, not only numbers of Python's or NumPy's that were drawn.
     draws: the devices of random numbers.  written: the positions of inputs whose versions count the writes.  whole: no break.
     late: an operator may raise when inputs are written, or while it writes them.
     counting: an error would be seen in the count of a table's misses.
     handled: an operator is computed where the program handles errors, also those that any may have: of memory.
     levelled: the graph runs under transforms, which may refuse any operator.
+    shown: the frame does more than compute, which comes behind the graph: its caller sees what an error left undone.
     expected: the truth of a tensor is assumed (`GraphBuilder.expect`), of which the program raises an error of its own."""
 
     whole: bool = False
@@ -72,10 +74,12 @@ class ErrorsOfData:
     levelled: bool = False
     refuses: bool = False
     handled: bool = False
+    shown: bool = False
     seen: bool = False
     writes: bool = False
     late: bool = False
     acts: bool = False
+    once: bool = False
     counting: int = 0
     switches: bool = False
     behind: bool = False
@@ -104,6 +108,7 @@ class ErrorsOfData:
         self.refuses |= refuses or fails
         self.behind |= fails and effects
         self.acts |= acts
+        self.once |= acts
         self.meets |= meets
         self.draws |= dict.fromkeys(draws)
         self.seen |= (
@@ -135,5 +140,11 @@ class ErrorsOfData:
 
     @property
     def undone(self) -> bool:
-        """Whether a graph that has failed has done nothing that a second time would do twice, but for drawn numbers."""
-        return not (self.written or self.acts or self.meets)
+        """Whether the program sees any error, of a graph that has done nothing by then which a second time would do twice."""
+        seen = self.handled or (self.shown and not self.acts)
+        return seen and not (self.written or self.once or self.meets or self.draws)
+
+    @property
+    def undoable(self) -> bool:
+        """The same of what is seen, and put back, where the graph is called: inputs not written yet, numbers drawn."""
+        return self.handled and not (self.acts or self.meets) and bool(self.written or self.draws)

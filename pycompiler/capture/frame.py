@@ -52,7 +52,6 @@ from pycompiler.capture.codegen import (
 from pycompiler.capture.context import Capture
 from pycompiler.capture.deep import DEEP_STACK
 from pycompiler.capture.effects import values_in
-from pycompiler.capture.errors_of_data import ErrorsOfData
 from pycompiler.capture.funnel import write_state
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.interpreter import Frame, breaking_frame
@@ -524,6 +523,7 @@ class _Session:
             examples = [Example(t.fake, t.layout, t.aliased, t.make) for t in cx.graph.used]
         errors = cx.errors_of_data
         errors.written = tuple(cx.graph.positions(mutated)) if gm is not None else ()
+        errors.shown = bool(cx.effects.journal or self.state_changes())
         code: types.CodeType | None = None
         if tail is not None:
             start = self.call_graph(head, inputs, cx.graph) if has_graph else []
@@ -548,7 +548,7 @@ class _Session:
         if let_go:
             tail = [i for j in tail for i in (left if j is let_go[0] else (j,))]
         start = [i.copy() for i in start]
-        failed = self.failed(head.cx.errors_of_data, start)
+        failed = self.failed(head, start)
         # after `before` nothing begins anew
         before = [*head.first, *asked, *head.entry, *start, *head.prepare]
         begun = [] if resume_info(self.code) is None else entered()
@@ -558,16 +558,18 @@ class _Session:
         assert frame is not None
         return continuation(self.code, code, at, self.tails(frame, at), failed=failed)
 
-    def failed(self, errors: ErrorsOfData, start: Code) -> Failed | None:
-        """What a graph's error leads to where a handler of the program's is active: the frame runs again as it is written, or, of
-        a resume function's, it is raised where the function goes on."""
-        again = errors.handled and errors.undone
+    def failed(self, head: Head, start: Code) -> Failed | None:
+        """What a graph's error leads to where the program sees it: the frame runs again as it is written, or, of a resume
+        function's with an active handler, it is raised where the function goes on."""
+        errors = head.cx.errors_of_data
+        again = errors.undone and (errors.handled or not self.unused)  # errors of a user's backend reach the user
         inside = lands(self.code)
         if not start or not (again or inside):
             return None
         given = [
             [*build.load_fast(ERROR), *build.delete_fast(ERROR)],
             build.load_const(again),
+            build.load_const(None) if head.states is None else build.load_fast(head.states),
         ]  # a local would close a cycle
         ask = build.call_function(build.load_const(rebuild.failed), *given)
         first = [*build.store_fast(ERROR), *build.load_fast(ERROR), *ask, *build.pop_top()]

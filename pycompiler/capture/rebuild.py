@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import itertools
+import random
 import sys
 import traceback
 import types
@@ -18,7 +19,7 @@ from pycompiler.capture.values.finalizers import in_slot, lets_go_quietly, runs_
 from pycompiler.capture.values.functions import unshadowed
 from pycompiler.capture.values.iterators import INDEXING, ITERATED
 from pycompiler.errors import PyCompilerError, Unfit
-from pycompiler.ir import begun
+from pycompiler.ir import begun, numpy_random
 from pycompiler.ir.guards import modes_off
 from pycompiler.ir.source import mro_of
 
@@ -32,16 +33,25 @@ def of_saving(error: BaseException) -> bool:
     return code is not None and any(frame.f_code is code for frame, _ in frames)
 
 
-def failed(error: BaseException, again: bool) -> None:
+def failed(error: BaseException, again: bool, states: tuple[Any, ...] | None) -> None:
     """A graph has failed where the program handles errors: with `again` the frame runs as it is written, unless the error is none
-    of the program's."""
+    of the program's.  `states`: of generators from which was drawn for the graph."""
     if isinstance(error, Unfit):
         try:
             raise error
         finally:
             del error  # or this frame, which its traceback holds, would hold it
     if again and isinstance(error, Exception) and not isinstance(error, PyCompilerError) and not of_saving(error):
+        for put_back, state in reversed(states or ()):
+            put_back(state)
         raise Unfit("an operator raised") from error
+
+
+def states_of(*generators: Any) -> tuple[Any, ...]:
+    """How Python's and NumPy's generators are put back to what they are now."""
+    return tuple(
+        (g.setstate, g.getstate()) if isinstance(g, random.Random) else numpy_random.state_of(g) for g in generators
+    )
 
 
 def keep(value: Any) -> None:

@@ -11,8 +11,11 @@ import torch
 
 def autocast_nesting() -> int:
     """How many autocast regions this thread is in."""
-    torch.autocast_increment_nesting()
-    return torch.autocast_decrement_nesting()
+    try:
+        torch.autocast_increment_nesting()
+    finally:  # a signal's handler may raise behind it
+        regions = torch.autocast_decrement_nesting()
+    return regions
 
 
 def step_nesting(by: int) -> None:

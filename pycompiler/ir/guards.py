@@ -219,19 +219,35 @@ def _on_stack() -> list[Any]:
 _off = threading.local()
 
 
-@contextlib.contextmanager
-def modes_off() -> Iterator[None]:
-    """Inside, the function modes of the program see nothing; `function_modes` still tells them."""
-    before, found = getattr(_off, "modes", ()), _on_stack()
-    for _ in found:
-        torch._C._pop_torch_function_stack()
-    _off.modes = (*before, *found)
-    try:
-        yield
-    finally:
-        _off.modes = before
-        for mode in found:
-            torch._C._push_on_torch_function_stack(mode)
+class modes_off:
+    """Inside, the function modes of the program see nothing; `function_modes` still tells them.  Wherever a signal's handler
+    raises, they are on again behind it."""
+
+    def __enter__(self) -> None:
+        self.before, self.found = getattr(_off, "modes", ()), _on_stack()
+        self.floor: int | None = torch._C._len_torch_function_stack() - len(self.found)
+        try:
+            for _ in self.found:
+                torch._C._pop_torch_function_stack()
+            _off.modes = (*self.before, *self.found)
+            self.floor = None
+        except BaseException:
+            self._put_back()
+            raise
+
+    def __exit__(self, *exc: object) -> None:
+        self._put_back()
+
+    def _put_back(self) -> None:
+        try:
+            _off.modes = self.before
+            if self.floor is None:
+                self.floor = torch._C._len_torch_function_stack()
+            while (there := torch._C._len_torch_function_stack() - self.floor) < len(self.found):
+                torch._C._push_on_torch_function_stack(self.found[there])
+        except BaseException:
+            self._put_back()
+            raise
 
 
 def _function_mode() -> bool:
@@ -339,21 +355,35 @@ def global_state() -> tuple[Any, ...]:
     """The torch state that captured code depends on, in the order of GLOBAL_STATE_FIELDS."""
     if skips_next():  # a look at any other would be the call that is skipped
         return ("a call that torch skips", *[None] * (len(GLOBAL_STATE_FIELDS) - 1))
+    asked = torch._C._is_torch_function_enabled(), torch._C._is_torch_function_all_disabled()
     if torch._C._len_torch_function_stack() == 0:
-        return _global_state()
-    with modes_off():
-        return _global_state()
+        return _global_state(*asked)
+    with (
+        torch._C.DisableTorchFunction()
+    ):  # a guard asks: a signal's handler may raise anywhere, and modes stay on behind it
+        return _global_state(*asked)
 
 
 def _default_device() -> str:
-    """With its index, which torch asks the device for; as the program said it, where there is no such device."""
+    """That of the thread, and of torch's modes below the program's, with its index; as the program said it, where there is no
+    such device."""
+    outermost = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
+    device = None if outermost is None else outermost.device
+    for place in range(torch._C._len_torch_function_stack()):
+        mode = mode_at(place)
+        if type(mode) is not DeviceContext:
+            break
+        device = mode.device
+    if device is None:
+        return "cpu"
     try:
-        return str(torch.get_default_device())
+        known = device if device.index is not None else torch.empty(0, device=device).device
+        return str(known)
     except (RuntimeError, AssertionError):
-        return f"{torch.utils._device.CURRENT_DEVICE}, which this machine lacks"
+        return f"{device}, which this machine lacks"
 
 
-def _global_state() -> tuple[Any, ...]:
+def _global_state(enabled: bool, disabled: bool) -> tuple[Any, ...]:
     return (
         foreign_state(),
         torch.is_grad_enabled(),
@@ -368,10 +398,10 @@ def _global_state() -> tuple[Any, ...]:
         torch.are_deterministic_algorithms_enabled(),
         torch.is_deterministic_algorithms_warn_only_enabled(),
         torch._C._get_deterministic_fill_uninitialized_memory(),
-        tuple(enabled() for enabled in _ATTENTION),
+        tuple(is_on() for is_on in _ATTENTION),
         len(function_modes()),
-        torch._C._is_torch_function_enabled(),
-        torch._C._is_torch_function_all_disabled(),
+        enabled,
+        disabled,
         torch._C._dispatch_tls_local_include_set().raw_repr(),
         torch._C._dispatch_tls_local_exclude_set().raw_repr(),
     )

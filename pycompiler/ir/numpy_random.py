@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import sys
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -59,3 +60,16 @@ def draw_integer(generator: Any, call: Call, least: int) -> Any:
 def drawing(method: Any, *args: Any, **kwargs: Any) -> Any:
     """A call of a method: capture has a row for it."""
     return method(*args, **kwargs)
+
+
+def state_of(generator: Any) -> tuple[Callable[[Any], None], Any]:
+    """How it is put back to what it is now."""
+    if hasattr(generator, "get_state"):
+        return generator.set_state, generator.get_state()
+    return functools.partial(setattr, generator.bit_generator, "state"), generator.bit_generator.state
+
+
+def own_state() -> tuple[Callable[[Any], None], Any] | None:
+    """That of the module's own generator, if the program has imported it."""
+    module = sys.modules.get("numpy.random")
+    return None if module is None else (module.set_state, module.get_state())

@@ -94,7 +94,7 @@ class FrameCompiler:
             )
             return eager_once(function)
         if reasons:
-            with modes_off():
+            with deferred(), modes_off():
                 report_recompile(self.family, fn, values, namespace, reasons)
         if stance.current().waits and not reasons and code not in self.family.waited:
             self.family.waited.add(code)
@@ -170,7 +170,10 @@ class FrameCompiler:
                 if error is e:
                     raise  # its cause stays
                 raise error from e
-        self.failed(code, error, cause)
+        try:
+            self.failed(code, error, cause)
+        finally:
+            del error, cause  # which hold this frame
         return None
 
     def compile_and_tell(self, function: types.FunctionType, values: dict[str, Any]) -> Entry | None:
@@ -183,6 +186,7 @@ class FrameCompiler:
             if not isinstance(e, SkipFrame) or self.family.fullgraph:
                 cause = e.error if isinstance(e, UsersError) else e
                 watch.artefact("failure", FailureRecord(self.family, function, values, cause))
+                del cause  # which holds this frame
             raise
 
     def compile_frame(self, function: types.FunctionType, values: dict[str, Any]) -> Entry | None:
@@ -278,7 +282,10 @@ class FrameCompiler:
         """The frame runs eagerly after an error, which is said once; a user's own errors reach the user."""
         users = not isinstance(error, InternalError) or isinstance(error, BadBackendResult)
         if users and not config.suppress_errors:
-            raise error
+            try:
+                raise error
+            finally:
+                del error, cause  # which hold this frame
         log.error("%s", wont_convert(code, error, cause))
 
     def assemble(

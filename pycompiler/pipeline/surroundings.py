@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import os
+import random
 import sys
 import threading
 import types
@@ -18,6 +19,7 @@ from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from pycompiler import config
 from pycompiler.capture.builtins import torch_api
+from pycompiler.ir import numpy_random
 from pycompiler.ir.interrupts import allowed
 from pycompiler.ir.shared import WhileInside
 
@@ -75,9 +77,10 @@ compile of fifty layers.  Young garbage is still collected; thresholds that othe
 def users_backend() -> Iterator[None]:
     """A user's backend may be interrupted, and may draw random numbers to try its code: they count as not drawn.
 
-    There is one generator for all threads: where another one may draw, its numbers must not come twice.
+    There is one generator for all threads, and so of Python's and NumPy's: where another one may draw, its numbers must not
+    come twice.
     """
-    state = torch.random.get_rng_state()
+    state, pythons, arrays = torch.random.get_rng_state(), random.getstate(), numpy_random.own_state()
     alone = threading.active_count() == 1
     try:
         with allowed():
@@ -85,6 +88,11 @@ def users_backend() -> Iterator[None]:
     finally:
         if alone and not torch.equal(state, torch.random.get_rng_state()):
             torch.random.set_rng_state(state)
+        if alone:
+            random.setstate(pythons)
+            if arrays is not None:
+                put_back, numbers = arrays
+                put_back(numbers)
 
 
 def traced_by_python() -> bool:

@@ -36,6 +36,7 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
     elif errors.levelled:
         log.info("a frame runs eagerly: under a transform a graph runs as it was captured, or not at all")
         return None
+    again |= ours and errors.undoable
     if not (again or switched):
         return graph
     now = torch_api.read_state() if switched else {}  # the call's, which guards compare

@@ -118,19 +118,22 @@ class _Builder:
         return {b.name: s.loop.origin for n in nests for s in n.stages for b in s.loop.out}
 
     def kernel(self, group: KernelGroup) -> list[int]:
+        for kernel in group.kernels or ():
+            self.schedule.buffers.update((b.name, b) for b in kernel.workspaces)
+        names = group.pointers if group.kernels is None else [a for k in group.kernels for a in k.arguments]
+        slots = tuple(
+            self.slot(n) for n in names if isinstance(n, str)
+        )  # where memory is short, nothing is counted yet
         if group.stores:
             self.steps.append(CountVersions(tuple(self.slot(target) for target in group.stores.values())))
         if group.kernels is not None:
             return [slot for kernel in group.kernels for slot in self.launch(kernel, group.work)]
-        slots = tuple(self.slot(n) for n in group.pointers)
         scalars = tuple(Expr.sym(s) for s in group.scalars)
         self.steps.append(Kernel(group.symbol, slots, scalars, group.work, self.users(group)))
         return []
 
     def launch(self, kernel: DeviceKernel, work: int) -> list[int]:
         """Returns the slots of its workspaces."""
-        for b in kernel.workspaces:
-            self.schedule.buffers[b.name] = b
         arguments = tuple(SlotRef(self.slot(a)) if isinstance(a, str) else _size(a) for a in kernel.arguments)
         device = next(self.schedule.buffers[a].device for a in kernel.arguments if isinstance(a, str))
         x, y, z = _sizes(kernel.grid)

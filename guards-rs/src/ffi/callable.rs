@@ -332,9 +332,13 @@ macro_rules! builtin {
 pub fn entered_function() -> Res<Owned> {
     builtin!(
         "entered",
-        "entered()\n--\n\nSaid by code that a TailCall leads to: from now on its frame alone holds the arguments.",
+        "entered()\n--\n\nSaid by code that a TailCall leads to: from now on its frame alone holds the arguments.  What it has to raise, or None.",
         super::tailcall::entered
     )
+}
+
+pub fn arrive_function() -> Res<Owned> {
+    builtin!("arrive", "arrive(error)\n--\n\nRaises what `entered` has given, if anything.", super::tailcall::arrive)
 }
 
 /// What a call of a TailCall does.

@@ -192,16 +192,91 @@ impl Drop for Held {
     }
 }
 
-/// Drops the pending exception; a Ctrl-C is delivered again a little later.
+/// Drops the pending exception.  One that is to end more than what raised it (Ctrl-C, an exit) is raised again a little later.
 pub fn clear_error() {
     // SAFETY: *gil*; an exception may or may not be set.
     unsafe {
-        let interrupted = !PyErr_Occurred().is_null() && PyErr_ExceptionMatches(PyExc_KeyboardInterrupt) != 0;
+        if !PyErr_Occurred().is_null() && PyErr_ExceptionMatches(PyExc_Exception) == 0 {
+            raise_later();
+        }
         PyErr_Clear();
-        if interrupted {
-            PyErr_SetInterrupt();
+    }
+}
+
+/// Whether the pending exception is an error, and is not to end more than what raised it.
+pub fn is_error() -> bool {
+    // SAFETY: *gil*; an exception is set.
+    unsafe { PyErr_ExceptionMatches(PyExc_Exception) != 0 }
+}
+
+/// Whether the pending exception says that memory or stack are short, whatever was done.
+pub fn is_shortage() -> bool {
+    // SAFETY: *gil*; an exception is set.
+    unsafe { PyErr_ExceptionMatches(PyExc_MemoryError) != 0 || PyErr_ExceptionMatches(PyExc_RecursionError) != 0 }
+}
+
+/// Drops the pending exception of a question that raises none itself: unless memory or stack were short, a signal's handler
+/// raised it while the question was asked, and it is raised again a little later.
+pub fn clear_foreign_error() {
+    if !is_shortage() {
+        raise_later();
+    }
+    // SAFETY: *gil*.
+    unsafe { PyErr_Clear() }
+}
+
+/// The pending exception is raised by this thread where it next runs Python code; where handlers of signals do not run, only its
+/// class is kept, which is all that another thread gives.
+fn raise_later() {
+    extern "C" fn raise(error: *mut std::ffi::c_void) -> std::ffi::c_int {
+        let error: *mut PyObject = error.cast();
+        // SAFETY: *gil*; the reference is the one that was taken below, and restoring takes it.
+        unsafe {
+            let class: *mut PyObject = Py_TYPE(error).cast();
+            Py_INCREF(class);
+            PyErr_Restore(class, error, PyException_GetTraceback(error));
+        }
+        -1
+    }
+    // SAFETY: *gil*; an exception is set, and the reference is given up or handed on; a thread is known by its `pthread_self`.
+    unsafe {
+        let error = take_error();
+        if !is_main_thread() {
+            PyThreadState_SetAsyncExc(libc::pthread_self() as _, Py_TYPE(error).cast());
+            Py_XDECREF(error);
+        } else if Py_AddPendingCall(Some(raise), error.cast()) < 0 {
+            Py_XDECREF(error);
+            PyErr_SetInterrupt(); // too many wait
         }
     }
+}
+
+/// Whether this thread began the process.
+fn is_main_thread() -> bool {
+    // SAFETY: without preconditions.
+    #[cfg(target_os = "linux")]
+    return unsafe { libc::syscall(libc::SYS_gettid) == libc::c_long::from(libc::getpid()) };
+    // SAFETY: as above.
+    #[cfg(target_os = "macos")]
+    return unsafe { libc::pthread_main_np() != 0 };
+    #[cfg(not(any(target_os = "linux", target_os = "macos")))]
+    true
+}
+
+/// The pending exception, which is so no more: a new reference.
+///
+/// # Safety
+/// *gil*; an exception is set.
+pub unsafe fn take_error() -> *mut PyObject {
+    let (mut class, mut error, mut trace) = (std::ptr::null_mut(), std::ptr::null_mut(), std::ptr::null_mut());
+    PyErr_Fetch(&mut class, &mut error, &mut trace);
+    PyErr_NormalizeException(&mut class, &mut error, &mut trace);
+    if !trace.is_null() {
+        PyException_SetTraceback(error, trace);
+    }
+    Py_XDECREF(class);
+    Py_XDECREF(trace);
+    error
 }
 
 /// Drops the pending exception if it is one of `class`.

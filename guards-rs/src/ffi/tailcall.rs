@@ -3,6 +3,9 @@
 //! It is all that holds the arguments.  CPython lends a frame what it is called with and keeps its own references to the end of
 //! the call; a frame of the program would have had the only ones.  So the code that is called says `entered()` once it needs no
 //! more that somebody could begin anew with the same arguments: from then on the frame alone holds them.
+//!
+//! What is raised before that code runs (by a compile, by a signal's handler) is raised where the frame goes on, for the handlers
+//! that are active there: `entered()` gives it to the function as it is written, which raises it by `arrive`.
 
 use super::object::{runtime_error, type_error, Obj, Owned, Raised, Res};
 use pyo3::ffi::*;
@@ -17,6 +20,10 @@ struct TailCall {
     base: PyVarObject,
     /// The arguments are let go of: what `items` says of them is no reference any more.
     left: Cell<bool>,
+    /// The entry that was found has raised.
+    ran: Cell<bool>,
+    /// What was raised before the code ran; owned.
+    error: Cell<*mut PyObject>,
     items: [*mut PyObject; 0],
 }
 
@@ -47,6 +54,13 @@ unsafe extern "C" fn traverse(o: *mut PyObject, visit: visitproc, arg: *mut c_vo
             }
         }
     }
+    let error = (*o.cast::<TailCall>()).error.get();
+    if !error.is_null() {
+        let rc = visit(error, arg);
+        if rc != 0 {
+            return rc;
+        }
+    }
     visit(Py_TYPE(o).cast(), arg)
 }
 
@@ -56,6 +70,7 @@ unsafe extern "C" fn dealloc(o: *mut PyObject) {
     for item in held(o) {
         Py_XDECREF(*item);
     }
+    Py_XDECREF((*o.cast::<TailCall>()).error.get());
     PyObject_GC_Del(o.cast());
     Py_DECREF(ty.cast());
 }
@@ -121,6 +136,39 @@ pub fn has_left(call: Obj) -> bool {
     unsafe { (*call.ptr().cast::<TailCall>()).left.get() }
 }
 
+/// The entry that was found for this call has raised.
+pub fn has_run(call: Obj) {
+    // SAFETY: *live*; callers have it from `view`, which compared the class.
+    unsafe { (*call.ptr().cast::<TailCall>()).ran.set(true) }
+}
+
+/// Keeps the pending exception for the function that this call leads to; false where its code has run.
+pub fn keep_error(call: Obj) -> bool {
+    if has_left(call) {
+        return false;
+    }
+    // SAFETY: as for `has_run`; *gil*, an exception is set, and what is fetched is owned.
+    unsafe {
+        let state = &*call.ptr().cast::<TailCall>();
+        if state.ran.get() || !state.error.get().is_null() {
+            return false;
+        }
+        state.error.set(super::object::take_error());
+    }
+    true
+}
+
+/// `arrive(error)`: raises what `entered()` has given, if anything.
+pub fn arrive(args: &[Obj]) -> Res<Owned> {
+    let [error] = args else { return Err(type_error("arrive(error) takes one argument")) };
+    if error.is_none() {
+        return Ok(Owned::none());
+    }
+    // SAFETY: *gil*, *live*; an exception that is no instance of BaseException is a SystemError of CPython's.
+    unsafe { PyErr_SetObject(Py_TYPE(error.ptr()).cast(), error.ptr()) }
+    Err(Raised)
+}
+
 /// While this lives, `entered()` means this call, of whose function the code is about to run (None: a call of another kind).
 pub struct Entering(Option<Owned>);
 
@@ -138,7 +186,7 @@ impl Drop for Entering {
     }
 }
 
-/// `entered()`: the running frame needs its arguments nowhere but in itself.
+/// `entered()`: the running frame needs its arguments nowhere but in itself.  It is given what it has to raise, or None.
 pub fn entered(args: &[Obj]) -> Res<Owned> {
     if !args.is_empty() {
         return Err(type_error("entered() takes no arguments"));
@@ -150,6 +198,10 @@ pub fn entered(args: &[Obj]) -> Res<Owned> {
             let arguments = held(call.ptr());
             (*call.ptr().cast::<TailCall>()).left.set(true);
             arguments.iter().skip(1).for_each(|item| Py_XDECREF(*item));
+            let error = (*call.ptr().cast::<TailCall>()).error.replace(null_mut());
+            if !error.is_null() {
+                return Owned::steal(error);
+            }
         }
     }
     Ok(Owned::none())

@@ -5,9 +5,10 @@
 //! long as no torch-function mode (a default device is such a mode) and no saved-tensor hooks are active; otherwise Python
 //! is asked.
 
-use super::fallback::{or_false, Oracle};
+use super::fallback::Oracle;
 use super::fast::{Pins, Settled};
 use super::{Build, Kind};
+use crate::ffi::object::clear_foreign_error;
 use crate::ffi::state::{StateSymbols, Words};
 use crate::ffi::sync::GilCell;
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
@@ -31,7 +32,10 @@ struct Learned {
 
 impl GlobalState {
     fn is_expected(&self) -> bool {
-        or_false(paused(|| self.oracle.0.call(&[], None)?.equals(self.expected)))
+        paused(|| self.oracle.0.call(&[], None)?.equals(self.expected)).unwrap_or_else(|_| {
+            clear_foreign_error();
+            false
+        })
     }
 }
 

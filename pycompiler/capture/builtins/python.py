@@ -32,7 +32,7 @@ from pycompiler.capture.values.objects import Object, tuple_of
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, item
 
 
-@builtin(_native.entered)
+@builtin(_native.entered, _native.arrive)
 def entered(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """A resume function's, for when it runs as it is: generated code says it where it needs its arguments no more."""
     return Const(None)

@@ -146,7 +146,7 @@ def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str 
         raise ValueError(f"{unknown} are no variables of {code.co_qualname}; expected some of {known}")
     entry = body[find(body, at)]
     items = {position: _stack_name(position, known) for position, kind in enumerate(stack) if kind != "null"}
-    first = known[0] if known else ""
+    first, error = known[0] if known else "", _fresh(ERROR, known)
     preamble = preamble_cells(code, body)
     body, entry = _with_explicit_super(body, entry, first, first in cell_names(code))
     kept = reachable(body, [entry])
@@ -163,10 +163,12 @@ def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str 
     instructions = [
         *(instruction for cell in made for instruction in build.make_cell(cell)),
         *build.op("RESUME", 0),
-        *entered(),
+        *build.call_function(build.load_const(_native.entered)),
+        *build.store_fast(error),
         *restore_cells(info.restored, moved=True),
         *(i for local in info.boxed for i in (*_unboxed(given[local]), *build.store_fast(local))),
         *_push_stack(stack, items, entry),
+        *_arrive(entry, error),
         *build.jump(entry),
     ]
     for instruction in instructions:
@@ -206,20 +208,33 @@ def landing(code: CodeType, body: Sequence[Instruction]) -> Code:
     function goes on, for the handlers in `body`, its own code."""
     info = resume_info(code)
     assert info is not None
-    entry, known = _entry(body, info), slot_names(info.original)
+    known = slot_names(info.original)
     items = {position: _stack_name(position, known) for position, kind in enumerate(info.stack) if kind != "null"}
     given = dict(zip(info.locals, info.parameters, strict=False))
+    entry = _entry(body, info)
     raising = build.op("RERAISE", 0)
-    raising[0].handler, raising[0].positions, raising[0].lineno = entry.handler, entry.positions, entry.lineno
+    if "exc" in info.stack:  # which is the error's context
+        raising = [*_arrive(entry, ERROR), *build.load_const(RuntimeError), *build.op("RAISE_VARARGS", 1)]
+    else:
+        raising = [*build.load_fast(ERROR), *build.delete_fast(ERROR), *raising]
+    for instruction in raising:
+        instruction.handler, instruction.positions, instruction.lineno = entry.handler, entry.positions, entry.lineno
     return [
         *build.store_fast(ERROR),
         *entered(),
         *(i for local in info.boxed for i in (*_unboxed(given[local]), *build.store_fast(local))),
-        *_push_stack(info.stack, items, raising[0]),
-        *build.load_fast(ERROR),
-        *build.delete_fast(ERROR),
+        *_push_stack(info.stack, items, raising[-1]),
         *raising,
     ]
+
+
+def _arrive(entry: Instruction, error: str) -> Code:
+    """What was raised before the code ran is raised here, for the handlers that are active at `entry`."""
+    code = build.call_function(build.load_const(_native.arrive), [*build.load_fast(error), *build.delete_fast(error)])
+    if entry.opname != "PUSH_EXC_INFO":  # its handler takes for granted that it has run
+        for instruction in code:
+            instruction.handler = entry.handler
+    return [*code, *build.pop_top()]
 
 
 def _entry(body: Sequence[Instruction], info: ResumeInfo) -> Instruction:
