@@ -245,7 +245,7 @@ class Items:
             memory_of(n.meta["example_value"]) for n in written if n.meta["example_value"].layout is torch.strided
         }
         targets = node.args[0] if isinstance(node.args[0], (list, tuple)) else [node.args[0]]
-        known = [self._cell(t) for t in targets] if followed else []
+        known = [self._cell(t) for t in targets if t in written] if followed else []
         for cell in filter(None, known):
             cell.now, cell.writes = _plus(cell, node.args[1]), cell.writes + 1
         for cell in self.cells.values():
