@@ -88,6 +88,7 @@ class Items:
         self.written: dict[Source, Span] = {}  # what was written before
         self.place: tuple[UserFrame, ...] = ()
         self._places: set[int] = set()  # memory that was written so far
+        self._homes: dict[int, fx.Node] = {}  # the number that lies in a memory
         self._plain = 0  # how many inputs were found to be plain tensors
         self._counts = (0, 0)  # of inputs, and of what is written, as they were last asked for
         self._at: fx.Node | None = None
@@ -196,6 +197,7 @@ class Items:
         graph = self.cx.graph.graph
         if self._at is not None and (self._at.graph is not graph or self._at._erased):
             self.numbers, self.results, self.cells, self._places, self._at = {}, {}, {}, set(), None
+            self._homes.clear()
         node = graph._root.next if self._at is None else self._at.next
         while node is not graph._root:
             self._note(node)
@@ -214,6 +216,8 @@ class Items:
         elif node.op == "call_function" and node.target in ARITHMETIC and not node.kwargs:
             if any(a in self.numbers for a in node.args if isinstance(a, fx.Node)):
                 self._note_computed(node)
+        if node in self.numbers:
+            self._homes[memory_of(node.meta["example_value"])] = node
 
     def _note_made(self, node: fx.Node) -> None:
         """A tensor of a constant."""
@@ -245,15 +249,14 @@ class Items:
             memory_of(n.meta["example_value"]) for n in written if n.meta["example_value"].layout is torch.strided
         }
         targets = node.args[0] if isinstance(node.args[0], (list, tuple)) else [node.args[0]]
-        known = [self._cell(t) for t in targets] if followed else []
+        known = [self._cell(t) for t in targets if t in written] if followed else []
         for cell in filter(None, known):
             cell.now, cell.writes = _plus(cell, node.args[1]), cell.writes + 1
         for cell in self.cells.values():
             if not any(cell is c for c in known) and memory_of(cell.fake) in places:
                 cell.now = None
-        for n in self.numbers:
-            if memory_of(n.meta["example_value"]) in places:
-                self.numbers[n] = UNKNOWN
+        for n in [self._homes[place] for place in places if place in self._homes]:
+            self.numbers[n] = UNKNOWN
         self._places |= places
 
     def _cell(self, node: Any) -> Cell | None:

@@ -50,7 +50,7 @@ def get_value(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     value = cx.realize(value)
     if not isinstance(value, Tensor):
         return value
-    number = cx.items.take(value)
+    number = None if cx.functions.concerns([value], {}) else cx.items.take(value)
     return number if number is not None else cx.call(value.getattr(cx, "item"), [], {})
 
 
