@@ -33,7 +33,7 @@ from pycompiler.capture.values.functions import Builtin, Function, Partial
 from pycompiler.capture.values.objects import Object
 
 METACLASSES = {
-    type, abc.ABCMeta, enum.EnumMeta, type(torch.autograd.Function), type(typing.Protocol), type(typing._TypedDict),  # type: ignore[attr-defined]
+    type, abc.ABCMeta, enum.EnumMeta, type(torch.autograd.Function), type(typing.Protocol), typing._TypedDictMeta,  # type: ignore[attr-defined]
     typing.NamedTupleMeta,  # type: ignore[attr-defined]
 }  # fmt: skip
 """Whose code may run while the frame is captured: it looks at names and annotations."""
@@ -126,6 +126,8 @@ def build_class(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwargs, scope: dict[str, Any]) -> Class:
     """The class of this name, with what its body left in `names`."""
     held = {k.const(): v for k, v in names.pairs(cx)}
+    if "__classdictcell__" in held:  # of annotations that wait (3.14), and of type parameters
+        raise Break("builtin-call", "a class whose annotations or type parameters look at its body again")
     held.setdefault("__module__", Const(scope.get("__name__")))
     cell = held.pop("__classcell__", None)
     real_bases = tuple(_base(cx, b) for b in bases)
