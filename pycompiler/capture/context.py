@@ -503,7 +503,7 @@ class Capture:
         if a is b:
             return True
         if isinstance(a, Deferred) or isinstance(b, Deferred):
-            return is_one(a, b)
+            return is_one(self, a, b)
         if isinstance(a, Symbolic) or isinstance(b, Symbolic):
             if a.python_type() is not b.python_type():
                 return False

@@ -263,3 +263,19 @@ def test_numbers_that_are_known_late_are_numbers(fn: Callable[..., Any], backend
     compiled = pycompiler.compile(fn, backend=backend)
     for _ in range(2):
         assert str(compiled(X)) == str(fn(X))
+
+
+def of_the_main_thread(x: Any) -> Any:
+    return x + 1 if threading.current_thread() is threading.main_thread() else x - 1
+
+
+def test_a_question_about_the_thread_is_guarded() -> None:
+    compiled = pycompiler.compile(of_the_main_thread, backend="eager", fullgraph=True)
+    results = [compiled(X)]
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: results.append(compiled(X)))
+        thread.start()
+        thread.join()
+    results.append(compiled(X))
+    for found, expected in zip(results, (X + 1, X - 1, X - 1, X + 1), strict=True):
+        torch.testing.assert_close(found, expected)

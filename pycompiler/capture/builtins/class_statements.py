@@ -85,11 +85,12 @@ def _tuple(cx: Capture, value: Any) -> Any:
 
 def _object(cx: Capture, value: Any) -> Any:
     """Objects of the standard library whose class asks for them."""
-    if value.cls not in OBJECTS:
+    maker = next((maker for cls, maker in OBJECTS.items() if cls is value.cls), None)
+    if maker is None:
         return None
     held = {k: cx.realize(v) for k, v in value.overlay.items()}
     real = {k: _told(cx, v.mapping) if isinstance(v, Proxy) else stand_in(cx, v) for k, v in held.items()}
-    return OBJECTS[value.cls](real)
+    return maker(real)
 
 
 FIELD = ("default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only")
@@ -169,7 +170,7 @@ def _meta(bases: tuple[Any, ...], words: dict[str, Any]) -> Any:
 
 def _check(meta: Any, bases: tuple[Any, ...]) -> None:
     """No code of the program's makes the class."""
-    if meta not in METACLASSES:
+    if not any(meta is known for known in METACLASSES):
         raise Break("builtin-call", f"a class of the metaclass {meta.__qualname__}")
     for base in types.resolve_bases(bases):
         hook = mro_lookup(base, "__init_subclass__")
