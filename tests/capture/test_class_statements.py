@@ -128,6 +128,28 @@ def attributes(x: Any) -> Any:
     return Holder.weight * holder.add(3) + holder.add(4) + holder.wrong, holder.kind, Holder.steps
 
 
+@program
+def variables_of_a_body(x: Any) -> Any:
+    y = 42
+
+    class Body:
+        locals()["y"] = 43
+        z = y
+        names = sorted(n for n in locals() if not n.startswith("__"))
+        del y
+
+    names = {"n": 2}
+    exec("m = n + len(globals()) * 0\nk = sorted(locals()) == sorted(globals())", names)
+    return (
+        x + Body.z + names["m"],
+        Body.names,
+        y,
+        hasattr(Body, "y"),
+        names["k"],
+        eval("sorted(locals())", {"a": 1}, {"b": 2}),
+    )
+
+
 @annotated
 def data(x: Any) -> Any:
     @dataclasses.dataclass(order=True)
