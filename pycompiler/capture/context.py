@@ -518,7 +518,7 @@ class Capture:
         if a is b:
             return True
         if isinstance(a, Deferred) or isinstance(b, Deferred):
-            return is_one(a, b)
+            return is_one(self, a, b)
         if isinstance(a, Symbolic) or isinstance(b, Symbolic):
             if a.python_type() is not b.python_type():
                 return False
@@ -557,6 +557,8 @@ class Capture:
     # exceptions -----------------------------------------------------------------------------------------------
     def throw(self, cls: type[BaseException], *args: Any, **told: Value) -> NoReturn:
         """Raise cls(*args) in the captured program; `told` are attributes that it has besides."""
+        if cls is TypeError and self.effects.readings:  # what is known behind the graph alone may be of the right type
+            raise Break("builtin-call", f"a TypeError beside what is known when the graph has run: {args}")
         made = Object(cls, args=[Const(a) if type(a) in LITERALS else Const(str(a)) for a in args])
         made.overlay |= told
         raise self.raised(made)

@@ -107,6 +107,14 @@ WRITES = frozenset(
      "irshift", "isub", "itruediv", "ixor"}
 )  # fmt: skip
 DATES = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone)
+_DATE_IDS = frozenset(map(id, DATES))
+
+
+def is_date(cls: type) -> bool:
+    """Whether it is one of those classes: its metaclass, which may be the program's, is not asked."""
+    return id(cls) in _DATE_IDS
+
+
 PURE_BUILTINS = frozenset(
     {abs, ascii, bin, bytes, chr, complex, divmod, float, format, hash, hex, int, oct, ord, pow, repr,
      round, str, slice, range, frozenset, torch.device, torch.finfo, torch.iinfo, torch.Size, bool, math.prod,
@@ -142,7 +150,7 @@ def is_pure(fn: Any) -> bool:
 
 
 def _asks_today(owner: Any, fn: Any) -> bool:
-    return owner in DATES and fn.__name__ in OF_TODAY
+    return is_date(owner) and fn.__name__ in OF_TODAY
 
 
 # Functions of these modules are not inlined: they reach outside of the program, or are torch's own machinery.

@@ -235,3 +235,47 @@ sys.exit(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
 def test_a_question_about_the_process_is_guarded() -> None:
     done = subprocess.run([python(), "-c", FORKS], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
+
+
+def as_an_index(x: Any) -> Any:
+    n = os.getpid() * 0 + 1
+    try:
+        return [x, x + 1][n], range(5)[n:], divmod(7, n), [0] * n
+    except TypeError as error:
+        return str(error)
+
+
+def as_an_operand(x: Any) -> Any:
+    n = os.getpid() * 0 + 2
+    return x * n, torch.full((2,), n), x.repeat(n, 1), {n: 1}, hash(n), max(n, 1), [n].count(2), n in (1, 2), n or x
+
+
+def in_containers(x: Any) -> Any:
+    n = os.getpid() * 0 + 2
+    held = [n, *(n,), {"n": n}]
+    n += 1
+    return x + 1, held, str(n), f"{n:04d} {n!r}", n // 2, (lambda: n)(), -n, n == 3
+
+
+@pytest.mark.parametrize("fn", [as_an_index, as_an_operand, in_containers])
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_numbers_that_are_known_late_are_numbers(fn: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(fn, backend=backend)
+    for _ in range(2):
+        assert str(compiled(X)) == str(fn(X))
+
+
+def of_the_main_thread(x: Any) -> Any:
+    return x + 1 if threading.current_thread() is threading.main_thread() else x - 1
+
+
+def test_a_question_about_the_thread_is_guarded() -> None:
+    compiled = pycompiler.compile(of_the_main_thread, backend="eager", fullgraph=True)
+    results = [compiled(X)]
+    for _ in range(2):
+        thread = threading.Thread(target=lambda: results.append(compiled(X)))
+        thread.start()
+        thread.join()
+    results.append(compiled(X))
+    for found, expected in zip(results, (X + 1, X - 1, X - 1, X + 1), strict=True):
+        torch.testing.assert_close(found, expected)

@@ -33,7 +33,7 @@ from pycompiler.capture.values.functions import Builtin, Function, Partial
 from pycompiler.capture.values.objects import Object
 
 METACLASSES = {
-    type, abc.ABCMeta, enum.EnumMeta, type(torch.autograd.Function), type(typing.Protocol), type(typing._TypedDict),  # type: ignore[attr-defined]
+    type, abc.ABCMeta, enum.EnumMeta, type(torch.autograd.Function), type(typing.Protocol), typing._TypedDictMeta,  # type: ignore[attr-defined]
     typing.NamedTupleMeta,  # type: ignore[attr-defined]
 }  # fmt: skip
 """Whose code may run while the frame is captured: it looks at names and annotations."""
@@ -85,11 +85,12 @@ def _tuple(cx: Capture, value: Any) -> Any:
 
 def _object(cx: Capture, value: Any) -> Any:
     """Objects of the standard library whose class asks for them."""
-    if value.cls not in OBJECTS:
+    maker = next((maker for cls, maker in OBJECTS.items() if cls is value.cls), None)
+    if maker is None:
         return None
     held = {k: cx.realize(v) for k, v in value.overlay.items()}
     real = {k: _told(cx, v.mapping) if isinstance(v, Proxy) else stand_in(cx, v) for k, v in held.items()}
-    return OBJECTS[value.cls](real)
+    return maker(real)
 
 
 FIELD = ("default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only")
@@ -126,6 +127,8 @@ def build_class(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwargs, scope: dict[str, Any]) -> Class:
     """The class of this name, with what its body left in `names`."""
     held = {k.const(): v for k, v in names.pairs(cx)}
+    if "__classdictcell__" in held:  # of annotations that wait (3.14), and of type parameters
+        raise Break("builtin-call", "a class whose annotations or type parameters look at its body again")
     held.setdefault("__module__", Const(scope.get("__name__")))
     cell = held.pop("__classcell__", None)
     real_bases = tuple(_base(cx, b) for b in bases)
@@ -167,7 +170,7 @@ def _meta(bases: tuple[Any, ...], words: dict[str, Any]) -> Any:
 
 def _check(meta: Any, bases: tuple[Any, ...]) -> None:
     """No code of the program's makes the class."""
-    if meta not in METACLASSES:
+    if not any(meta is known for known in METACLASSES):
         raise Break("builtin-call", f"a class of the metaclass {meta.__qualname__}")
     for base in types.resolve_bases(bases):
         hook = mro_lookup(base, "__init_subclass__")

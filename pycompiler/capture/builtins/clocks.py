@@ -20,6 +20,7 @@ from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.deferred import WORD, ThreadIdent, holds, read
+from pycompiler.ir.source import const as const_source
 
 SECONDS, NANOSECONDS = 1e13, 1e22
 
@@ -46,6 +47,11 @@ def _reading(fn: Any, limit: float, *, timed: bool) -> None:
 for _timed, _table in ((True, CLOCKS), (False, RUNNERS)):
     for _fn, _limit in _table.items():
         _reading(_fn, _limit, timed=_timed)
+
+
+@builtin(threading.main_thread)
+def main_thread(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return cx.wrap(threading.main_thread(), const_source(vars(threading)).dict_item("_main_thread"))
 
 
 @builtin(threading.get_ident)

@@ -4,6 +4,7 @@ Without dicts it sees the variables of the frame that calls, as `locals()` shows
 """
 
 from __future__ import annotations
+import __future__
 
 import builtins
 import types
@@ -38,7 +39,7 @@ def _code(cx: Capture, value: Value, mode: str) -> types.CodeType:
     return code
 
 
-FUTURES = 0x1000000  # of `from __future__ import annotations`, which a text inherits
+FUTURES = __future__.annotations.compiler_flag  # which a text inherits
 
 
 def _evaluating(mode: str) -> Any:

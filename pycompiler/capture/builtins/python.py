@@ -26,7 +26,7 @@ from pycompiler.capture.values.attributes import MISSING, bind, is_subclass, loo
 from pycompiler.capture.values.base import Capture, Cell, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, Super
 from pycompiler.capture.values.constant import Const, Identity
-from pycompiler.capture.values.containers import List, Tuple, UserKey, Variables
+from pycompiler.capture.values.containers import Dict, List, Tuple, UserKey, Variables
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Object, tuple_of
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, item
@@ -361,7 +361,9 @@ def vars_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(globals)
 def globals_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    namespace = cx.frames[-1].globals
+    namespace, scope = cx.frames[-1].globals, cx.frames[-1].scope
+    if isinstance(scope, Value):
+        return scope
     return cx.wrap(namespace, cx.dict_source(namespace))
 
 
@@ -453,9 +455,11 @@ def own_frame(cx: Capture) -> Value:
     raise SkipFrame(f"it {ITS_OWN}")
 
 
-def shown(cx: Capture) -> Variables:
+def shown(cx: Capture) -> Dict:
     """locals(): before CPython 3.13 one dict a frame, which each call brings up to date."""
     frame = cx.frames[-1]
+    if isinstance(frame.names, Dict):  # of code without slots, the variables themselves
+        return frame.names
     if any(i.opname == "LOAD_FAST_AND_CLEAR" for i in frame.instructions):  # of comprehensions, which show others
         own_frame(cx)
     code = origin_of(frame.code)[0]

@@ -171,11 +171,11 @@ class Class(Value):
             raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
         meta, old = type(self.cls), mro_lookup(self.cls, name)
         plain = lookup(cx, meta, "__setattr__") is type.__setattr__ and lookup(cx, meta, name) is MISSING
-        if not plain or not (old is MISSING or type(old) in (StandIn, *QUIET)):
+        if not plain or not (old is MISSING or _is_quiet(old)):
             raise Break(
                 "mutation-unsupported", f"{self.describe()}.{name} = ..., whose class says how, or of what it was"
             )
-        if type(old) in QUIET:
+        if old is not MISSING and type(old) is not StandIn:
             cx.guard("type_is", const_source(self.cls).then("mro_lookup", name), type(old))
         elif old is MISSING:
             cx.guard("class_absent", const_source(self.cls), name)
@@ -183,6 +183,10 @@ class Class(Value):
 
 
 QUIET = (*LITERALS, torch.Tensor, torch.nn.Parameter)
+
+
+def _is_quiet(raw: Any) -> bool:
+    return any(type(raw) is cls for cls in (StandIn, *QUIET))  # a metaclass may have an equality of its own
 
 
 def _binds(cls: type) -> bool:

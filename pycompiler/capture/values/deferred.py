@@ -19,7 +19,7 @@ from typing import Any
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value, class_name
-from pycompiler.capture.values.constant import Addressed, Const, Identity
+from pycompiler.capture.values.constant import Addressed, Const, Identity, reference
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.fixed import assume
 
@@ -229,8 +229,25 @@ def call(cx: Capture, fn: Any, args: Sequence[Value]) -> Value | None:
     return compute(cx, fn, args) if known else None
 
 
-def is_one(a: Value, b: Value) -> bool:
+def _is_this_thread(cx: Capture, thread: Value) -> bool:
+    """Whether an existing thread is the one that runs the frame, which is guarded."""
+    real = thread.real  # type: ignore[attr-defined]
+    assert thread.source is not None
+    cx.guard("id_is", thread.source, reference(real))
+
+    def asks() -> bool:
+        return threading.current_thread() is real
+
+    assume(cx, ("this thread", id(real)), asks, "it depends on the thread")
+    return asks()
+
+
+def is_one(cx: Capture, a: Value, b: Value) -> bool:
     """`a is b` of two values of which one is deferred."""
+    for asked, thread in ((a, b), (b, a)):
+        runs = isinstance(asked, Reading) and asked.make is threading.current_thread
+        if runs and thread.source is not None and isinstance(getattr(thread, "real", None), threading.Thread):
+            return _is_this_thread(cx, thread)
     known = [v.value for v in (a, b) if isinstance(v, Const)]
     if a is b or known and any(known[0] is c for c in (None, Ellipsis, NotImplemented)):
         return a is b

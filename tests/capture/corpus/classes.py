@@ -202,7 +202,7 @@ def class_attribute_containers(x):
     return x * Config.depth + sum(Config.layers) + Config.table["a"]
 
 
-@case(X, breaks="mutation-unsupported")
+@case(X)
 def class_attribute_store(x):
     Config.depth = 2
     return x * Config.depth

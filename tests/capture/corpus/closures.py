@@ -298,7 +298,7 @@ def global_function_stores(x):
     return x + counter
 
 
-@case(X, breaks="mutation-unsupported")
+@case(X)
 def global_deleted(x):
     global deleted_later
     y = x + deleted_later
