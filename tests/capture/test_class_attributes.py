@@ -203,3 +203,40 @@ def test_an_error_leaves_what_was_written() -> None:
         with pytest.raises(ValueError, match="torch.Size"):
             compiled(torch.ones(2))
         assert Kept.count == i + 1
+
+
+class Base:
+    number = 1
+
+
+class Between(Base):
+    pass
+
+
+class Least(Between):
+    pass
+
+
+def through_bases(x: Any) -> Any:
+    Base.number += 1
+    seen = [Least.number, Least().number, getattr(Between, "number", None)]
+    Least.number += 10
+    return x + Base.number, [*seen, Least.number]
+
+
+def test_what_comes_between_the_class_that_is_written_and_the_one_that_is_asked() -> None:
+    def calls(call: Callable[..., Any]) -> Any:
+        Base.number = 1
+        found = []
+        for between, least in [((), ()), ((), (5,)), ((7,), ()), ((), ()), ((8,), (9,)), ((), ())]:
+            for cls, own in ((Between, between), (Least, least)):
+                if "number" in vars(cls):
+                    del cls.number
+                for number in own:
+                    cls.number = number
+            y, seen = call(torch.zeros(2))
+            found.append((y.tolist(), seen, Base.number, Least.number))
+        return found
+
+    for backend in ("eager", "native"):
+        assert calls(pycompiler.compile(through_bases, backend=backend)) == calls(through_bases)

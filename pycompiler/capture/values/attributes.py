@@ -91,9 +91,27 @@ def is_mutable(cls: type) -> bool:
     return cls.__flags__ & (HEAP_TYPE | IMMUTABLE) == HEAP_TYPE
 
 
+def guard_written(cx: Capture, cls: type, name: str) -> None:
+    """That a look-up meets the same class as now, where the frame has written the attribute into one of them: those before have
+    none, and this one has."""
+    if not is_written(cls, name):
+        return
+    thread = threading.get_ident()
+    for base in mro_of(cls):
+        written, held = (thread, id(base), name) in WRITTEN, name in namespace_of(base)
+        made = getattr(cx.by_id.get(id(base)), "made", None) is not None  # by the frame, so all of it is known
+        if is_mutable(base) and not made and not written:
+            guard_mro(cx, base)
+            own = cx.kept.setdefault(("own", id(base), name), Own(base, name))
+            cx.guard("equals", const_source(own).attr("held"), held)
+        if written or held:
+            return
+
+
 def lookup(cx: Capture, cls: type, name: str) -> Any:
     """mro_lookup for a decision: that it gives this very object, or nothing, is an assumption."""
     raw = mro_lookup(cls, name)
+    guard_written(cx, cls, name)
     if is_mutable(cls) and type(raw) is not StandIn:
         if raw is MISSING:
             cx.guard("class_absent", const_source(cls), name)
@@ -105,6 +123,7 @@ def lookup(cx: Capture, cls: type, name: str) -> Any:
 def lookup_descriptor(cx: Capture, cls: type, name: str) -> Any:
     """mro_lookup to decide whether the class comes before the instance: that it is a data descriptor, or none."""
     raw = mro_lookup(cls, name)
+    guard_written(cx, cls, name)
     if type(raw) is StandIn:
         return raw
     if raw is MISSING or is_data_descriptor(raw):
@@ -148,6 +167,7 @@ class Own:
     dict = property(lambda self: namespace_of(self.cls))
     names = property(lambda self: tuple(namespace_of(self.cls)))
     value = property(lambda self: namespace_of(self.cls)[self.name])
+    held = property(lambda self: self.name in namespace_of(self.cls))
 
 
 class Registrations:

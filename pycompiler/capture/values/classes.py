@@ -19,6 +19,7 @@ from pycompiler.capture.values.attributes import (
     Own,
     bind,
     guard_mro,
+    guard_written,
     is_data_descriptor,
     is_mutable,
     is_written,
@@ -175,6 +176,7 @@ class Class(Value):
             raise Break(
                 "mutation-unsupported", f"{self.describe()}.{name} = ..., whose class says how, or of what it was"
             )
+        guard_written(cx, self.cls, name)
         if old is not MISSING and type(old) is not StandIn:
             cx.guard("type_is", const_source(self.cls).then("mro_lookup", name), type(old))
         elif old is MISSING:
