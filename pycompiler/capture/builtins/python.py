@@ -288,6 +288,8 @@ def type_call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(type.__subclasses__)
 def subclasses(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if cx.made_classes:
+        raise Break("builtin-call", "__subclasses__ where the frame makes classes")
     return ask(cx, args[0].const().__subclasses__)
 
 

@@ -6,6 +6,7 @@ In: a raw class attribute and its source.  Out: the value that looking it up giv
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 import sys
 import threading
@@ -168,6 +169,17 @@ class Own:
     names = property(lambda self: tuple(namespace_of(self.cls)))
     value = property(lambda self: namespace_of(self.cls)[self.name])
     held = property(lambda self: self.name in namespace_of(self.cls))
+
+
+def leave_bases(cls: type) -> None:
+    """Have a class that no program has made be none of its bases' `__subclasses__`; those of the language's still have it."""
+    given = [base for base in mro_of(cls)[1:] if not is_mutable(base) or base.__module__ in ("abc", "typing")]
+    if cls.__base__ in given:
+        return
+    for base in reversed(given):
+        with contextlib.suppress(TypeError):  # the layout differs, as of classes with `__slots__`
+            type.__dict__["__bases__"].__set__(cls, (types.new_class("Unlisted", (base,)),))
+            return
 
 
 class Registrations:

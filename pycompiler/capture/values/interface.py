@@ -168,6 +168,7 @@ class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
     functions: Functions
     sizes: Sizes
     errors_of_data: ErrorsOfData
+    made_classes: list[type]
     ids_are_keys: bool
     variables: list[Token]
     devices: list[tuple[torch.device, int | None]]
