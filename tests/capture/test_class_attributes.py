@@ -224,6 +224,19 @@ def through_bases(x: Any) -> Any:
     return x + Base.number, [*seen, Least.number]
 
 
+class Other:
+    number = 5
+
+
+class Moved(Base):
+    pass
+
+
+def of_moved(x: Any) -> Any:
+    Base.number += 1
+    return x, Moved.number + Base.number
+
+
 def test_what_comes_between_the_class_that_is_written_and_the_one_that_is_asked() -> None:
     def calls(call: Callable[..., Any]) -> Any:
         Base.number = 1
@@ -238,5 +251,15 @@ def test_what_comes_between_the_class_that_is_written_and_the_one_that_is_asked(
             found.append((y.tolist(), seen, Base.number, Least.number))
         return found
 
+    def moves(call: Callable[..., Any]) -> Any:
+        Base.number, Other.number = 1, 5
+        found = []
+        for bases in [(Base,), (Other,), (Base,), (Other, Base), (Base, Other)]:
+            Moved.__bases__ = bases
+            Base.number = 5 if len(bases) == 2 else 1
+            found.append((call(torch.zeros(2))[1], Base.number))
+        return found
+
+    assert moves(pycompiler.compile(of_moved, backend="eager")) == moves(of_moved)
     for backend in ("eager", "native"):
         assert calls(pycompiler.compile(through_bases, backend=backend)) == calls(through_bases)

@@ -95,14 +95,19 @@ def is_mutable(cls: type) -> bool:
 def guard_written(cx: Capture, cls: type, name: str) -> None:
     """That a look-up meets the same class as now, where the frame has written the attribute into one of them: those before have
     none, and this one has."""
+    thread = threading.get_ident()
+    if not any(t == thread and n == name for t, _, n in list(WRITTEN)):
+        return
+    bases = mro_of(cls)
+    made = [id(base) for base in bases if getattr(cx.by_id.get(id(base)), "made", None) is not None]  # all is known
+    for base in bases:
+        if id(base) not in made:
+            guard_mro(cx, base)
     if not is_written(cls, name):
         return
-    thread = threading.get_ident()
-    for base in mro_of(cls):
+    for base in bases:
         written, held = (thread, id(base), name) in WRITTEN, name in namespace_of(base)
-        made = getattr(cx.by_id.get(id(base)), "made", None) is not None  # by the frame, so all of it is known
-        if is_mutable(base) and not made and not written:
-            guard_mro(cx, base)
+        if is_mutable(base) and id(base) not in made and not written:
             own = cx.kept.setdefault(("own", id(base), name), Own(base, name))
             cx.guard("equals", const_source(own).attr("held"), held)
         if written or held:
