@@ -141,7 +141,9 @@ class Capture:
         self.surrounded = False  # by transforms, or by an operator whose kernel this is (`run_under`)
         self.autocast_regions = 0  # that the program has entered
         self.process: dict[str, None] = {}  # what was folded into this capture and is another thing in another process
-        self.abstract: dict[tuple[type, type], bool] = {}  # whether a class is one of an abstract class
+        self.abstract: dict[
+            tuple[int, int], tuple[type, type, bool]
+        ] = {}  # whether a class is one of an abstract class
         self.module_hooks_checked: bool | None = None
         self.guard("global_state", const_source(torch), global_state() if state is None else state)
         self.functions = Functions(self, modes or [])

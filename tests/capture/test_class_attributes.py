@@ -174,7 +174,16 @@ def in_a_checkpoint(x: Any) -> Any:
     return y
 
 
-@pytest.mark.parametrize("fn", [around_a_break, holds_objects, has_a_say, shown], ids=lambda fn: fn.__name__)
+def shown_before(x: Any) -> Any:
+    shows = vars(Kept)
+    before = shows["count"]
+    Kept.count += 1
+    return x + shows["count"] * before
+
+
+@pytest.mark.parametrize(
+    "fn", [around_a_break, holds_objects, has_a_say, shown, shown_before], ids=lambda fn: fn.__name__
+)
 def test_breaks(fn: Callable[..., Any]) -> None:
     def calls(call: Callable[..., Any]) -> Any:
         Kept.count = Strict.count = 1
@@ -190,6 +199,40 @@ def test_breaks(fn: Callable[..., Any]) -> None:
     assert calls(pycompiler.compile(fn, backend="eager")) == calls(fn)
     with pytest.raises(Unsupported):
         pycompiler.compile(fn, backend="eager", fullgraph=True)(torch.arange(2.0, requires_grad=True))
+
+
+class Unhashable(type):
+    def __eq__(cls, other: object) -> Any:
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Plain(metaclass=Unhashable):
+    number = 0
+
+
+def test_a_class_that_has_no_hash() -> None:
+    def fn(x: Any) -> Any:
+        Plain.number += 1
+        made = Plain()
+        return (
+            x + made.number,
+            isinstance(made, Plain),
+            isinstance(3, Plain),
+            issubclass(Plain, Plain),
+            type(made) is Plain,
+        )
+
+    def calls(call: Callable[..., Any]) -> Any:
+        Plain.number = 0
+        found = []
+        for _ in range(3):
+            y, *rest = call(torch.zeros(2))
+            found.append((y.tolist(), rest, Plain.number))
+        return found
+
+    assert calls(pycompiler.compile(fn, backend="eager", fullgraph=True)) == calls(fn)
 
 
 def nothing_left(x: Any) -> Any:

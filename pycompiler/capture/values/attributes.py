@@ -222,7 +222,7 @@ def _is_subclass(cx: Capture, cls: type, base: type, instance: Value | None) -> 
         raise Break("unsupported-operation", f"isinstance(..., {base.__name__}), whose class decides in C")
     guard_mro(cx, cls)
     answer = bool(cx.evaluate_raw(issubclass, cls, base))
-    cx.abstract[cls, base] = answer
+    cx.abstract[id(cls), id(base)] = cls, base, answer
     if not answer and issubclass(meta, abc.ABCMeta):
         cx.guard("equals", const_source(REGISTRATIONS).attr("token"), abc.get_cache_token())
     return answer
