@@ -618,7 +618,7 @@ def _slice(head: Head, value: Slice, name: str) -> None:
 
 
 def _view(head: Head, value: DictView, name: str) -> None:
-    owner = collections.OrderedDict if value.is_ordered() else dict
+    owner: Any = collections.OrderedDict if value.is_ordered() else value.mapping.seen_by
     head.store(head.call(getattr(owner, value.what), head.load(value.mapping)), name)
 
 

@@ -201,6 +201,24 @@ def test_breaks(fn: Callable[..., Any]) -> None:
         pycompiler.compile(fn, backend="eager", fullgraph=True)(torch.arange(2.0, requires_grad=True))
 
 
+@pytest.mark.parametrize("kind", ["items", "values", "keys"])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_view_of_attributes_shows_those_behind_a_break(kind: str, begun: bool) -> None:
+    def fn(x: Any) -> Any:
+        seen = getattr(vars(Kept), kind)()
+        if begun:
+            seen = iter(seen)
+        pycompiler.graph_break()
+        Kept.count += 1
+        return x + 1, [found for found in seen if found in (Kept.count, "count", ("count", Kept.count))]
+
+    def calls(call: Callable[..., Any]) -> Any:
+        Kept.count = 100
+        return [(call(torch.zeros(2))[1], Kept.count) for _ in range(3)]
+
+    assert calls(pycompiler.compile(fn, backend="eager")) == calls(fn)
+
+
 class Unhashable(type):
     def __eq__(cls, other: object) -> Any:
         return NotImplemented

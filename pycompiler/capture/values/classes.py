@@ -212,6 +212,10 @@ def own_attributes(cx: Capture, cls: type) -> Value:
             Key(cx, Const(n)): cx.lazy(v, const_source(Own(cls, n)).attr("value")) for n, v in namespace_of(cls).items()
         }
         known = cx.kept["__dict__", id(cls)] = Proxy(Dict(found))
+        known.mapping.source = const_source(Own(cls)).attr(
+            "dict"
+        )  # a view that leaves the graph shows what is there then
+        known.mapping.seen_by = types.MappingProxyType
         known.source = source
     return known  # type: ignore[no-any-return]
 
