@@ -506,3 +506,62 @@ def test_an_error_of_a_text_has_its_arguments() -> None:
 
     compiled = pycompiler.compile(fn, backend="eager", fullgraph=True)
     assert compiled(torch.ones(2))[1] == fn(torch.ones(2))[1]
+
+
+NAMING: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "an alias": (lambda made: list[made], lambda found: found.__args__[0]),
+    "a union": (lambda made: made | int, lambda found: found.__args__[0]),
+    "an optional": (lambda made: typing.Optional[made], lambda found: found.__args__[0]),  # noqa: UP045
+    "arguments": (lambda made: typing.get_args(made | int), lambda found: found[0]),
+    "a slot": (lambda made: vars(made)["slot"], lambda found: found.__objclass__),
+    "a super": (lambda made: super(made, made()), lambda found: found.__thisclass__),
+}
+
+
+@pytest.mark.parametrize("kind", NAMING)
+def test_what_names_a_class_names_that_of_the_call(kind: str) -> None:
+    make, named = NAMING[kind]
+
+    def fn(x: Any) -> Any:
+        class Made:
+            __slots__ = ("slot",)
+
+        return x + 1, make(Made), Made
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    for _ in range(3):
+        y, found, made = compiled(torch.ones(2))
+        assert (y.tolist(), named(found)) == ([2.0, 2.0], made)
+
+
+def test_the_hash_of_a_class_is_that_of_the_call_s() -> None:
+    def fn(x: Any) -> Any:
+        class Made:
+            pass
+
+        return x + 1, hash(Made), Made
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    for _ in range(3):
+        _, found, made = compiled(torch.ones(2))
+        assert found == hash(made)
+
+
+class Counted:
+    number = 0
+
+
+def test_super_beside_a_write_of_the_base() -> None:
+    def fn(x: Any) -> Any:
+        class Made(Counted):
+            def count(self) -> int:
+                Counted.number += 1
+                return super().number
+
+        return x + 1, [Made().count(), Made().count()]
+
+    def calls(call: Callable[..., Any]) -> Any:
+        Counted.number = 0
+        return [call(torch.zeros(2))[1] for _ in range(3)]
+
+    assert calls(pycompiler.compile(fn, backend="eager")) == calls(fn)
