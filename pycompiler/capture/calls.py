@@ -577,7 +577,8 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     computed = (symbolic.call(cx, cls, args) or deferred.call(cx, cls, args)) if not kwargs else None
     if computed is not None:
         return computed
-    handler = CONSTRUCTORS.get(cls) or _late_constructor(cls)
+    hashed = type(cls).__hash__ is type.__hash__  # else by code of a metaclass
+    handler = (CONSTRUCTORS.get(cls) or _late_constructor(cls)) if hashed else None
     if handler is not None:
         for name in kwargs:
             if not _takes_keyword(cls, name):

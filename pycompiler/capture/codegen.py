@@ -31,7 +31,7 @@ from pycompiler.capture.context import Capture
 from pycompiler.capture.effects import Write, state_of
 from pycompiler.capture.sizes import DRAWN
 from pycompiler.capture.values.array import Array, ArrayMethod
-from pycompiler.capture.values.attributes import is_held, mro_lookup
+from pycompiler.capture.values.attributes import Own, is_held, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, PyModule, Super
 from pycompiler.capture.values.constant import Addressed, Const, Untold, Withheld
@@ -151,7 +151,7 @@ class Head:
         if isinstance(value, Symbolic):
             return self.number(value)
         if isinstance(value, Const):
-            if self.made_class(type(value.value)) is not None:
+            if self.made_class(type(value.value)) is not None or self.names_made_class(value.value):
                 raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
             return build.load_const(value.value)
         if value.within is not None:
@@ -159,6 +159,9 @@ class Head:
         if isinstance(value, Tensor) and value.source is None and self.is_bare(value):
             return build.load_fast(self.output(value))
         if value.source is not None:
+            at = value.source.root.arg
+            if self.made_class(at) is None and self.names_made_class(at):
+                raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
             return self.load_source(value.source)
         name = self.temps.get(id(value))
         if name is None:
@@ -333,6 +336,23 @@ class Head:
         """The value of a class that each call makes."""
         known = self.cx.by_id.get(id(cls))
         return known if isinstance(known, Class) and known.made is not None else None
+
+    def names_made_class(self, real: Any) -> bool:
+        """Whether a constant names the stand-in of a class that each call makes: a type like `list[Made]`, or a slot of it."""
+        if not self.cx.made_classes:
+            return False
+        named = (
+            real.cls
+            if type(real) is Own
+            else getattr(real, "__objclass__", None)
+            if type(real) is types.MemberDescriptorType
+            else real
+        )
+        if self.made_class(named) is not None:
+            return True
+        aliased = type(real).__module__ in ("types", "typing")
+        parts = real if type(real) in (tuple, frozenset) else getattr(real, "__args__", ()) if aliased else ()
+        return any(map(self.names_made_class, parts))
 
     def is_lasting(self, source: Source) -> bool:
         """Whether it is a constant that is there in every call."""
@@ -594,6 +614,8 @@ def _const(head: Head, value: Any, name: str) -> None:
             head.prepare += [*build.call_function(given, build.load_fast(name)), *build.pop_top()]
         return
     real = {Class: "cls", PyModule: "module", Builtin: "fn", Opaque: "real"}[type(value)]
+    if head.names_made_class(getattr(value, real)):
+        raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
     head.store(build.load_const(getattr(value, real)), name)
 
 
@@ -618,7 +640,7 @@ def _slice(head: Head, value: Slice, name: str) -> None:
 
 
 def _view(head: Head, value: DictView, name: str) -> None:
-    owner = collections.OrderedDict if value.is_ordered() else dict
+    owner: Any = collections.OrderedDict if value.is_ordered() else value.mapping.seen_by
     head.store(head.call(getattr(owner, value.what), head.load(value.mapping)), name)
 
 
@@ -679,7 +701,7 @@ def _iterator_method(head: Head, value: IteratorMethod, name: str) -> None:
 
 
 def _super(head: Head, value: Super, name: str) -> None:
-    head.store(head.call(super, build.load_const(value.cls), head.load(value.receiver)), name)
+    head.store(head.call(super, head.load_class(value.cls), head.load(value.receiver)), name)
 
 
 def _pattern(head: Head, value: Text, name: str) -> None:

@@ -33,6 +33,7 @@ from pycompiler.capture.values.attributes import (
     hide_written,
     instance_dict,
     is_mutable,
+    leave_bases,
     lookup,
     mro_lookup,
     show_written,
@@ -108,6 +109,7 @@ class Capture:
         self.items = Items(self)
         self.guards: dict[tuple[Any, ...], Guard] = {}
         self.by_id: dict[int, Value] = {}
+        self.made_classes: list[type] = []  # stand-ins for those that the program makes in each call
         self.keyed: dict[int, Value] = {}  # existing objects that were keys of dicts and sets, by identity
         self.keep: list[Any] = []
         self.constants: dict[int, Value] = {}  # values of code constants, by id: one object stays one value
@@ -139,7 +141,9 @@ class Capture:
         self.surrounded = False  # by transforms, or by an operator whose kernel this is (`run_under`)
         self.autocast_regions = 0  # that the program has entered
         self.process: dict[str, None] = {}  # what was folded into this capture and is another thing in another process
-        self.abstract: dict[tuple[type, type], bool] = {}  # whether a class is one of an abstract class
+        self.abstract: dict[
+            tuple[int, int], tuple[type, type, bool]
+        ] = {}  # whether a class is one of an abstract class
         self.module_hooks_checked: bool | None = None
         self.guard("global_state", const_source(torch), global_state() if state is None else state)
         self.functions = Functions(self, modes or [])
@@ -160,6 +164,8 @@ class Capture:
         for exception in filter(None, (known() for known in self.holding)):
             exception.__dict__["held"].clear()
         show_written(self.hidden)
+        for cls in self.made_classes:
+            leave_bases(cls)
         self.graph.__dict__.clear()
         self.items.__dict__.clear()
         self.sizes.leave()
@@ -559,7 +565,7 @@ class Capture:
         """Raise cls(*args) in the captured program; `told` are attributes that it has besides."""
         if cls is TypeError and self.effects.readings:  # what is known behind the graph alone may be of the right type
             raise Break("builtin-call", f"a TypeError beside what is known when the graph has run: {args}")
-        made = Object(cls, args=[Const(a) if type(a) in LITERALS else Const(str(a)) for a in args])
+        made = Object(cls, args=[self.make(a) if type(a) in (*LITERALS, tuple) else Const(str(a)) for a in args])
         made.overlay |= told
         raise self.raised(made)
 

@@ -530,7 +530,7 @@ class _Session:
             code = self.code_of(head, start, tail, at, frame, let_go)
         recipe = Recipe(
             list(cx.guards.values()), tuple(inputs), None if gm is None else template, code, broke is not None, errors,
-            tuple(cx.process), tuple((cls, base, answer) for (cls, base), answer in cx.abstract.items()),
+            tuple(cx.process), tuple(cx.abstract.values()),
         )  # fmt: skip
         op_count = cx.graph.op_count() if gm is not None else 0
         return Captured(recipe, gm, examples, broke, tuple(self.breaks), op_count, cx.inlined, cx.sizes)

@@ -29,6 +29,8 @@ from pycompiler.capture.cached import Tried
 from pycompiler.capture.jagged import wrap_jagged
 from pycompiler.capture.values import array
 from pycompiler.capture.values.attributes import (
+    WRITTEN,
+    guard_written,
     instance_dict,
     is_mutable,
     is_plain_local,
@@ -489,6 +491,8 @@ def _storage(cx: Capture, real: Any, source: Source) -> Value | None:
 
 def wrap(cx: Capture, real: Any, source: Source) -> Value:
     """The value of an existing object; the same object gives the same value, whatever path leads to it."""
+    if WRITTEN and source.kind == "mro_lookup" and source.base is not None and source.base.kind == "const":
+        guard_written(cx, source.base.arg, source.arg)
     if type(real) is StandIn:
         return cx.realize(real.value)
     known = cx.by_id.get(id(real))

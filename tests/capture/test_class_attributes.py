@@ -174,7 +174,16 @@ def in_a_checkpoint(x: Any) -> Any:
     return y
 
 
-@pytest.mark.parametrize("fn", [around_a_break, holds_objects, has_a_say, shown], ids=lambda fn: fn.__name__)
+def shown_before(x: Any) -> Any:
+    shows = vars(Kept)
+    before = shows["count"]
+    Kept.count += 1
+    return x + shows["count"] * before
+
+
+@pytest.mark.parametrize(
+    "fn", [around_a_break, holds_objects, has_a_say, shown, shown_before], ids=lambda fn: fn.__name__
+)
 def test_breaks(fn: Callable[..., Any]) -> None:
     def calls(call: Callable[..., Any]) -> Any:
         Kept.count = Strict.count = 1
@@ -192,6 +201,58 @@ def test_breaks(fn: Callable[..., Any]) -> None:
         pycompiler.compile(fn, backend="eager", fullgraph=True)(torch.arange(2.0, requires_grad=True))
 
 
+@pytest.mark.parametrize("kind", ["items", "values", "keys"])
+@pytest.mark.parametrize("begun", [False, True])
+def test_a_view_of_attributes_shows_those_behind_a_break(kind: str, begun: bool) -> None:
+    def fn(x: Any) -> Any:
+        seen = getattr(vars(Kept), kind)()
+        if begun:
+            seen = iter(seen)
+        pycompiler.graph_break()
+        Kept.count += 1
+        return x + 1, [found for found in seen if found in (Kept.count, "count", ("count", Kept.count))]
+
+    def calls(call: Callable[..., Any]) -> Any:
+        Kept.count = 100
+        return [(call(torch.zeros(2))[1], Kept.count) for _ in range(3)]
+
+    assert calls(pycompiler.compile(fn, backend="eager")) == calls(fn)
+
+
+class Unhashable(type):
+    def __eq__(cls, other: object) -> Any:
+        return NotImplemented
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+class Plain(metaclass=Unhashable):
+    number = 0
+
+
+def test_a_class_that_has_no_hash() -> None:
+    def fn(x: Any) -> Any:
+        Plain.number += 1
+        made = Plain()
+        return (
+            x + made.number,
+            isinstance(made, Plain),
+            isinstance(3, Plain),
+            issubclass(Plain, Plain),
+            type(made) is Plain,
+        )
+
+    def calls(call: Callable[..., Any]) -> Any:
+        Plain.number = 0
+        found = []
+        for _ in range(3):
+            y, *rest = call(torch.zeros(2))
+            found.append((y.tolist(), rest, Plain.number))
+        return found
+
+    assert calls(pycompiler.compile(fn, backend="eager", fullgraph=True)) == calls(fn)
+
+
 def nothing_left(x: Any) -> Any:
     Kept.count += 1
     raise ValueError(str(x.shape))
@@ -203,3 +264,62 @@ def test_an_error_leaves_what_was_written() -> None:
         with pytest.raises(ValueError, match="torch.Size"):
             compiled(torch.ones(2))
         assert Kept.count == i + 1
+
+
+class Base:
+    number = 1
+
+
+class Between(Base):
+    pass
+
+
+class Least(Between):
+    pass
+
+
+def through_bases(x: Any) -> Any:
+    Base.number += 1
+    seen = [Least.number, Least().number, getattr(Between, "number", None)]
+    Least.number += 10
+    return x + Base.number, [*seen, Least.number]
+
+
+class Other:
+    number = 5
+
+
+class Moved(Base):
+    pass
+
+
+def of_moved(x: Any) -> Any:
+    Base.number += 1
+    return x, Moved.number + Base.number
+
+
+def test_what_comes_between_the_class_that_is_written_and_the_one_that_is_asked() -> None:
+    def calls(call: Callable[..., Any]) -> Any:
+        Base.number = 1
+        found = []
+        for between, least in [((), ()), ((), (5,)), ((7,), ()), ((), ()), ((8,), (9,)), ((), ())]:
+            for cls, own in ((Between, between), (Least, least)):
+                if "number" in vars(cls):
+                    del cls.number
+                for number in own:
+                    cls.number = number
+            y, seen = call(torch.zeros(2))
+            found.append((y.tolist(), seen, Base.number, Least.number))
+        return found
+
+    def moves(call: Callable[..., Any]) -> Any:
+        found = []
+        for bases in [(Other,), (Base,), (Other, Base), (Base, Other)]:
+            Moved.__bases__ = bases
+            Base.number = 5
+            found.append((call(torch.zeros(2))[1], Base.number))
+        return found
+
+    assert moves(pycompiler.compile(of_moved, backend="eager")) == moves(of_moved)
+    for backend in ("eager", "native"):
+        assert calls(pycompiler.compile(through_bases, backend=backend)) == calls(through_bases)

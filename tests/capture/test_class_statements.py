@@ -6,6 +6,7 @@ import abc
 import dataclasses
 import enum
 import functools
+import gc
 import sys
 import typing
 from collections.abc import Callable
@@ -452,3 +453,115 @@ def test_what_is_inherited_is_guarded(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.testing.assert_close(compiled(torch.ones(2)), torch.full((2,), 5.0))
     monkeypatch.setattr(Known, "value", lambda self, x: x - 1)
     torch.testing.assert_close(compiled(torch.ones(2)), torch.zeros(2))
+
+
+class Listed:
+    pass
+
+
+class Abstract(abc.ABC):
+    @abc.abstractmethod
+    def run(self) -> int: ...
+
+
+def two_classes(x: Any) -> Any:
+    class Derived(Listed):
+        pass
+
+    class Concrete(Abstract):
+        def run(self) -> int:
+            return super().__sizeof__() * 0 + 3
+
+    return x + Concrete().run(), Derived, Concrete
+
+
+def counts_classes(x: Any) -> Any:
+    class Derived(Listed):
+        pass
+
+    return x + len(Listed.__subclasses__()), Derived
+
+
+@pytest.mark.parametrize("fn", [two_classes, counts_classes], ids=lambda fn: fn.__name__)
+def test_the_subclasses_that_a_base_knows_are_the_program_s(fn: Callable[..., Any]) -> None:
+    def calls(call: Callable[..., Any]) -> Any:
+        pycompiler.reset()  # entries behind a break know the classes that they were compiled for
+        gc.collect()
+        found, kept = [], []
+        for _ in range(3):
+            y, *made = call(torch.zeros(2))
+            kept.append(made)
+            found.append((y.tolist(), [len(c.__subclasses__()) for c in (Listed, Abstract)], made[0].__mro__[1:]))
+        return found
+
+    assert calls(pycompiler.compile(fn, backend="eager")) == calls(fn)
+
+
+def test_an_error_of_a_text_has_its_arguments() -> None:
+    def fn(x: Any) -> Any:
+        try:
+            return x + eval("1 +")
+        except SyntaxError as e:
+            return x + 1, e.args
+
+    compiled = pycompiler.compile(fn, backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2))[1] == fn(torch.ones(2))[1]
+
+
+NAMING: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
+    "an alias": (lambda made: list[made], lambda found: found.__args__[0]),
+    "a union": (lambda made: made | int, lambda found: found.__args__[0]),
+    "an optional": (lambda made: typing.Optional[made], lambda found: found.__args__[0]),  # noqa: UP045
+    "arguments": (lambda made: typing.get_args(made | int), lambda found: found[0]),
+    "a slot": (lambda made: vars(made)["slot"], lambda found: found.__objclass__),
+    "a super": (lambda made: super(made, made()), lambda found: found.__thisclass__),
+}
+
+
+@pytest.mark.parametrize("kind", NAMING)
+def test_what_names_a_class_names_that_of_the_call(kind: str) -> None:
+    make, named = NAMING[kind]
+
+    def fn(x: Any) -> Any:
+        class Made:
+            __slots__ = ("slot",)
+
+        return x + 1, make(Made), Made
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    for _ in range(3):
+        y, found, made = compiled(torch.ones(2))
+        assert (y.tolist(), named(found)) == ([2.0, 2.0], made)
+
+
+def test_the_hash_of_a_class_is_that_of_the_call_s() -> None:
+    def fn(x: Any) -> Any:
+        class Made:
+            pass
+
+        return x + 1, hash(Made), Made
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    for _ in range(3):
+        _, found, made = compiled(torch.ones(2))
+        assert found == hash(made)
+
+
+class Counted:
+    number = 0
+
+
+def test_super_beside_a_write_of_the_base() -> None:
+    def fn(x: Any) -> Any:
+        class Made(Counted):
+            def count(self) -> int:
+                Counted.number += 1
+                return super().number
+
+        return x + 1, [Made().count(), Made().count()]
+
+    def calls(call: Callable[..., Any]) -> Any:
+        Counted.number = 0
+        return [call(torch.zeros(2))[1] for _ in range(3)]
+
+    assert calls(pycompiler.compile(fn, backend="eager")) == calls(fn)

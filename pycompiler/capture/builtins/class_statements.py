@@ -143,6 +143,7 @@ def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwarg
     cls = Class(made, (rebuild.make_class, [name, Tuple(list(bases)), Dict({cx.key(Const(k)): v for k, v in kwargs.items()}),
                                             cell or Const(None), keys, *held.values()], {}))  # fmt: skip
     cx.remember(made, cls)
+    cx.made_classes.append(made)
     if isinstance(cell, Cell):
         cls.cell = cell
         cx.effects.set_cell(cell, cls)

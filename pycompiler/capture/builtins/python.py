@@ -194,6 +194,8 @@ def hash_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     key = cx.key_of(value)  # raises TypeError for what cannot be hashed
     if not value.is_const():
         return Const(_hash_of_key(cx, key, value))
+    if isinstance(value, Class) and value.made is not None:
+        raise Break("builtin-call", "the hash of a class that each call makes")
     cx.looks_at_hashes([value.const()], "a hash")
     return cx.evaluate(hash, value.const())
 
@@ -288,6 +290,8 @@ def type_call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(type.__subclasses__)
 def subclasses(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if cx.made_classes:
+        raise Break("builtin-call", "__subclasses__ where the frame makes classes")
     return ask(cx, args[0].const().__subclasses__)
 
 

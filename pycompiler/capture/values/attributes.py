@@ -6,6 +6,7 @@ In: a raw class attribute and its source.  Out: the value that looking it up giv
 from __future__ import annotations
 
 import abc
+import contextlib
 import functools
 import sys
 import threading
@@ -91,9 +92,32 @@ def is_mutable(cls: type) -> bool:
     return cls.__flags__ & (HEAP_TYPE | IMMUTABLE) == HEAP_TYPE
 
 
+def guard_written(cx: Capture, cls: type, name: str) -> None:
+    """That a look-up meets the same class as now, where the frame has written the attribute into one of them: those before have
+    none, and this one has."""
+    thread = threading.get_ident()
+    if not any(t == thread and n == name for t, _, n in list(WRITTEN)):
+        return
+    bases = mro_of(cls)
+    made = [id(base) for base in bases if getattr(cx.by_id.get(id(base)), "made", None) is not None]  # all is known
+    for base in bases:
+        if id(base) not in made:
+            guard_mro(cx, base)
+    if not is_written(cls, name):
+        return
+    for base in bases:
+        written, held = (thread, id(base), name) in WRITTEN, name in namespace_of(base)
+        if is_mutable(base) and id(base) not in made and not written:
+            own = cx.kept.setdefault(("own", id(base), name), Own(base, name))
+            cx.guard("equals", const_source(own).attr("held"), held)
+        if written or held:
+            return
+
+
 def lookup(cx: Capture, cls: type, name: str) -> Any:
     """mro_lookup for a decision: that it gives this very object, or nothing, is an assumption."""
     raw = mro_lookup(cls, name)
+    guard_written(cx, cls, name)
     if is_mutable(cls) and type(raw) is not StandIn:
         if raw is MISSING:
             cx.guard("class_absent", const_source(cls), name)
@@ -105,6 +129,7 @@ def lookup(cx: Capture, cls: type, name: str) -> Any:
 def lookup_descriptor(cx: Capture, cls: type, name: str) -> Any:
     """mro_lookup to decide whether the class comes before the instance: that it is a data descriptor, or none."""
     raw = mro_lookup(cls, name)
+    guard_written(cx, cls, name)
     if type(raw) is StandIn:
         return raw
     if raw is MISSING or is_data_descriptor(raw):
@@ -148,6 +173,18 @@ class Own:
     dict = property(lambda self: namespace_of(self.cls))
     names = property(lambda self: tuple(namespace_of(self.cls)))
     value = property(lambda self: namespace_of(self.cls)[self.name])
+    held = property(lambda self: self.name in namespace_of(self.cls))
+
+
+def leave_bases(cls: type) -> None:
+    """Have a class that no program has made be none of its bases' `__subclasses__`; those of the language's still have it."""
+    given = [base for base in mro_of(cls)[1:] if not is_mutable(base) or base.__module__ in ("abc", "typing")]
+    if cls.__base__ in given:
+        return
+    for base in reversed(given):
+        with contextlib.suppress(TypeError):  # the layout differs, as of classes with `__slots__`
+            type.__dict__["__bases__"].__set__(cls, (types.new_class("Unlisted", (base,)),))
+            return
 
 
 class Registrations:
@@ -185,7 +222,7 @@ def _is_subclass(cx: Capture, cls: type, base: type, instance: Value | None) -> 
         raise Break("unsupported-operation", f"isinstance(..., {base.__name__}), whose class decides in C")
     guard_mro(cx, cls)
     answer = bool(cx.evaluate_raw(issubclass, cls, base))
-    cx.abstract[cls, base] = answer
+    cx.abstract[id(cls), id(base)] = cls, base, answer
     if not answer and issubclass(meta, abc.ABCMeta):
         cx.guard("equals", const_source(REGISTRATIONS).attr("token"), abc.get_cache_token())
     return answer

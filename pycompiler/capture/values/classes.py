@@ -19,6 +19,7 @@ from pycompiler.capture.values.attributes import (
     Own,
     bind,
     guard_mro,
+    guard_written,
     is_data_descriptor,
     is_mutable,
     is_written,
@@ -175,6 +176,9 @@ class Class(Value):
             raise Break(
                 "mutation-unsupported", f"{self.describe()}.{name} = ..., whose class says how, or of what it was"
             )
+        if ("__dict__", id(self.cls)) in cx.kept:
+            raise Break("mutation-unsupported", f"{self.describe()}.{name} = ..., whose attributes are seen as a dict")
+        guard_written(cx, self.cls, name)
         if old is not MISSING and type(old) is not StandIn:
             cx.guard("type_is", const_source(self.cls).then("mro_lookup", name), type(old))
         elif old is MISSING:
@@ -200,14 +204,18 @@ def own_attributes(cx: Capture, cls: type) -> Value:
             "mutation-unsupported", f"the attributes of {cls.__qualname__}, which the frame has changed, as a dict"
         )
     source = of_type(cls, "__dict__")
-    known = cx.kept.get(("__dict__", cls))
+    known = cx.kept.get(("__dict__", id(cls)))
     if known is None:
         if is_mutable(cls):
             cx.guard("equals", const_source(Own(cls)).attr("names"), tuple(namespace_of(cls)))
         found = {
             Key(cx, Const(n)): cx.lazy(v, const_source(Own(cls, n)).attr("value")) for n, v in namespace_of(cls).items()
         }
-        known = cx.kept["__dict__", cls] = Proxy(Dict(found))
+        known = cx.kept["__dict__", id(cls)] = Proxy(Dict(found))
+        known.mapping.source = const_source(Own(cls)).attr(
+            "dict"
+        )  # a view that leaves the graph shows what is there then
+        known.mapping.seen_by = types.MappingProxyType
         known.source = source
     return known  # type: ignore[no-any-return]
 

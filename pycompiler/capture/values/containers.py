@@ -360,6 +360,7 @@ class Dict(Value):
         self.changed = False
         self.restless = real is not None and restless(items) is not None
         self.attributes: dict[str, Value] = {}  # of an OrderedDict that is made here
+        self.seen_by: type = dict  # the class that gives views of it: attributes of classes are behind a proxy
 
     def describe(self) -> str:
         return f"{self.cls.__name__} of {len(self.entries)}"

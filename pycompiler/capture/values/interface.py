@@ -45,7 +45,7 @@ class Objects(Protocol):
     kept: dict[tuple[Any, ...], Any]
     tried: dict[tuple[Any, ...], Any]
     verdicts: dict[Any, bool]
-    abstract: dict[tuple[type, type], bool]
+    abstract: dict[tuple[int, int], tuple[type, type, bool]]
 
     def remember(self, real: Any, value: Value) -> None: ...
     def wrap(self, real: Any, source: Source) -> Value: ...
@@ -168,6 +168,7 @@ class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
     functions: Functions
     sizes: Sizes
     errors_of_data: ErrorsOfData
+    made_classes: list[type]
     ids_are_keys: bool
     variables: list[Token]
     devices: list[tuple[torch.device, int | None]]
