@@ -355,6 +355,8 @@ class GraphBuilder:
             return found
         if self.cx.devices and makes_tensors(target) and self.cx.is_none(kwargs.get("device", Const(None))):
             kwargs = {**kwargs, "device": Const(self.cx.devices[-1][0])}
+        if target is operator.pow and isinstance(args[0], Const) and str(args[0].value).startswith("-"):
+            target = torch.pow  # the text of a graph would be -2.0 ** x, which is -(2.0 ** x)
         return self._call("call_function", target, target, args, kwargs, always)
 
     def call_whole(self, target: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
