@@ -402,3 +402,21 @@ def test_powers_of_negative_constants(backend: Any) -> None:
         same(got.detach(), want.detach())
     want, got = (torch.autograd.grad(f(x)[5].sum() + f(x)[1].detach().sum(), x)[0] for f in (negative_bases, compiled))
     torch.testing.assert_close(got, want)
+
+
+@backends
+def test_complex_numbers_are_not_written_to_floats(backend: str) -> None:
+    """Behind a call that was compiled; the imaginary part was dropped."""
+
+    def add(x: torch.Tensor, k: Any) -> torch.Tensor:
+        return x.add_(k)
+
+    compiled = pycompiler.compile(add, backend=backend)
+    same(compiled(torch.ones(3), 2.0), torch.full((3,), 3.0))
+    for k in (1j, 2j):
+        x = torch.ones(3)
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            compiled(x, k)
+        same(x, torch.ones(3))
+    z = torch.ones(3, dtype=torch.complex64)
+    same(compiled(z.clone(), 1j), z + 1j)
