@@ -576,8 +576,9 @@ class GraphBuilder:
                 )
             self.written |= {memory_of(t) for t in changed if t.layout is torch.strided}
             checked = any(self._may_be_refused(n.meta["example_value"]) for n in written)  # before it writes
-            if not any(n.meta["example_value"].is_complex() for n in written):  # fakes drop what is imaginary
-                checked |= any(isinstance(a, Const) and type(a.value) is complex for a in args)
+            drops = not any(n.meta["example_value"].is_complex() for n in written)
+            if drops and any(type(a) is complex for a in (*nodes, *knodes.values())):  # eager refuses, fakes do not
+                raise Break("operator-failed", f"{_name(target)}, which writes a complex number to others")
             late |= checked and self.cx.errors_of_data.writes
             may_refuse |= checked
             self.cx.errors_of_data.writes |= self._is_given(n.meta["example_value"] for n in written)
