@@ -386,3 +386,37 @@ def test_errors_of_a_backend_reach_the_program() -> None:
     compiled(torch.ones(3), 0.1)
     with pytest.raises(ZeroDivisionError):
         compiled(torch.ones(3), 0.2)
+
+
+def negative_bases(x: torch.Tensor) -> list[torch.Tensor]:
+    running = -2.0
+    running **= x  # type: ignore[operator]
+    return [(-2.0) ** x, (-2) ** x * 3, (-0.0) ** x, pow(-1, x) - x, (-math.inf) ** x, 2**x, running]  # type: ignore[list-item]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native", lambda gm, examples: gm.forward])
+def test_powers_of_negative_constants(backend: Any) -> None:
+    x = torch.tensor([1.0, -2.0, 2.0, 0.0], requires_grad=True)
+    compiled = pycompiler.compile(negative_bases, backend=backend, fullgraph=True)
+    for want, got in zip(negative_bases(x), compiled(x), strict=True):
+        same(got.detach(), want.detach())
+    want, got = (torch.autograd.grad(f(x)[5].sum() + f(x)[1].detach().sum(), x)[0] for f in (negative_bases, compiled))
+    torch.testing.assert_close(got, want)
+
+
+@backends
+def test_complex_numbers_are_not_written_to_floats(backend: str) -> None:
+    """Behind a call that was compiled; the imaginary part was dropped."""
+
+    def add(x: torch.Tensor, k: Any) -> torch.Tensor:
+        return x.add_(k)
+
+    compiled = pycompiler.compile(add, backend=backend)
+    same(compiled(torch.ones(3), 2.0), torch.full((3,), 3.0))
+    for k in (1j, 2j):
+        x = torch.ones(3)
+        with pytest.raises(RuntimeError, match="can't be cast"):
+            compiled(x, k)
+        same(x, torch.ones(3))
+    z = torch.ones(3, dtype=torch.complex64)
+    assert torch.equal(compiled(z.clone(), 1j), z + 1j)

@@ -174,3 +174,24 @@ def test_saved_parameters_are_noticed() -> None:
     assert p.detach().allclose(torch.full((3,), 0.9))
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
+
+
+@pytest.mark.parametrize("name", ["Adam", "AdamW", "Adam of lists", "Adafactor", "Adafactor of lists"])
+def test_steps_without_end(name: str) -> None:
+    """Python's power of -inf and a half is inf, a square root of it NaN."""
+
+    def steps(compiled: bool) -> list[torch.Tensor]:
+        ps = parameters()
+        optimizer = OPTIMIZERS[name](ps)
+        step = pycompiler.compile(optimizer.step, backend="eager") if compiled else optimizer.step
+        for number in (None, None, -float("inf"), 3.0):
+            for p in ps:
+                p.grad = torch.full_like(p, 0.3)
+                if number is not None:
+                    optimizer.state[p]["step"].fill_(number)
+            step()
+        return [p.detach() for p in ps]
+
+    for want, got in zip(steps(False), steps(True), strict=True):
+        assert not want.isnan().any()
+        torch.testing.assert_close(got, want)

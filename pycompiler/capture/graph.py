@@ -355,6 +355,8 @@ class GraphBuilder:
             return found
         if self.cx.devices and makes_tensors(target) and self.cx.is_none(kwargs.get("device", Const(None))):
             kwargs = {**kwargs, "device": Const(self.cx.devices[-1][0])}
+        if target is operator.pow and isinstance(args[0], Const) and str(args[0].value).startswith("-"):
+            target = torch.pow  # the text of a graph would be -2.0 ** x, which is -(2.0 ** x)
         return self._call("call_function", target, target, args, kwargs, always)
 
     def call_whole(self, target: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -574,6 +576,9 @@ class GraphBuilder:
                 )
             self.written |= {memory_of(t) for t in changed if t.layout is torch.strided}
             checked = any(self._may_be_refused(n.meta["example_value"]) for n in written)  # before it writes
+            drops = not any(n.meta["example_value"].is_complex() for n in written)
+            if drops and any(type(a) is complex for a in (*nodes, *knodes.values())):  # eager refuses, fakes do not
+                raise Break("operator-failed", f"{_name(target)}, which writes a complex number to others")
             late |= checked and self.cx.errors_of_data.writes
             may_refuse |= checked
             self.cx.errors_of_data.writes |= self._is_given(n.meta["example_value"] for n in written)

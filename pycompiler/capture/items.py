@@ -33,7 +33,7 @@ from pycompiler.ir.symbolic_node import EXACT, Real
 
 ARITHMETIC: dict[Any, str] = {
     operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "truediv", operator.pow: "pow",
-    operator.neg: "neg",
+    operator.neg: "neg", torch.pow: "pow",
 }  # fmt: skip
 COMPARED: dict[Any, str] = {getattr(operator, name): name for name in COMPARISONS}
 SUMS = (operator.iadd, "add_", torch._foreach_add_)
@@ -179,6 +179,8 @@ class Items:
             for given in [c.given for c in number.cells if c.given is not None and self._may_be_read(c)]:
                 if isinstance(number.value, Real) and _may_raise(number.value) and self._is_apart(given):
                     self._decide(Decision(number.value, "ne", math.nan, True), given)
+                    for base in _roots(number.value):  # of -inf and -0.0, `sqrt` differs from Python's power
+                        self._decide(Decision(base, "le", 0.0, False), given)
         if not self.decided:
             return None
         tensors: dict[Source, Tensor] = {s: t for found in self.decided.values() for s, t in found.items()}
@@ -354,6 +356,13 @@ def _is_small(value: Any) -> bool:
 
 def _may_raise(value: Real) -> bool:
     return value.op in ("truediv", "pow") or any(isinstance(a, Real) and _may_raise(a) for a in value.args)
+
+
+def _roots(value: Real) -> list[Real]:
+    """Of what square roots are taken: operators on tensors call `sqrt` for such a power."""
+    parts = [a for a in value.args if isinstance(a, Real)]
+    own = [a for a in parts[:1] if value.op == "pow" and value.args[1] in (0.5, -0.5)]
+    return own + [base for a in parts for base in _roots(a)]
 
 
 def _folded(value: Real) -> Real | float | None:
