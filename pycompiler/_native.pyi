@@ -74,6 +74,7 @@ class Entry:
         inputs: Iterable[Source] | None = None,
         *,
         frame_hook: FrameHook | None = None,
+        failed: Callable[[BaseException], object] | None = None,
     ) -> Entry: ...
     @property
     def guards(self) -> tuple[Guard, ...]: ...

@@ -331,14 +331,17 @@ impl Inner {
         }
         let _entering = entering.then(|| Entering::new(frame.tail));
         match contents.run(locals, frame.closure, frame.lasting, walk) {
-            Err(Raised) if handed::UNFIT.known().is_some_and(|class| caught(class.get())) => Ok(Outcome::Eager),
+            Ok(value) => Ok(Outcome::Value(value)),
             Err(Raised) => {
-                if is_error() {
+                let lands = contents.ask_failed();
+                if handed::UNFIT.known().is_some_and(|class| caught(class.get())) {
+                    return Ok(Outcome::Eager);
+                }
+                if !lands && is_error() {
                     frame.tail.into_iter().for_each(tailcall::has_run); // an interrupt may come before its first instruction
                 }
                 Err(Raised)
             }
-            Ok(value) => Ok(Outcome::Value(value)),
         }
     }
 

@@ -4,7 +4,7 @@
 //! The tree is built when a CompiledFunction stores the entry, because slots are positions in its locals.
 
 use crate::backend_call::{holds_arguments, learn_calls, outputs_of, wrong_outputs, BackendCall};
-use crate::ffi::object::{runtime_error, type_error, value_error, Handle, Held};
+use crate::ffi::object::{pending, runtime_error, type_error, value_error, Handle, Held};
 use crate::ffi::plan_call::ignores;
 use crate::ffi::sync::GilCell;
 use crate::ffi::{stack, visit_obj, Obj, Owned, Raised, Res};
@@ -69,6 +69,8 @@ pub struct Contents {
     kind: Kind,
     /// Frames that the target calls go through the frame hook.
     frame_hook: Option<Handle<hook::FrameHook>>,
+    /// What is asked about an error of a plan's.
+    failed: Option<Owned>,
     bound: OnceCell<Bound>,
     /// Last closure and the function made of the target's code with it.
     with_closure: RefCell<Option<(Owned, Owned)>>,
@@ -87,7 +89,7 @@ pub type EntryRef = Handle<Entry>;
 #[pymethods]
 impl Entry {
     #[new]
-    #[pyo3(signature = (guards, target, kind, outputs=None, inputs=None, *, frame_hook=None))]
+    #[pyo3(signature = (guards, target, kind, outputs=None, inputs=None, *, frame_hook=None, failed=None))]
     fn new(
         guards: &Bound_,
         target: &Bound_,
@@ -95,6 +97,7 @@ impl Entry {
         outputs: Option<&Bound_>,
         inputs: Option<&Bound_>,
         frame_hook: Option<&pyo3::Bound<'_, hook::FrameHook>>,
+        failed: Option<&Bound_>,
     ) -> PyResult<Self> {
         let Some((_, kind)) = KINDS.iter().find(|(name, _)| *name == kind) else {
             return Err(value_error(&format!("unknown entry kind {kind:?}; known: function, plan, eager")).into());
@@ -127,6 +130,7 @@ impl Entry {
             outputs: outputs.map_or_else(Owned::none, |o| Obj::of(o).own()),
             kind: *kind,
             frame_hook: frame_hook.and_then(|h| Handle::downcast(Obj::of(h))),
+            failed: failed.map(|f| Obj::of(f).own()),
             bound: OnceCell::new(),
             with_closure: RefCell::new(None),
             hits: Cell::new(0),
@@ -241,6 +245,9 @@ impl Contents {
         if let Some(hook) = &self.frame_hook {
             visit_obj(visit, hook.obj())?;
         }
+        if let Some(failed) = &self.failed {
+            visit_obj(visit, failed.get())?;
+        }
         if let Some(call) = &self.call {
             visit_obj(visit, call.obj())?;
         }
@@ -323,6 +330,13 @@ impl Contents {
 
     pub fn kind(&self) -> Kind {
         self.kind
+    }
+
+    /// Asks about the pending error.  Another one may be pending then; true: it is to be raised where the frame goes on.
+    #[cold]
+    pub fn ask_failed(&self) -> bool {
+        let Some(ask) = &self.failed else { return false };
+        pending(|error| ask.call(&[error], None).map(|answer| !answer.is_none()))
     }
 
     pub fn guards(&self) -> Obj {

@@ -276,8 +276,7 @@ class _Session:
             and not cx.graph.is_wrapped()
             and not cx.effects.looks.watches
         ):
-            handled = cx.errors_of_data.handled or lands(self.code)
-            template = None if handled and cx.graph.computes() else return_template(head, result)
+            template = return_template(head, result)
             if template is not None and self.unused and self.fullgraph and not self.has_graph(cx, head):
                 template = given_back(head, template)
             if template is not None:

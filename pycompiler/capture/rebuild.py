@@ -47,6 +47,13 @@ def failed(error: BaseException, again: bool, states: tuple[Any, ...] | None) ->
         raise Unfit("an operator raised") from error
 
 
+def plan_failed(again: bool, inside: bool, error: BaseException) -> bool | None:
+    """The same of a graph that the engine calls; true where the error is raised where the frame goes on."""
+    if not isinstance(error, Unfit):
+        failed(error, again, None)
+    return inside or None
+
+
 def states_of(*generators: Any) -> tuple[Any, ...]:
     """How Python's and NumPy's generators are put back to what they are now."""
     return tuple(

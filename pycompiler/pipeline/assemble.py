@@ -5,12 +5,15 @@ In: `Made`.  Out: an entry; the family keeps what it was made of, which `artefac
 
 from __future__ import annotations
 
+import functools
 import types
 from collections.abc import Callable
 from typing import Any
 
 from pycompiler import _native
 from pycompiler._native import Entry
+from pycompiler.capture.bytecode.resume import lands
+from pycompiler.capture.rebuild import plan_failed
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Recipe, Resume, fill
 from pycompiler.pipeline.interface import Family
 from pycompiler.pipeline.records import Made
@@ -31,7 +34,10 @@ def _entry(family: Family, function: types.FunctionType, recipe: Recipe, graph: 
         return _native.Entry(recipe.guards, function, "eager")
     if recipe.code is None:
         assert run is not None
-        return _native.Entry(recipe.guards, run, "plan", recipe.template, recipe.inputs)
+        again = recipe.errors.undone and recipe.errors.handled
+        inside = lands(function.__code__)
+        ask = functools.partial(plan_failed, again, inside) if again or inside else None
+        return _native.Entry(recipe.guards, run, "plan", recipe.template, recipe.inputs, failed=ask)
 
     def held(hole: Hole) -> object:
         """What generated code holds in place of `hole`."""

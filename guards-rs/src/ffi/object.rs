@@ -229,13 +229,8 @@ pub fn clear_foreign_error() {
 /// class is kept, which is all that another thread gives.
 fn raise_later() {
     extern "C" fn raise(error: *mut std::ffi::c_void) -> std::ffi::c_int {
-        let error: *mut PyObject = error.cast();
-        // SAFETY: *gil*; the reference is the one that was taken below, and restoring takes it.
-        unsafe {
-            let class: *mut PyObject = Py_TYPE(error).cast();
-            Py_INCREF(class);
-            PyErr_Restore(class, error, PyException_GetTraceback(error));
-        }
+        // SAFETY: *gil*; the reference is the one that was taken below.
+        unsafe { restore_error(error.cast()) }
         -1
     }
     // SAFETY: *gil*; an exception is set, and the reference is given up or handed on; a thread is known by its `pthread_self`.
@@ -277,6 +272,29 @@ pub unsafe fn take_error() -> *mut PyObject {
     Py_XDECREF(class);
     Py_XDECREF(trace);
     error
+}
+
+/// Asks `question` about the pending exception, which is pending again behind it unless the question raises: then that is.
+pub fn pending(question: impl FnOnce(Obj) -> Res<bool>) -> bool {
+    // SAFETY: *gil*; an exception is set; the reference that is taken is given back by restoring it.
+    unsafe {
+        let Ok(error) = Owned::steal(take_error()) else { return false };
+        let answer = question(error.get());
+        if answer.is_ok() {
+            restore_error(error.into_ptr());
+        }
+        answer.unwrap_or(false)
+    }
+}
+
+/// Raises the exception, with the traceback that it has.
+///
+/// # Safety
+/// *gil*; `error` is an exception, and its reference is taken.
+unsafe fn restore_error(error: *mut PyObject) {
+    let class: *mut PyObject = Py_TYPE(error).cast();
+    Py_INCREF(class);
+    PyErr_Restore(class, error, PyException_GetTraceback(error));
 }
 
 /// Drops the pending exception if it is one of `class`.
