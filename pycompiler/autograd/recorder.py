@@ -263,6 +263,16 @@ class Recorder(OwnMode):
         self._given.add(id(value))
         node.meta.setdefault("aliases", []).append(value)
 
+    def copied(self, node: fx.Node) -> fx.Node:
+        """A copy of what `node` computes, in memory of its own."""
+        copy = self.graph.call_function(aten.clone.default, (node,), {})
+        with plain(self.fake_mode):
+            value = node.meta["val"].clone()
+        copy.meta.update({**node.meta, "val": value})
+        copy.meta.pop("aliases", None)
+        self._node_of[id(value)] = copy
+        return copy
+
     def constant(self, value: torch.Tensor) -> FakeTensor:
         """The FakeTensor that stands for a real tensor baked into the graph."""
         fake = self._constant_of.get(id(value))

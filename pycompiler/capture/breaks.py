@@ -97,6 +97,12 @@ class Break(Exception):
         self.rests_on = rests_on
         super().__init__(self.reason)
 
+    def anew(self) -> Break:
+        """The same break, to be raised: one that a value keeps would keep, with its traceback, the frames that hold the value."""
+        made = Break(self.kind, self.seen, self.step, gives_end=self.gives_end, rests_on=self.rests_on)
+        made.stack, made.frames = self.stack, self.frames
+        return made
+
     @property
     def reason(self) -> str:
         what = BREAK_KINDS[self.kind][0]

@@ -598,11 +598,15 @@ class Capture:
             code, line = self.frames[-1].code, self.frames[-1].user_frame().lineno
             self.effects.passed(exception, (code.co_filename, code.co_name, code.co_qualname, line))
 
-    def throw_from(self, cls: type[BaseException], text: str, cause: Value) -> NoReturn:
-        """`raise cls(text) from cause`."""
+    def throw_from(
+        self, cls: type[BaseException], text: str, cause: Value | None, context: Value | None = None
+    ) -> NoReturn:
+        """`raise cls(text) from cause`, while that or `context` is handled."""
         made = Object(cls, args=[Const(text)])
-        made.overlay |= {"__cause__": cause, "__context__": cause, "__suppress_context__": Const(True)}
-        made.raised_at = getattr(cause, "raised_at", None)
+        context = cause if context is None else context
+        made.overlay |= {"__cause__": cause or Const(None), "__suppress_context__": Const(True)}
+        made.overlay |= {} if context is None else {"__context__": context}
+        made.raised_at = getattr(context, "raised_at", None)
         raise Raised(made)
 
     def exception_attribute(self, exception: Object, name: str) -> Value:

@@ -109,8 +109,9 @@ class Frame:
 
     def here(self, told: Break) -> Break:
         """A break at this instruction, for later."""
-        told.step, told.stack = breaking_frame(self.cx.frames).begin, self.cx.user_stack
-        return told
+        made = told.anew()
+        made.step, made.stack = breaking_frame(self.cx.frames).begin, self.cx.user_stack
+        return made
 
     # the loop -------------------------------------------------------------------------------------------------
     def run(self) -> tuple[str, Value]:

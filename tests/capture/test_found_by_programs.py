@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import collections
+import contextlib
 import functools
 import gc
 import itertools
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -354,8 +356,49 @@ def test_a_cached_property_without_a_dict_to_keep_it() -> None:
     def unraised() -> None:
         raise SlotsOnly().total from no_such_name  # type: ignore[misc, name-defined]  # noqa: F821
 
+    def handled() -> list[str]:
+        try:
+            return [str(SlotsOnly().total)]
+        except TypeError as e:
+            return [repr(e), repr(e.__context__), repr(e.__cause__), str(e.__suppress_context__)]
+
     eager, compiled = outcomes(lambda: SlotsOnly().total, unraised)
     assert eager == compiled
+    assert pycompiler.compile(handled, backend="eager")() == handled()
+
+
+class Held:
+    """What the caller of a compiled function has at hand."""
+
+
+@pytest.mark.parametrize("text", [lambda x: f"{x}", lambda x: repr(x), lambda x: "%s" % x, lambda x: f"{x.sum():.2f}"])
+def test_a_text_of_a_tensor_keeps_no_frames(text: Callable[[torch.Tensor], str]) -> None:
+    """The break that a value stands for keeps no traceback, which would hold the compiler's frames and those that called it."""
+
+    class Named(contextlib.nullcontext[None]):
+        def __init__(self, name: str) -> None:
+            super().__init__()
+            self.name = name
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with contextlib.ExitStack() as stack:
+            stack.enter_context(Named(text(x)))
+            pycompiler.graph_break()
+        return x * 2
+
+    compiled = pycompiler.compile(program, backend="eager")
+
+    def caller() -> weakref.ref[Held]:
+        held = Held()
+        compiled(torch.ones(2))
+        return weakref.ref(held)
+
+    gc.collect()
+    gc.disable()
+    try:
+        assert caller()() is None
+    finally:
+        gc.enable()
 
 
 class Ending:

@@ -28,9 +28,11 @@ from pycompiler.autograd.trace.inputs import (
     refuse_exotic,
     storage_of,
 )
+from pycompiler.autograd.trace.memory import Memory
 from pycompiler.autograd.trace.results import Results
 from pycompiler.autograd.trace.writes import may_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
+from pycompiler.autograd.views import view_root
 from pycompiler.ir import transforms
 
 
@@ -290,9 +292,18 @@ class _Trace:
             raise AutogradUnsupported(
                 "no gradient", str(error), "the graph runs eagerly and says so in backward"
             ) from error
-        nodes = iter([None if g is None else self.recorder.node(inner(g)) for g in found])
+        memory = Memory(self.recorder, self._held(tangents))
+        nodes = iter(memory.nodes([*found, *(arrived[cut] for cut in cuts)]))
         self.joint.grads = [next(nodes) if item is not None and item.requires_grad else None for item in self.inputs]
-        self.joint.grads += [self.recorder.node(inner(arrived[cut])) for cut in cuts]
+        self.joint.grads += [n for n in nodes if n is not None]
+
+    def _held(self, tangents: Sequence[torch.Tensor]) -> dict[fx.Node, int]:
+        """Node of a tensor that the caller or a call of backward holds -> its storage in the trace."""
+        held = {item.node: storage_of(item.seen) for item in self.inputs if item is not None}
+        fresh = zip(self.joint.fresh, self.results.fresh_tensors, strict=True)
+        held.update((view_root(n), storage_of(t)) for n, t in fresh if t.layout is torch.strided)
+        held.update(zip(self.joint.tangents, map(storage_of, tangents), strict=True))
+        return held
 
     def _candidates(self) -> dict[tuple[str, int], torch.Tensor]:
         """What may be among `Joint.cuts`: results that the caller gets, and the memory that they view; but none that a hook of

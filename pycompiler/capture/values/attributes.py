@@ -334,7 +334,11 @@ def _cached(cx: Capture, raw: Any, name: str, source: Source, receiver: Value) -
         )
     cls = receiver.python_type()
     if type.__getattribute__(cls, "__dictoffset__") == 0:
-        cx.throw(TypeError, f"No '__dict__' attribute on {cls.__name__!r} instance to cache {name!r} property.")
+        seen: list[Value] = [Const(f"{class_name(cls)!r} object has no attribute '__dict__'")]
+        found = cx.call(cx.make(AttributeError), seen, {"name": Const("__dict__"), "obj": receiver})
+        cx.raised(found)
+        text = f"No '__dict__' attribute on {cls.__name__!r} instance to cache {name!r} property."
+        cx.throw_from(TypeError, text, None, found)
     held = receiver.instance_dict_value(cx) if hasattr(receiver, "instance_dict_value") else None
     known: Value | None = None if held is None else held.lookup(cx, Const(name))
     if known is not None:

@@ -88,7 +88,11 @@ class Untold(Value):
     """A text that tells of a tensor's data, which only its letters need: a message of an error that is not raised."""
 
     def __init__(self, broke: Break) -> None:
-        self.broke = broke  # as it breaks the graph where it was made
+        self._broke = broke  # as it breaks the graph where it was made
+
+    @property
+    def broke(self) -> Break:
+        return self._broke.anew()
 
     def python_type(self) -> type:
         return str
@@ -101,7 +105,11 @@ class Withheld(Value):
     """An object that is not known, only that it is there: where more is asked, the instruction that gave it is a break."""
 
     def __init__(self, broke: Break) -> None:
-        self.broke = broke
+        self._broke = broke
+
+    @property
+    def broke(self) -> Break:
+        return self._broke.anew()
 
     def describe(self) -> str:
         return "an object that is not known"

@@ -37,8 +37,8 @@ def reduced(text: str, fails: Callable[[str], bool], tries: int = 600) -> str:
             made = _cut(tree, position, size)
             if made is None:
                 break
-            candidate = ast.unparse(ast.fix_missing_locations(made))
-            if candidate == ast.unparse(tree) or not _compiles(candidate):
+            candidate = _text(made)
+            if candidate is None or candidate == ast.unparse(tree) or not _compiles(candidate):
                 position += 1
                 continue
             tries -= 1
@@ -51,6 +51,14 @@ def reduced(text: str, fails: Callable[[str], bool], tries: int = 600) -> str:
         elif not progress:
             break
     return ast.unparse(tree) + "\n"
+
+
+def _text(tree: ast.Module) -> str | None:
+    """The text of a tree, or None where a cut has left what has none (a part of an f-string that is no text)."""
+    try:
+        return ast.unparse(ast.fix_missing_locations(tree))
+    except ValueError:
+        return None
 
 
 def _compiles(text: str) -> bool:
