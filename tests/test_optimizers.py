@@ -32,6 +32,10 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 }
 
 
+if torch.__version__ < "2.15":
+    del OPTIMIZERS["Adafactor of lists"]  # which raises in eager
+
+
 @pytest.fixture(autouse=True)
 def fresh() -> Iterator[None]:
     torch.set_num_threads(1)
@@ -176,7 +180,9 @@ def test_saved_parameters_are_noticed() -> None:
         loss.backward()
 
 
-@pytest.mark.parametrize("name", ["Adam", "AdamW", "Adam of lists", "Adafactor", "Adafactor of lists"])
+@pytest.mark.parametrize(
+    "name", sorted({"Adam", "AdamW", "Adam of lists", "Adafactor", "Adafactor of lists"} & {*OPTIMIZERS})
+)
 def test_steps_without_end(name: str) -> None:
     """Python's power of -inf and a half is inf, a square root of it NaN."""
 

@@ -59,7 +59,7 @@ def _layer_by_layer(theirs: Rule, *args: Any) -> Any:
     sizes = args[1:2] if isinstance(args[3], (list, tuple)) else ()
     x, hx, params, has_biases, layers, p, train, both_ways, *batch_first = (args[0], *args[1 + len(sizes) :])
     if p == 0 or not train or layers < 2:
-        return theirs(*args)
+        return _squeezed(theirs(*args))
     states, ways, count = (hx,) if isinstance(hx, Tensor) else hx, 2 if both_ways else 1, len(params) // layers
     last: list[Any] = []
     x = x.transpose(0, 1) if batch_first == [True] else x
@@ -67,11 +67,18 @@ def _layer_by_layer(theirs: Rule, *args: Any) -> Any:
         state = [s.narrow(0, k * ways, ways) for s in states]
         given = state[0] if isinstance(hx, Tensor) else state
         layer = params[k * count : (k + 1) * count]
-        x, *after = theirs(x, *sizes, given, layer, has_biases, 1, 0.0, train, both_ways, *([False] * len(batch_first)))
+        rest = (has_biases, 1, 0.0, train, both_ways, *([False] * len(batch_first)))
+        x, *after = _squeezed(theirs(x, *sizes, given, layer, *rest))
         last.append(after)
         x = torch.dropout(x, p, True) if k < layers - 1 else x
     x = x.transpose(0, 1) if batch_first == [True] else x
     return (x, *(torch.cat(parts) for parts in zip(*last, strict=True)))
+
+
+def _squeezed(results: Any) -> Any:
+    """States of three dimensions: an older torch's rule leaves those of an LSTM one of size 1."""
+    x, *states = results
+    return (x, *(s.squeeze(1) if s.dim() == 4 else s for s in states))
 
 
 _RECURRENT = (aten.rnn_tanh, aten.rnn_relu, aten.gru, aten.lstm)

@@ -81,9 +81,11 @@ class DefaultTable(Mapping[OpOverload, Decomposition]):
 
 @cache
 def _torch_table() -> Mapping[OpOverload, Decomposition]:
-    from torch._decomp import core_aten_decompositions
+    from torch._decomp import core_aten_decompositions, decomposition_table
 
     table: dict[Any, Any] = dict(core_aten_decompositions())
+    norm = aten.linalg_vector_norm.default  # in newer torches' table only
+    table.setdefault(norm, decomposition_table[norm])
     return {op: fn for op, fn in table.items() if isinstance(op, OpOverload)}
 
 

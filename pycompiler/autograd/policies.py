@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import inspect
 import types
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -19,6 +20,9 @@ from pycompiler.autograd.unsupported import AutogradUnsupported
 HINT = "the graph runs eagerly"
 MOST = 20_000
 """How many objects are looked at for changes."""
+
+_SAVING = (torch_checkpoint.CheckpointPolicy.MUST_SAVE, torch_checkpoint.CheckpointPolicy.PREFER_SAVE)
+_TELLS_RESULTS = "op_output" in inspect.signature(torch_checkpoint.SelectiveCheckpointContext).parameters
 
 
 class Policy:
@@ -42,12 +46,13 @@ class Policy:
         """Whether the backward takes what `func` gave from the forward."""
         if func in torch_checkpoint.SAC_IGNORED_OPS:
             return False
-        context = torch_checkpoint.SelectiveCheckpointContext(is_recompute=False, op_output=out)
+        given = {"op_output": out} if _TELLS_RESULTS else {}
+        context = torch_checkpoint.SelectiveCheckpointContext(is_recompute=False, **given)
         try:
             found = self._ask(context, func, *args, **kwargs)
         except Exception as e:
             raise AutogradUnsupported("a checkpoint's policy raises", repr(e), HINT) from e
-        return found in torch_checkpoint._SAVE_POLICIES or found is True
+        return found in _SAVING or found is True
 
     def end(self) -> None:
         """The body is recorded.  Raises where the policy has changed what was there before, which is put back."""

@@ -37,7 +37,7 @@ def that_notes(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
 
 
 def of_columns(ctx: Any, op: Any, *args: Any, **kwargs: Any) -> bool:
-    return op is mm and ctx.op_output.shape[1] == 8
+    return op is mm and getattr(ctx, "op_output", args[-1]).shape[1] == 8  # of which older torches tell nothing
 
 
 def saves(heavy: Any, ctx: Any, op: Any, *args: Any, **kwargs: Any) -> CheckpointPolicy:
@@ -77,6 +77,8 @@ def outcome(fn: Callable[..., Any], contexts: Any, rows: int = 5) -> list[Any]:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", CONTEXTS)
 def test_as_eager(name: str, backend: str) -> None:
+    if name == "every other" and torch.__version__ < "2.15":
+        pytest.skip("eager asks such a policy again, and its gradients are wrong")
     compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
     for rows in (5, 7, 9):
         asked.clear()

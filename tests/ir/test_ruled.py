@@ -104,6 +104,8 @@ def test_folds_are_the_kernels(op: OpOverload, dtype: torch.dtype) -> None:
         assert said(op, [x, [0, 2], True]) == real
 
 
+older_says_less = pytest.mark.skipif(torch.__version__ < "2.15", reason="older torches say otherwise of fakes")
+
 WRITES: list[tuple[Any, tuple[Any, ...]]] = [
     (aten.relu_.default, ()), (aten.add_.Tensor, (torch.ones(3),)), (aten.add_.Tensor, (2,)), (aten.div_.Scalar, (2,)),
     (aten.copy_.default, (torch.ones(1, 3, dtype=F64),)), (aten.zero_.default, ()), (aten.fill_.Scalar, (2.0,)), (aten.exp_.default, ()),
@@ -122,7 +124,7 @@ def test_a_write_gives_its_argument(op: OpOverload, rest: tuple[Any, ...]) -> No
 @pytest.mark.parametrize(
     ("x", "op", "rest"),
     [
-        (torch.ones(2, 3, dtype=I64), aten.div_.Scalar, (2,)),
+        pytest.param(torch.ones(2, 3, dtype=I64), aten.div_.Scalar, (2,), marks=older_says_less),
         (torch.ones(2, 3, dtype=I64), aten.exp_.default, ()),
         (torch.ones(3), aten.add_.Tensor, (torch.ones(2, 3),)),
         (torch.ones(3), aten.add_.Tensor, (torch.ones(4),)),
@@ -153,7 +155,7 @@ X = torch.ones(2, 1, 4).transpose(0, 2)
         (aten.ones_like.default, (torch.ones(3, 1).expand(3, 4),), {}), (aten.empty_like.default, (X,), {}),
         (aten.view.default, (X, [4, -1]), {}), (aten.view.default, (torch.ones(0, 3), [3, 0]), {}), (aten.view.default, (X, [3, 3]), {}),
         (aten.view.default, (torch.ones(0, 3), [0, -1]), {}), (aten.view.default, (torch.ones(6), [-2, -3]), {}),
-        (aten.split.Tensor, (X, 3), {}), (aten.split.Tensor, (X, 3, 2), {}), (aten.split.Tensor, (X, 0), {}), (aten.split.Tensor, (X, 2, 5), {}),
+        (aten.split.Tensor, (X, 3), {}), (aten.split.Tensor, (X, 3, 2), {}), pytest.param(aten.split.Tensor, (X, 0), {}, marks=older_says_less), (aten.split.Tensor, (X, 2, 5), {}),
         (aten.split_with_sizes.default, (X, [1, 3]), {}), (aten.split_with_sizes.default, (X, [1, 2]), {}),
         (aten.mm.default, (torch.ones(2, 3), torch.ones(2, 4)), {}),
         (aten.mm.default, (torch.ones(2, 3, dtype=BF), torch.ones(3, 4, dtype=BF)), {}),

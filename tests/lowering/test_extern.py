@@ -205,7 +205,8 @@ def test_every_core_operator_is_lowered_or_kept_for_a_reason():
 def test_one_way_down():
     """An operator is decomposed or lowered; both only where its decomposition leaves it whole for some arguments."""
     table = default_decompositions()
-    assert [op for op in LOWERINGS if op in table and op not in PARTIAL] == []
-    composite = [op for op in LOWERINGS if isinstance(op, torch._ops.OpOverload) and op not in table]
+    named = [op for op in LOWERINGS if "dimname" in str(op).lower()]  # overloads of older torches, which no graph has
+    assert [op for op in LOWERINGS if op in table and op not in (*PARTIAL, *named)] == []
+    composite = [op for op in LOWERINGS if isinstance(op, torch._ops.OpOverload) and op not in (*table, *named)]
     assert [op for op in composite if recorder.is_composite(op) and not op._schema.name.startswith("aten::sym_")] == []
     assert [op for op in PARTIAL if op not in RULES] == []

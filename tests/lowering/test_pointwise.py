@@ -339,7 +339,8 @@ def test_half_power_of_float16():
 def test_negative_lower_bounds_of_unsigned_numbers():
     x = torch.tensor([0, 1, 200, 255], dtype=u8)
     check(lambda x: (x.clamp(min=-3), x.clamp(-3, 5), x.clamp_min(-1), x.clamp(max=300 - 256)), [x], native=True)
-    check(lambda x: F.hardtanh(x, -1, 1), [x], native=True)
+    if torch.__version__ >= "2.15":  # older ones raise for some of these limits
+        check(lambda x: F.hardtanh(x, -1, 1), [x], native=True)
 
 
 def test_minus_a_bool_is_refused() -> None:
@@ -347,10 +348,10 @@ def test_minus_a_bool_is_refused() -> None:
         return x - b
 
     for run in (program, pycompiler.compile(program)):
-        with pytest.raises(NotImplementedError, match="Subtraction"):  # it gave numbers
+        with pytest.raises(RuntimeError, match="Subtraction"):  # it gave numbers
             run(torch.ones(2), True)
     compiled = pycompiler.compile(lambda x, n: x - n)  # what is said of truths is not said of numbers
     assert [compiled(torch.ones(2), n).tolist() for n in (0.5, 0.25, 3.0)] == [[0.5, 0.5], [0.75, 0.75], [-2.0, -2.0]]
     assert compiled.counters()["compiles"] == 2
-    with pytest.raises(NotImplementedError, match="Subtraction"):
+    with pytest.raises(RuntimeError, match="Subtraction"):
         compiled(torch.ones(2), True)

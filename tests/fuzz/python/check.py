@@ -77,7 +77,7 @@ def call(fn: Callable[..., Any], namespace: dict[str, Any], versions: bool = Tru
             error.__traceback__ = None
     seen["printed"] = without_addresses(printed.getvalue())
     seen["grad mode"] = torch.is_grad_enabled()
-    seen["random"] = (torch.get_rng_state().sum().item(), hash(random.getstate()))
+    seen["random"] = (torch.get_rng_state().numpy().tobytes(), hash(random.getstate()))
     torch.set_grad_enabled(True)
     observer = Observer(versions)
     with contextlib.redirect_stdout(io.StringIO()):
