@@ -590,7 +590,7 @@ class GraphBuilder:
             raise Break("unsupported-operation", f"{_name(target)} of a tensor that requires grad")
         around = bool(wrappers) or any(is_wrapper(type(t)) for t in tensors_of(result))
         if self.fake_mode.shape_env is None and not around:
-            self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others)
+            self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others, once=once)
         binds = bool(self._binding)
         self.happened |= always or mutates or once
         self.cx.errors_of_data.note(

@@ -66,16 +66,17 @@ class Asker:
         out: Any,
         *,
         ordinary: bool,
+        once: bool = False,
     ) -> None:
         """Gives the fresh tensors of `out`, a call's results, eager's strides.
 
         `ordinary`: all its operators are (`propagate.is_ordinary`), whose kernels do the same on all devices, and are not
-        loaded only to be asked.
+        loaded only to be asked.  `once`: some draw random numbers, or act.
         """
         given, results = list(tensors_of((args, kwargs))), list(tensors_of(out))
         symbols = next(filter(None, map(symbols_in, (*given, *results))), None)
         if symbols is not None:
-            self._lay_symbolic(symbols, target, run, args, kwargs, given, results, ordinary=ordinary)
+            self._lay_symbolic(symbols, target, run, args, kwargs, given, results, ordinary=ordinary, once=once)
             return
         if not results or not given or not _in_doubt(given, results, ordinary) or not _may_run(target, given, results):
             return
@@ -88,7 +89,7 @@ class Asker:
             return
         answer = self._answers.get(key)
         if answer is None:
-            answer = self._answers[key] = _ask(run, args, kwargs)
+            answer = self._answers[key] = _ask(run, args, kwargs, once or target in _RECURRENT)
         if [shape for shape, _ in answer] == [tuple(t.shape) for t in results]:
             for t, is_fresh, (_, strides) in zip(results, fresh, answer, strict=True):
                 if is_fresh and t.stride() != strides:
@@ -96,7 +97,7 @@ class Asker:
 
     def _lay_symbolic(
         self, symbols: Symbols, target: Any, run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any],
-        given: Sequence[torch.Tensor], results: Sequence[torch.Tensor], *, ordinary: bool,
+        given: Sequence[torch.Tensor], results: Sequence[torch.Tensor], *, ordinary: bool, once: bool,
     ) -> None:  # fmt: skip
         """The same for today's sizes. Where shape functions are wrong about them, a result lies by its dimensions in the order
         of eager's, if other sizes give that, too; else the sizes are numbers from now on."""
@@ -114,7 +115,7 @@ class Asker:
             """What shape functions say, and what eager does."""
             twins = [today.twin(t) for t in results]
             said = [t.stride() for t in twins]
-            self.lay(target, run, today.of(args), today.of(kwargs), twins, ordinary=ordinary)
+            self.lay(target, run, today.of(args), today.of(kwargs), twins, ordinary=ordinary, once=once)
             return said, [t.stride() for t in twins]
 
         said, done = laid(Today())
@@ -207,13 +208,18 @@ def _fresh(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> li
     return [m not in taken and found.count(m) == 1 for m in found]
 
 
-def _ask(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Layout]:
-    try:  # apart: shape functions do not tell of all that draws (the dropout between the layers of an LSTM)
-        with _disable_current_modes(), Apart():
+def _ask(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], once: bool) -> list[Layout]:
+    mode = Apart() if once else contextlib.nullcontext()
+    try:
+        with _disable_current_modes(), mode:
             real = run(*map(_stand_in, args), **{k: _stand_in(v) for k, v in kwargs.items()})
     except Exception:  # it does not take these values: they are not the program's
         return []
     return [(tuple(t.shape), t.stride()) for t in tensors_of(real) if t.layout is torch.strided]
+
+
+# Of the dropout between their layers shape functions do not tell.
+_RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 
 class Apart(OwnMode):
