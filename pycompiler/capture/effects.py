@@ -25,7 +25,7 @@ from pycompiler.capture.looks import Place as Spot
 from pycompiler.capture.namespaces import Namespaces, is_globals
 from pycompiler.capture.values.attributes import WRITTEN, instance_dict, is_held
 from pycompiler.capture.values.base import Cell, Place, StandIn, Value, next_age
-from pycompiler.capture.values.containers import Dict, List, Sequence, Set
+from pycompiler.capture.values.containers import Dict, List, Set, values_in
 from pycompiler.capture.values.finalizers import in_slot, runs_code
 from pycompiler.capture.values.objects import DELETED
 from pycompiler.capture.values.symbolic import PLAIN_VALUES
@@ -66,11 +66,9 @@ class Warned:
 
 
 def state_of(container: Value) -> Any:
-    """What a container holds now: items, entries, or of a set how much of its log has happened."""
-    if isinstance(container, List):
-        return list(container.items)
-    if isinstance(container, Dict):
-        return dict(container.entries)
+    """What a container holds now: contents, entries with how often all went out, or of a set how much of its log has happened."""
+    if isinstance(container, (List, Dict)):
+        return container.contents()
     return len(container.log) if isinstance(container, Set) else None
 
 
@@ -83,12 +81,6 @@ def may_end(value: Value, depth: int = 3) -> bool:
     """Whether code of the program may run when it lets go of this existing object, or of those in this container."""
     held = values_in(value) if depth else ()
     return runs_code(getattr(value, "real", None)) or any(may_end(v, depth - 1) for v in held)
-
-
-def values_in(container: Value) -> Iterable[Value]:
-    if isinstance(container, Sequence):
-        return container.items
-    return container.entries.values() if isinstance(container, (Dict, Set)) else ()
 
 
 class Effects:
@@ -317,6 +309,11 @@ class Effects:
             loud = [v for v in gone if not is_harmless(v)]
             self._ask(container, loud, whole=drops is None)
             self._write(("contents", id(container)), "contents", container, quiet=not loud)
+
+    def store_unasked(self, container: Dict, key: Value) -> None:
+        """A store into an existing dict, under a number that may be any of its keys: what it drops is asked of each call."""
+        self.mutate(container, [UNKNOWN])
+        self.drops["key", id(container), id(key)] = ("key", None, (container, key))
 
     def _ask(self, container: Value, loud: list[Value], *, whole: bool) -> None:
         """Generated code asks what goes out, by where it was when the frame began: what the frame made has no source, but in

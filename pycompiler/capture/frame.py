@@ -51,7 +51,6 @@ from pycompiler.capture.codegen import (
 )
 from pycompiler.capture.context import Capture
 from pycompiler.capture.deep import DEEP_STACK
-from pycompiler.capture.effects import values_in
 from pycompiler.capture.funnel import write_state
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.interpreter import Frame, breaking_frame
@@ -63,7 +62,7 @@ from pycompiler.capture.values.attributes import is_mutable
 from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Set, Tuple
+from pycompiler.capture.values.containers import Dict, List, Set, Tuple, values_in
 from pycompiler.capture.values.finalizers import is_ended, is_quiet, names_ends
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import ends_others, holds_ends
