@@ -884,6 +884,14 @@ def _replay_grad(head: Head, write: Write) -> Code:
     return head.call(rebuild.set_grad, head.load(write.target), head.load_item(write.value))
 
 
+def _replay_flag(head: Head, write: Write) -> Code:
+    as_it_was = next(iter(head.cx.graph.turned[write.target]))
+    others = [w for w in head.cx.effects.journal if w.kind == "flag" and w.target is write.target]
+    if write.value is as_it_was and len(others) == 1:
+        return []
+    return head.call(rebuild.set_flag, head.load(write.target), build.load_const(write.value))
+
+
 def _replay_global(head: Head, write: Write) -> Code:
     place = build.load_const(write.target), build.load_const(write.name)
     if write.value is DELETED:
@@ -1031,7 +1039,7 @@ def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dic
 
 
 REPLAYS: dict[str, Callable[[Head, Write], Code]] = {
-    "attribute": _replay_attribute, "grad": _replay_grad, "class": _replay_class,
+    "attribute": _replay_attribute, "grad": _replay_grad, "flag": _replay_flag, "class": _replay_class,
     "global": _replay_global, "cell": _replay_cell, "traceback": _replay_traceback,
     "call": _replay_call, "contents": _replay_contents, "advance": _replay_advance, "draw": lambda head, write: [],
     "warning": _replay_warning, "keep": _replay_keep, "hit": _replay_hit,

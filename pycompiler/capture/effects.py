@@ -37,7 +37,7 @@ UNKNOWN = Value()
 
 @dataclass(eq=False)
 class Write:
-    """One entry of the journal.  `kind`: attribute, class, grad, contents, global, cell, traceback, call, draw, warning,
+    """One entry of the journal.  `kind`: attribute, class, grad, flag, contents, global, cell, traceback, call, draw, warning,
     advance, keep, hit.
 
     Of a table of a cached function: `name` has the names of the last arguments, `value` the result (None: a hit) and arguments.
@@ -383,6 +383,12 @@ class Effects:
         if tensor.exists:
             self._write(place, "grad", tensor, quiet=True).value = value
 
+    def set_flag(self, tensor: Tensor, value: bool) -> None:
+        """`tensor.requires_grad_(value)` of an existing tensor."""
+        self.allow(tensor, f"{tensor.describe()}.requires_grad")
+        self.looks.writes([tensor.fake])
+        self._write(("flag", id(tensor), None), "flag", tensor, quiet=True).value = value
+
     def set_global(self, namespace: dict[str, Any], name: str, value: Value) -> None:
         self.allow(None, f"global {name}")
         self.namespaces.reached(namespace, None)
@@ -421,6 +427,7 @@ LINES: dict[str, Callable[[Write], str]] = {
     "contents": lambda w: f"the contents of {w.target.source}",
     "attribute": lambda w: f"{_object(w.target)}.{w.name} = {w.value!r}",
     "class": lambda w: f"{w.target.describe()}.{w.name} = {w.value!r}",
+    "flag": lambda w: f"{_object(w.target)}.requires_grad_({w.value})",
     "grad": lambda w: f"{_object(w.target)}.grad = {w.value!r}",
     "global": lambda w: f"global {w.name} = {w.value!r}",
     "cell": lambda w: f"cell {_object(w.target)} = {w.value!r}",

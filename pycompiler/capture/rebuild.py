@@ -106,6 +106,11 @@ def set_grad(tensor: torch.Tensor, grad: torch.Tensor | None) -> None:
         tensor.grad = grad
 
 
+def set_flag(tensor: torch.Tensor, flag: bool) -> None:
+    with torch._C.DisableTorchFunction():
+        tensor.requires_grad_(flag)
+
+
 class _Spent(torch.autograd.Function):
     """A tensor from which no way leads back."""
 

@@ -472,7 +472,7 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
         return Opaque(real)
     storage = _storage(cx, real, source)
     if issubclass(cls, torch.nn.Module):
-        cx.sizes.modules.add(source)
+        cx.sizes.modules[source] = real
     known = torch.nn.Module, types.SimpleNamespace, threading.local
     if is_mutable(cls) or storage is not None or issubclass(cls, known):
         made = (ThreadLocal if is_plain_local(cls) else Object)(cls, real=real, storage=storage)

@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.ir.source import Source
 
 
@@ -22,18 +21,18 @@ class Contents:
     """What a list holds at one time: `first` elements at its begin and `last` at its end are known from there, in place of so
     many that it had (`left`, `right`)."""
 
-    items: list[Value]
+    items: list[Any]
     emptied: int  # how often by now, whatever was in it
     first: int = 0
     last: int = 0
     left: int = 0
     right: int = 0
 
-    def at_begin(self, until: Contents) -> tuple[list[Value], list[Value]]:
+    def at_begin(self, until: Contents) -> tuple[list[Any], list[Any]]:
         """What is at the begin now, and what takes its place."""
         return self.items[: self.first + until.left - self.left], until.items[: until.first]
 
-    def at_end(self, until: Contents) -> tuple[list[Value], list[Value]]:
+    def at_end(self, until: Contents) -> tuple[list[Any], list[Any]]:
         here, there = self.last + until.right - self.right, until.last
         return self.items[len(self.items) - here :], until.items[len(until.items) - there :]
 
@@ -41,9 +40,9 @@ class Contents:
 class Members:
     """Of an existing set whose members nobody has asked for: what went in and out since, in order."""
 
-    def __init__(self, cx: Capture, source: Source, real: Any) -> None:
+    def __init__(self, cx: Any, source: Source, real: Any) -> None:
         self.cx, self.source, self.real = cx, source, real
-        self.changes: list[tuple[Any, Value]] = []
+        self.changes: list[tuple[Any, Any]] = []
 
     def settle(self) -> None:
         """From now on the members are known."""
@@ -53,19 +52,19 @@ class Members:
 class Ends:
     """How far the elements of such a list are known from either end."""
 
-    def __init__(self, cx: Capture, source: Source, length: int) -> None:
+    def __init__(self, cx: Any, source: Source, length: int) -> None:
         self.cx, self.source, self.length = cx, source, length
         self.first = self.last = 0
         self.left = self.right = 0
 
-    def contents(self, items: list[Value]) -> Contents:
+    def contents(self, items: list[Any]) -> Contents:
         return Contents(list(items), 0, self.first, self.last, self.left, self.right)
 
     def settle(self) -> None:
         """From now on the length is known."""
         self.cx.guard("length", self.source, self.length)
 
-    def covers(self, index: int, items: list[Value]) -> bool:
+    def covers(self, index: int, items: list[Any]) -> bool:
         """Whether it is known which element is at `index` (not negative: from the begin); one in between is from now on."""
         begin, end = self.first, len(items) - self.last
         at = index if index >= 0 else len(items) + index
@@ -76,13 +75,12 @@ class Ends:
         self.first, self.left = at + 1, self.left + at + 1 - begin
         return True
 
-    def _from_end(self, places: range, items: list[Value]) -> bool:
+    def _from_end(self, places: range, items: list[Any]) -> bool:
         """The elements at these places are counted from the end, unless one is known from the begin."""
-        found = [v for v in (items[at] for at in places) if isinstance(v, Lazy) and v.seen is None]
-        if len(found) < len(places):
+        if any(getattr(items[at], "seen", items) is not None for at in places):  # only what nobody has looked at
             return False
-        for at, element in zip(places, found, strict=True):
-            element.source = self.source.item(self.left + at - self.first - self.length)
+        for at in places:
+            items[at].source = self.source.item(self.left + at - self.first - self.length)
         self.last, self.right = self.last + len(places), self.right + len(places)
         return True
 
@@ -93,7 +91,7 @@ class Ends:
         else:
             self.last += count
 
-    def is_filled(self, items: list[Value]) -> bool:
+    def is_filled(self, items: list[Any]) -> bool:
         """Of a list that has elements today."""
         if self.first + self.last == 0:
             self.covers(0, items)
