@@ -938,7 +938,7 @@ def _replay_contents(head: Head, write: Write) -> Code:
     if isinstance(container, List) and write.before.emptied != after.emptied:
         fill = rebuild.fill_deque if isinstance(container, Deque) else rebuild.fill_list
         return head.call(fill, target, *[head.load_item(v) for v in after.items])
-    if isinstance(container, List) and container.reach is not None:
+    if isinstance(container, List) and not after.is_whole:
         return _changed_ends(head, container, target, write.before, after)
     if isinstance(container, Deque):
         fill = rebuild.fill_deque if container.moves else rebuild.store_deque
@@ -946,7 +946,7 @@ def _replay_contents(head: Head, write: Write) -> Code:
     if isinstance(container, List):
         return _changed_list(head, target, write.before.items, after.items)
     if isinstance(container, Dict):
-        return _replay_dict(head, container, target, write.before, after)
+        return _replay_dict(head, target, write.before, after)
     if isinstance(container, Set):
         log = container.log[write.before : after]
         steps = [head.call(how, target, *([] if v is None else [head.load(v)])) for how, v in log]
@@ -954,14 +954,14 @@ def _replay_contents(head: Head, write: Write) -> Code:
     raise SkipFrame(f"a change of {container.describe()} cannot be replayed")
 
 
-def _replay_dict(head: Head, container: Dict, target: Code, before: Any, after: Any) -> Code:
-    (old, stored, emptied), (new, stores, by_now) = before, after
+def _replay_dict(head: Head, target: Code, before: Any, after: Any) -> Code:
+    (old, stored, emptied, _), (new, stores, by_now, whole) = before, after
     last = stores if emptied != by_now else stores[len(stored) :]
     numbers = [c for k, v in last for c in (head.load(k), head.load_item(v))]
     if emptied != by_now:
         pairs = [c for k, v in new.items() for c in (head.load(k.value), head.load_item(v))]
         return head.call(rebuild.fill_emptied, target, *pairs, *numbers)
-    changed = _changed_dict(head, target, old, new, known=container.keys_guarded)
+    changed = _changed_dict(head, target, old, new, known=whole)
     if not last:
         return changed
     then = head.call(rebuild.change_dict, target, build.load_const(0), *numbers)

@@ -482,9 +482,10 @@ class Dict(Value):
         """The values, for who relies on nothing of them."""
         return [*self.raw.values(), *(value for _, value in self.unasked)]
 
-    def contents(self) -> tuple[dict[Key, Value], list[tuple[Value, Value]], int]:
-        """What it holds now, for a write that is replayed: entries, what is stored behind them, how often all went out."""
-        return dict(self.raw), [*self.unasked], self.emptied
+    def contents(self) -> Any:
+        """What it holds now, for a write that is replayed: entries, what is stored behind them, how often all went out, and
+        whether there are no others."""
+        return dict(self.raw), [*self.unasked], self.emptied, self.keys_guarded
 
     def describe(self) -> str:
         return f"{self.cls.__name__} of {len(self.raw)}"

@@ -23,6 +23,7 @@ class Contents:
 
     items: list[Any]
     emptied: int  # how often by now, whatever was in it
+    is_whole: bool = True  # else these are the elements of today
     first: int = 0
     last: int = 0
     left: int = 0
@@ -58,7 +59,7 @@ class Ends:
         self.left = self.right = 0
 
     def contents(self, items: list[Any]) -> Contents:
-        return Contents(list(items), 0, self.first, self.last, self.left, self.right)
+        return Contents(list(items), 0, False, self.first, self.last, self.left, self.right)
 
     def settle(self) -> None:
         """From now on the length is known."""
@@ -70,9 +71,12 @@ class Ends:
         at = index if index >= 0 else len(items) + index
         if not begin <= at < end:
             return at < begin if index >= 0 else at >= end
-        if index < 0:
-            return self._from_end(range(at, end), items)
-        self.first, self.left = at + 1, self.left + at + 1 - begin
+        if index >= 0:
+            self.first, self.left = at + 1, self.left + at + 1 - begin
+        elif not self._from_end(range(at, end), items):
+            return False
+        if self.left and self.right:
+            self.require()
         return True
 
     def _from_end(self, places: range, items: list[Any]) -> bool:
