@@ -1017,13 +1017,12 @@ def _is_same(a: Value, b: Value) -> bool:
 def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dict[Key, Value], *, known: bool) -> Code:
     """Keys go out, then values are stored; those that another order would move are taken out first.  `known`: whether the
     dict has no other keys; where it may have, keys stay that did not go out and come again."""
-    old, new = [k for k in before if k in after], list(after)
+    first, new = {id(k) for k in before}, list(after)
+    stay = {k for k in new if id(k) in first}  # one that comes again may be equal and another: 2.0 for 2
     if known:
-        kept = next((i for i, (k, j) in enumerate(zip(old, new, strict=False)) if k != j), min(len(old), len(new)))
+        old = [k for k in before if k in stay]
+        kept = next((i for i, (k, j) in enumerate(zip(old, new, strict=False)) if k is not j), len(old))
         stay = set(new[:kept])
-    else:
-        first = {id(k) for k in before}
-        stay = {k for k in after if id(k) in first}
     out = [head.load(k.value) for k in before if k not in stay]
     pairs = [
         c

@@ -544,3 +544,26 @@ def test_sets() -> None:
         assert repeated(remembers, make()) <= 2
         repeated(removes, make(), calls=4)
         repeated(unhashable, make(), calls=3)
+
+
+def test_a_key_that_comes_again_may_be_another() -> None:
+    def comes_again(x: Any, table: Any, i: int) -> Any:
+        last = table.pop(2)
+        table[2.0] = last
+        table.pop(1, None)
+        table.setdefault(True, x)
+        return x, list(table)
+
+    def unasked(x: Any, table: Any, i: int) -> Any:
+        table.pop(2)
+        table[2.0] = x
+        return x
+
+    def takes_the_last(x: Any, table: Any, i: int) -> Any:
+        key, value = table.popitem()
+        table[float(key)] = value
+        return x
+
+    for kind in KINDS[:3]:
+        for fn in (comes_again, unasked, takes_the_last):
+            repeated(fn, kind({1: 3, 2: 4, 3: 5}), calls=4)
