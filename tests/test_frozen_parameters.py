@@ -141,6 +141,15 @@ def saliency(g: Any, d: Any, x: Any) -> Any:
     return slopes.abs(), x.requires_grad
 
 
+@one_graph(True, False)
+def spent_and_given_back(g: Any, d: Any, x: Any) -> Any:
+    d.requires_grad_(True)
+    loss = (d(x) * 2).sum()
+    loss.backward()
+    d.requires_grad_(False)
+    return loss, loss.detach()
+
+
 def left_unfrozen(g: Any, d: Any, x: Any) -> Any:
     d.requires_grad_(True)
     return d(g(x)).sum()

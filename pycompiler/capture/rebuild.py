@@ -133,7 +133,8 @@ SPENT = (
 def spent(value: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
     """`value` as a result whose history leads to these leaves through nodes that have let go of what they kept."""
     with torch._C.DisableTorchFunction(), torch.enable_grad():
-        anchors = leaves or (torch.zeros((), requires_grad=True),)
+        known = tuple(leaf for leaf in leaves if leaf.requires_grad)  # others are turned behind this
+        anchors = known or (torch.zeros((), requires_grad=True),)
         return _Spent.apply(value, *anchors)  # type: ignore[no-any-return, no-untyped-call]
 
 

@@ -567,3 +567,47 @@ def test_a_key_that_comes_again_may_be_another() -> None:
     for kind in KINDS[:3]:
         for fn in (comes_again, unasked, takes_the_last):
             repeated(fn, kind({1: 3, 2: 4, 3: 5}), calls=4)
+
+
+# what modules keep ------------------------------------------------------------------------------------------------
+class Kept(torch.nn.Module):
+    def __init__(self, place: int = 0) -> None:
+        super().__init__()
+        self.place = place
+        self.step = 0
+        self.losses: list[Any] = []
+        self.cache = torch.zeros(0, 3)
+
+    def forward(self, x: Any) -> Any:
+        self.step += 1
+        self.losses.append(x.sum())
+        self.cache = torch.cat([self.cache, x[None]])
+        return self.cache.sum(0) + self.place
+
+
+def test_a_module_that_counts_and_caches() -> None:
+    ours, theirs = Kept(), Kept()
+    compiled = pycompiler.compile(ours, backend="eager")
+    for i in range(8):
+        x = torch.arange(3.0) + i
+        assert torch.equal(compiled(x), theirs(x))
+    assert (ours.step, told(ours.losses), told(ours.cache)) == (8, told(theirs.losses), told(theirs.cache))
+    assert pycompiler.counters(compiled)["compiles"] <= 4  # sizes 0 and 1 are numbers
+
+
+def test_modules_of_a_class_that_differ_have_numbers() -> None:
+    """What differs from module to module, and stays in each, is no symbol: layers know their place."""
+    layers = [Kept(i + 2) for i in range(3)]
+    seen: list[Any] = []
+
+    def places(layer: Any, x: Any) -> Any:
+        seen.append(layer.place)
+        return [x, x + 1, x + 2, x + 3, x + 4][layer.place]
+
+    compiled = pycompiler.compile(places, backend="eager")
+    x = torch.ones(2)
+    for _ in range(3):
+        for layer in layers:
+            assert torch.equal(compiled(layer, x), x + layer.place)
+    assert pycompiler.counters(compiled)["compiles"] == 3
+    assert seen == [2, 3, 4] * 3
