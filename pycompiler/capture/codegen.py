@@ -51,6 +51,7 @@ from pycompiler.capture.values.containers import (
     restless,
 )
 from pycompiler.capture.values.deferred import Deferred, Reading, ThreadIdent
+from pycompiler.capture.values.ends import Contents
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Begun, Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
@@ -773,9 +774,33 @@ def ask_drops(head: Head) -> Code:
     drops = head.cx.effects.drops.values()
     if not drops:
         return []
-    owners = [build.load_const(t) if kind == "global" else head.follow(_source(t)) for kind, _, t in drops]
-    places = tuple((kind, name) for kind, name, _ in drops)
+    owners = [DROPPED.get(kind, _followed)(head, target) for kind, _, target in drops]
+    places = tuple(("value" if kind == "key" else kind, name) for kind, name, _ in drops)
     return [*head.call(rebuild.only_quiet, build.load_const(places), *owners), *build.pop_top()]
+
+
+def _followed(head: Head, target: Value) -> Code:
+    return head.follow(_source(target))
+
+
+def _at_key(head: Head, target: tuple[Dict, Symbolic]) -> Code:
+    """What a dict has at a number, which is computed of what is there when the frame begins."""
+    container, key = target
+    if is_computed(key):
+        number = key.sym.node.value
+        names = tuple(sorted(number.symbols))
+        loads = [head.follow(head.cx.sizes.source_of(n)) for n in names]
+        load = head.call(rebuild.compute, build.load_const(number), build.load_const(names), *loads)
+    else:
+        load = build.load_const(key.settle("as a key").value)
+    return head.call(rebuild.at_key, head.follow(_source(container)), load)
+
+
+DROPPED: dict[str, Callable[[Head, Any], Code]] = {
+    "global": lambda head, namespace: build.load_const(namespace),
+    "key": _at_key,
+}
+"""How generated code loads what has, or is, what a write drops."""
 
 
 def ask_tables(head: Head) -> Code:
@@ -859,6 +884,14 @@ def _replay_grad(head: Head, write: Write) -> Code:
     return head.call(rebuild.set_grad, head.load(write.target), head.load_item(write.value))
 
 
+def _replay_flag(head: Head, write: Write) -> Code:
+    as_it_was = next(iter(head.cx.graph.turned[write.target]))
+    others = [w for w in head.cx.effects.journal if w.kind == "flag" and w.target is write.target]
+    if write.value is as_it_was and len(others) == 1:
+        return []
+    return head.call(rebuild.set_flag, head.load(write.target), build.load_const(write.value))
+
+
 def _replay_global(head: Head, write: Write) -> Code:
     place = build.load_const(write.target), build.load_const(write.name)
     if write.value is DELETED:
@@ -902,18 +935,37 @@ def _replay_advance(head: Head, write: Write) -> Code:
 def _replay_contents(head: Head, write: Write) -> Code:
     container = write.target
     target, after = head.load_source(_source(container)), state_of(container) if write.after is None else write.after
+    if isinstance(container, List) and write.before.emptied != after.emptied:
+        fill = rebuild.fill_deque if isinstance(container, Deque) else rebuild.fill_list
+        return head.call(fill, target, *[head.load_item(v) for v in after.items])
+    if isinstance(container, List) and not after.is_whole:
+        return _changed_ends(head, container, target, write.before, after)
     if isinstance(container, Deque):
         fill = rebuild.fill_deque if container.moves else rebuild.store_deque
-        return head.call(fill, target, *[head.load_item(v) for v in after])
+        return head.call(fill, target, *[head.load_item(v) for v in after.items])
     if isinstance(container, List):
-        return _changed_list(head, target, write.before, after)
+        return _changed_list(head, target, write.before.items, after.items)
     if isinstance(container, Dict):
-        return _changed_dict(head, target, write.before, after)
+        return _replay_dict(head, target, write.before, after)
     if isinstance(container, Set):
         log = container.log[write.before : after]
         steps = [head.call(how, target, *([] if v is None else [head.load(v)])) for how, v in log]
         return _flat([[*build.pop_top(), *step] if i else step for i, step in enumerate(steps)])
     raise SkipFrame(f"a change of {container.describe()} cannot be replayed")
+
+
+def _replay_dict(head: Head, target: Code, before: Any, after: Any) -> Code:
+    (old, stored, emptied, _), (new, stores, by_now, whole) = before, after
+    last = stores if emptied != by_now else stores[len(stored) :]
+    numbers = [c for k, v in last for c in (head.load(k), head.load_item(v))]
+    if emptied != by_now:
+        pairs = [c for k, v in new.items() for c in (head.load(k.value), head.load_item(v))]
+        return head.call(rebuild.fill_emptied, target, *pairs, *numbers)
+    changed = _changed_dict(head, target, old, new, known=whole)
+    if not last:
+        return changed
+    then = head.call(rebuild.change_dict, target, build.load_const(0), *numbers)
+    return [*changed, *build.pop_top(), *then] if changed else then
 
 
 def _changed_list(head: Head, target: Code, before: list[Value], after: list[Value]) -> Code:
@@ -932,6 +984,26 @@ def _changed_list(head: Head, target: Code, before: list[Value], after: list[Val
     )
 
 
+def _changed_ends(head: Head, container: List, target: Code, before: Contents, after: Contents) -> Code:
+    """The same of a list of any length: what is at its ends is replaced there, the end first, since it may be what a shorter
+    begin moves."""
+    steps = []
+    for old, new, at_end in ((*before.at_end(after), True), (*before.at_begin(after), False)):
+        begin = _in_common(old, new)
+        rest = _in_common(old[begin:][::-1], new[begin:][::-1])
+        if begin == len(old) == len(new):
+            continue
+        start, stop = (begin - len(old), -rest or None) if at_end else (begin, len(old) - rest)
+        items = [head.load_item(v) for v in new[begin : len(new) - rest]]
+        place = build.load_const(start), build.load_const(stop)
+        if start == 0 and at_end and not isinstance(container, Deque):
+            steps.append(head.call(rebuild.extend_list, target, *items))
+        else:
+            replace = rebuild.replace_in_deque if isinstance(container, Deque) else rebuild.replace_part
+            steps.append(head.call(replace, target, *place, *items))
+    return _flat([[*build.pop_top(), *step] if i else step for i, step in enumerate(steps)])
+
+
 def _in_common(a: list[Value], b: list[Value]) -> int:
     """How many values two lists begin with alike."""
     return next((i for i, (v, w) in enumerate(zip(a, b, strict=False)) if not _is_same(v, w)), min(len(a), len(b)))
@@ -942,13 +1014,15 @@ def _is_same(a: Value, b: Value) -> bool:
     return a is b or (a.source is not None and a.source == b.source)
 
 
-def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dict[Key, Value]) -> Code:
-    """Keys go out, then values are stored; those that another order would move are taken out first."""
-    if before and not after:
-        return head.call(rebuild.clear_dict, target)
-    old, new = [k for k in before if k in after], list(after)
-    kept = next((i for i, (k, j) in enumerate(zip(old, new, strict=False)) if k != j), min(len(old), len(new)))
-    stay = set(new[:kept])
+def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dict[Key, Value], *, known: bool) -> Code:
+    """Keys go out, then values are stored; those that another order would move are taken out first.  `known`: whether the
+    dict has no other keys; where it may have, keys stay that did not go out and come again."""
+    first, new = {id(k) for k in before}, list(after)
+    stay = {k for k in new if id(k) in first}  # one that comes again may be equal and another: 2.0 for 2
+    if known:
+        old = [k for k in before if k in stay]
+        kept = next((i for i, (k, j) in enumerate(zip(old, new, strict=False)) if k is not j), len(old))
+        stay = set(new[:kept])
     out = [head.load(k.value) for k in before if k not in stay]
     pairs = [
         c
@@ -964,7 +1038,7 @@ def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dic
 
 
 REPLAYS: dict[str, Callable[[Head, Write], Code]] = {
-    "attribute": _replay_attribute, "grad": _replay_grad, "class": _replay_class,
+    "attribute": _replay_attribute, "grad": _replay_grad, "flag": _replay_flag, "class": _replay_class,
     "global": _replay_global, "cell": _replay_cell, "traceback": _replay_traceback,
     "call": _replay_call, "contents": _replay_contents, "advance": _replay_advance, "draw": lambda head, write: [],
     "warning": _replay_warning, "keep": _replay_keep, "hit": _replay_hit,

@@ -507,7 +507,7 @@ class Capture:
             return False
         names = {
             k
-            for k in (*changed.real, *(k.value.const() for k in changed.entries if k.value.is_const()))
+            for k in (*changed.real, *(k.value.const() for k in changed.known() if k.value.is_const()))
             if type(k) is str
         }
         return any(self.effects.looks.saw(("attribute", id(owner), n)) for n in names) or self.effects.looks.saw(

@@ -25,7 +25,7 @@ from pycompiler.capture.looks import Place as Spot
 from pycompiler.capture.namespaces import Namespaces, is_globals
 from pycompiler.capture.values.attributes import WRITTEN, instance_dict, is_held
 from pycompiler.capture.values.base import Cell, Place, StandIn, Value, next_age
-from pycompiler.capture.values.containers import Dict, List, Sequence, Set
+from pycompiler.capture.values.containers import Dict, List, Set, values_in
 from pycompiler.capture.values.finalizers import in_slot, runs_code
 from pycompiler.capture.values.objects import DELETED
 from pycompiler.capture.values.symbolic import PLAIN_VALUES
@@ -37,7 +37,7 @@ UNKNOWN = Value()
 
 @dataclass(eq=False)
 class Write:
-    """One entry of the journal.  `kind`: attribute, class, grad, contents, global, cell, traceback, call, draw, warning,
+    """One entry of the journal.  `kind`: attribute, class, grad, flag, contents, global, cell, traceback, call, draw, warning,
     advance, keep, hit.
 
     Of a table of a cached function: `name` has the names of the last arguments, `value` the result (None: a hit) and arguments.
@@ -66,11 +66,9 @@ class Warned:
 
 
 def state_of(container: Value) -> Any:
-    """What a container holds now: items, entries, or of a set how much of its log has happened."""
-    if isinstance(container, List):
-        return list(container.items)
-    if isinstance(container, Dict):
-        return dict(container.entries)
+    """What a container holds now: contents, entries with how often all went out, or of a set how much of its log has happened."""
+    if isinstance(container, (List, Dict)):
+        return container.contents()
     return len(container.log) if isinstance(container, Set) else None
 
 
@@ -83,12 +81,6 @@ def may_end(value: Value, depth: int = 3) -> bool:
     """Whether code of the program may run when it lets go of this existing object, or of those in this container."""
     held = values_in(value) if depth else ()
     return runs_code(getattr(value, "real", None)) or any(may_end(v, depth - 1) for v in held)
-
-
-def values_in(container: Value) -> Iterable[Value]:
-    if isinstance(container, Sequence):
-        return container.items
-    return container.entries.values() if isinstance(container, (Dict, Set)) else ()
 
 
 class Effects:
@@ -318,6 +310,11 @@ class Effects:
             self._ask(container, loud, whole=drops is None)
             self._write(("contents", id(container)), "contents", container, quiet=not loud)
 
+    def store_unasked(self, container: Dict, key: Value) -> None:
+        """A store into an existing dict, under a number that may be any of its keys: what it drops is asked of each call."""
+        self.mutate(container, [UNKNOWN])
+        self.drops["key", id(container), id(key)] = ("key", None, (container, key))
+
     def _ask(self, container: Value, loud: list[Value], *, whole: bool) -> None:
         """Generated code asks what goes out, by where it was when the frame began: what the frame made has no source, but in
         a set, of which all is asked.  A container is asked as a whole only where all of it may go."""
@@ -386,6 +383,12 @@ class Effects:
         if tensor.exists:
             self._write(place, "grad", tensor, quiet=True).value = value
 
+    def set_flag(self, tensor: Tensor, value: bool) -> None:
+        """`tensor.requires_grad_(value)` of an existing tensor."""
+        self.allow(tensor, f"{tensor.describe()}.requires_grad")
+        self.looks.writes([tensor.fake])
+        self._write(("flag", id(tensor), None), "flag", tensor, quiet=True).value = value
+
     def set_global(self, namespace: dict[str, Any], name: str, value: Value) -> None:
         self.allow(None, f"global {name}")
         self.namespaces.reached(namespace, None)
@@ -424,6 +427,7 @@ LINES: dict[str, Callable[[Write], str]] = {
     "contents": lambda w: f"the contents of {w.target.source}",
     "attribute": lambda w: f"{_object(w.target)}.{w.name} = {w.value!r}",
     "class": lambda w: f"{w.target.describe()}.{w.name} = {w.value!r}",
+    "flag": lambda w: f"{_object(w.target)}.requires_grad_({w.value})",
     "grad": lambda w: f"{_object(w.target)}.grad = {w.value!r}",
     "global": lambda w: f"global {w.name} = {w.value!r}",
     "cell": lambda w: f"cell {_object(w.target)} = {w.value!r}",

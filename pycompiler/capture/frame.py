@@ -22,7 +22,7 @@ from torch import fx
 
 from pycompiler.capture import rebuild, skip
 from pycompiler.capture.breaks import Again, Break, BreakRecord, NotCaptured, Raised, SkipFrame
-from pycompiler.capture.builtins import gradients, parameters, torch_api
+from pycompiler.capture.builtins import flags, gradients, parameters, torch_api
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.bytecode.decode import slot_names
@@ -51,7 +51,6 @@ from pycompiler.capture.codegen import (
 )
 from pycompiler.capture.context import Capture
 from pycompiler.capture.deep import DEEP_STACK
-from pycompiler.capture.effects import values_in
 from pycompiler.capture.funnel import write_state
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.interpreter import Frame, breaking_frame
@@ -63,7 +62,7 @@ from pycompiler.capture.values.attributes import is_mutable
 from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Set, Tuple
+from pycompiler.capture.values.containers import Dict, List, Set, Tuple, values_in
 from pycompiler.capture.values.finalizers import is_ended, is_quiet, names_ends
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import ends_others, holds_ends
@@ -500,7 +499,7 @@ class _Session:
     ) -> Captured:
         mutated = cx.graph.mutated_inputs()
         sources = [t.source for t in cx.graph.inputs if t.source is not None]
-        if mutated and len(sources) > 1:  # a write to one tensor is no write to another
+        if (mutated or cx.graph.turned) and len(sources) > 1:  # a write to one tensor is no write to another
             cx.guard("no_alias", sources[0], None, tuple(sources[1:]))
         if (decided := cx.items.guard()) is not None:
             cx.guards["data",] = decided
@@ -508,6 +507,7 @@ class _Session:
         cx.guard_keys_apart()
         head.only_referred()
         head.counts_alone()
+        flags.check(cx)
         gradients.check_leaves(cx, [*(t.fake for t in head.outputs), *(cx.graph.inputs[i].fake for i in mutated)])
         parameters.check(cx, [t.fake for t in head.outputs])
         if self.kernel and any(map(cx.graph.is_given, head.outputs)):  # what a view of it is there depends on much

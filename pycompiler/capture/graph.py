@@ -182,6 +182,8 @@ class GraphBuilder:
         )
         self.parameters: list[Any] = []  # how the program made some (`builtins/parameters.py`)
         self.copied: dict[int, tuple[Value, list[Tensor]]] = {}  # by memo: it, and what `copy.deepcopy` has copied
+        self.turned: dict[Tensor, dict[bool, tuple[fx.Node, torch.Tensor]]] = {}  # see `builtins/flags.py`
+        self.flipped_at: dict[Tensor, int | None] = {}  # the step of the first of these changes
         self.leaves: list[tuple[torch.Tensor, int | None]] = []  # what the program made leaves, and at which step
         self.spent = set[Any]()  # autograd's nodes, of fakes, that a backward has gone through
         self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
@@ -709,6 +711,12 @@ class GraphBuilder:
         before.source = value.source
         self.by_fake[id(was)] = before
         value.node.meta["example_value"] = self.placeholders[value.node].fake = was
+
+    def stand_in(self, value: Tensor) -> None:
+        """An existing tensor is about to be another node: its placeholder stays what it is."""
+        at = self.inputs.index(value)
+        before = self.inputs[at] = Tensor(value.node, value.fake, value.real)
+        before.source = value.source
 
     def settle_numbers(self, operands: Iterable[fx.Node]) -> None:
         """Somebody looks into these: numbers of which the program made tensors become constants, which fakes know."""

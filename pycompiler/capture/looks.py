@@ -258,7 +258,7 @@ def set_later(frame: Frame) -> set[str]:
 
 def _parts(value: Value) -> Iterable[Value | None]:
     if isinstance(value, Sequence):
-        return value.items
+        return value.raw
     if isinstance(value, Dict):
         return [*value.entries.values()]
     if isinstance(value, Cell):

@@ -292,9 +292,9 @@ def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
             return None  # it has one of its own
         return left if _inplace(cx, op, left.storage, right) is not None else None
     if isinstance(left, List) and op == "+=":
-        cx.effects.mutate(left, None if isinstance(left, Deque) else ())
+        cx.effects.mutate(left, left.dropped())
         for value in additions(cx, left, right):
-            left.push(value) if isinstance(left, Deque) else left.items.append(value)
+            left.push(value) if isinstance(left, Deque) else left.add(value)
         return left
     if isinstance(left, Dict) and op == "|=":
         dict_update(cx, left, right)

@@ -106,6 +106,11 @@ def set_grad(tensor: torch.Tensor, grad: torch.Tensor | None) -> None:
         tensor.grad = grad
 
 
+def set_flag(tensor: torch.Tensor, flag: bool) -> None:
+    with torch._C.DisableTorchFunction():
+        tensor.requires_grad_(flag)
+
+
 class _Spent(torch.autograd.Function):
     """A tensor from which no way leads back."""
 
@@ -128,7 +133,8 @@ SPENT = (
 def spent(value: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
     """`value` as a result whose history leads to these leaves through nodes that have let go of what they kept."""
     with torch._C.DisableTorchFunction(), torch.enable_grad():
-        anchors = leaves or (torch.zeros((), requires_grad=True),)
+        known = tuple(leaf for leaf in leaves if leaf.requires_grad)  # others are turned behind this
+        anchors = known or (torch.zeros((), requires_grad=True),)
         return _Spent.apply(value, *anchors)  # type: ignore[no-any-return, no-untyped-call]
 
 
@@ -210,8 +216,13 @@ def fill_dict(target: Any, *items: Any) -> Any:
     return target
 
 
-def clear_dict(target: Any) -> Any:
-    return base_of(type(target), dict).clear(target)  # type: ignore[attr-defined]
+def fill_emptied(target: Any, *items: Any) -> Any:
+    """Empty a dict (or subclass), then store key, value, key, value, ...: without running overrides."""
+    base: Any = base_of(type(target), dict)
+    base.clear(target)
+    for key, value in zip(items[::2], items[1::2], strict=True):
+        base.__setitem__(target, key, value)
+    return target
 
 
 def change_dict(target: Any, n_out: int, *items: Any) -> Any:
@@ -233,9 +244,26 @@ def store_deque(target: Any, *items: Any) -> Any:
     return target
 
 
-def replace_part(target: Any, begin: int, end: int, *items: Any) -> Any:
+def replace_part(target: Any, begin: int, end: int | None, *items: Any) -> Any:
     """Replace the elements of a list (or subclass) from `begin` to `end`."""
     list.__setitem__(target, slice(begin, end), items)
+    return target
+
+
+def replace_in_deque(target: Any, begin: int, end: int | None, *items: Any) -> Any:
+    """The same of a deque, near one of its ends; where as many come as go, iterators of it go on."""
+    at_end = begin < 0 or end is None
+    stay, gone = (-(end or 0), (end or 0) - begin) if at_end else (begin, (end or 0) - begin)
+    if gone == len(items):
+        for place, item in enumerate(items, begin):
+            target[place] = item
+        return target
+    take, add = (target.pop, target.extend) if at_end else (target.popleft, target.extendleft)
+    kept = [take() for _ in range(stay)]
+    for _ in range(gone):
+        take()
+    add(items if at_end else items[::-1])
+    add(kept[::-1])
     return target
 
 
@@ -491,6 +519,10 @@ def stored_at(kind: str, owner: Any, name: str | None) -> list[Any]:
         memory = instance_dict(owner)  # None: slots alone; `__getattr__` is not asked
         return [memory[name]] if type(memory) is dict and name in memory else in_slot(owner, name or "")
     return [*dict.values(owner)] if isinstance(owner, dict) else [*owner]
+
+
+def at_key(mapping: Any, key: Any) -> Any:
+    return dict.get(mapping, key)
 
 
 def only_quiet(places: tuple[tuple[str, str | None], ...], *owners: Any) -> None:

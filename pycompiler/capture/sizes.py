@@ -6,6 +6,7 @@ In: `Policy`, one a code object: what the user wants, what changed between captu
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Any
@@ -55,7 +56,8 @@ class Policy:
     floats: bool = True
     changed: set[Key] = field(default_factory=set)
     static: set[Key] = field(default_factory=set)
-    seen: dict[tuple[Source, str], tuple[float, ...]] = field(default_factory=dict)
+    seen: dict[tuple[Source, str, int | None], tuple[float, ...]] = field(default_factory=dict)
+    owners: dict[int, weakref.ref[Any]] = field(default_factory=dict)  # modules, by id
     news: dict[Key, tuple[float, float]] = field(
         default_factory=dict
     )  # what changed, in which way, since somebody looked
@@ -65,10 +67,15 @@ class Policy:
         """Whether a capture needs symbols from its beginning."""
         return self.everything or bool(self.changed)
 
-    def observe(self, source: Source, what: str, now: tuple[float, ...]) -> None:
-        """What is at `source` in this call; what differs from the call captured before is symbolic from now on."""
-        before, self.seen[source, what] = self.seen.get((source, what)), now
-        if what == "int" and self.automatic and before is None and (source, "size") in self.seen:
+    def observe(self, source: Source, what: str, now: tuple[float, ...], owner: Any = None) -> None:
+        """What is at `source` in this call; what differs from the call captured before is symbolic from now on.  `owner`: the
+        module that holds it; others of its class have another one there, which is no change."""
+        at = None if owner is None else id(owner)
+        if owner is not None and ((known := self.owners.get(id(owner))) is None or known() is not owner):
+            self.owners[id(owner)] = weakref.ref(owner)
+            self.seen = {k: v for k, v in self.seen.items() if k[2] != at}
+        before, self.seen[source, what, at] = self.seen.get((source, what, at)), now
+        if what == "int" and self.automatic and before is None and (source, "size", at) in self.seen:
             self.changed.add((source, what, 0))  # where a tensor was: a program that passes both passes others
             return
         if not self.automatic or before is None or len(before) != len(now):
@@ -127,15 +134,15 @@ class Sizes:
     strides: list[Relation] = field(default_factory=list)
     required: dict[str, Origin] = field(default_factory=dict)  # marked: a number instead is an error
     integers: dict[Source, Any] = field(default_factory=dict)
-    modules: set[Source] = field(default_factory=set)  # what they hold is no symbol
+    modules: dict[Source, Any] = field(default_factory=dict)
 
     def layout(self, real: torch.Tensor, source: Source, *, wrapper: bool = False) -> Layout | None:
         """Sizes and strides of an input with its symbols; None when it has none.  `wrapper`: of one whose own words say them."""
         shape = tuple(real.size()) if real.layout is torch.strided else ()
         marks = marks_of(real) if self.policy.marked else {}
-        changes = not isinstance(real, torch.nn.Parameter) and not self._of_module(source)
+        changes = not isinstance(real, torch.nn.Parameter)
         if changes:
-            self.policy.observe(source, "size", shape)
+            self.policy.observe(source, "size", shape, self._owner(source))
         wanted = [d for d, n in enumerate(shape) if self._wants(changes, source, d, n, marks.get(d))]
         steps = self._changing_strides(real, source) if changes else frozenset()
         if not (wanted or steps) or not (wrapper or is_plain(real)):
@@ -151,14 +158,14 @@ class Sizes:
                 self.required[f"{sizes[d]}"] = origin
         return sizes, self._strides(real, source, sizes, steps)
 
-    def _of_module(self, source: Source) -> bool:
-        """Whether the source is a part of a module: made for longer, and another one in each of its modules."""
+    def _owner(self, source: Source) -> Any:
+        """The module of which the source is a part."""
         at: Source | None = source
         while at is not None:
             if at in self.modules:
-                return True
+                return self.modules[at]
             at = at.base
-        return False
+        return None
 
     def _wants(self, changes: bool, source: Source, d: int, n: int, mark: Mark | None) -> bool:
         if mark is not None:
@@ -178,14 +185,14 @@ class Sizes:
         steps = real.stride()
         follows = {1, *(a * b for a, b in zip(steps, real.size(), strict=True))}
         alone = tuple(0 if s in follows else s for s in steps)
-        self.policy.observe(source, "stride", alone)
+        self.policy.observe(source, "stride", alone, self._owner(source))
         return frozenset(d for d, s in enumerate(alone) if s > 1 and self.policy.wants(source, "stride", d))
 
     def integer(self, real: int, source: Source) -> Any:
         """The SymInt of an integer argument; None where it is a constant.  Symbols are not negative: one is minus a symbol."""
-        if not self.policy.integers or self._of_module(source):
+        if not self.policy.integers:
             return None
-        self.policy.observe(source, "int", (real,))
+        self.policy.observe(source, "int", (real,), self._owner(source))
         what = "minus" if real < 0 else "int"
         if not (abs(real) <= _GREATEST and self.policy.wants(source, what, 0)):
             return None
@@ -283,6 +290,7 @@ class Sizes:
     def leave(self) -> None:
         """The capture has ended: what later stages assume comes from no line of the program."""
         self.integers.clear()
+        self.modules.clear()
         self.policy = Policy()
         if self.symbols is not None:
             self.symbols.place = tuple

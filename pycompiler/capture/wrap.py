@@ -57,6 +57,7 @@ from pycompiler.capture.values.containers import (
     is_stored_under,
     known_hash,
 )
+from pycompiler.capture.values.ends import Ends, Members
 from pycompiler.capture.values.fixed import wrap_fixed
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakProxy, WeakReference, is_plain_tuple
@@ -113,16 +114,18 @@ def _singleton(cx: Capture, real: Any, source: Source) -> Value:
 @wraps(list)
 def _list(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
-    cx.guard("length", source, list.__len__(real))
-    return List([cx.lazy(v, source.item(i)) for i, v in enumerate(list.__iter__(real))], type(real))
+    made = List([cx.lazy(v, source.item(i)) for i, v in enumerate(list.__iter__(real))], type(real))
+    made.reach = Ends(cx, source, made.length_before)
+    return made
 
 
 @wraps(collections.deque)
 def _deque(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
-    cx.guard("length", source, len(real))
     cx.guard("equals", source.attr("maxlen"), real.maxlen)
-    return Deque([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], real.maxlen)
+    made = Deque([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], real.maxlen)
+    made.reach = Ends(cx, source, made.length_before)
+    return made
 
 
 @wraps(tuple)
@@ -216,8 +219,9 @@ def _set(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
     if not all(type(v) in _OPERATORS or isinstance(v, _MEMBERS) and not _says_itself(type(v)) for v in real):
         return Opaque(real)
-    cx.guard("set_equals", source, frozenset(real))
-    return Set({Key(cx, cx.make(v)): cx.make(v) for v in real}, type(real), real=real)
+    made = Set({Key(cx, cx.make(v)): cx.make(v) for v in real}, type(real), real=real)
+    made.unasked = Members(cx, source, real)
+    return made
 
 
 @wraps(types.FunctionType)
@@ -468,7 +472,7 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
         return Opaque(real)
     storage = _storage(cx, real, source)
     if issubclass(cls, torch.nn.Module):
-        cx.sizes.modules.add(source)
+        cx.sizes.modules[source] = real
     known = torch.nn.Module, types.SimpleNamespace, threading.local
     if is_mutable(cls) or storage is not None or issubclass(cls, known):
         made = (ThreadLocal if is_plain_local(cls) else Object)(cls, real=real, storage=storage)

@@ -92,7 +92,8 @@ def _behind(cx: Capture, outputs: list[Tensor]) -> list[Tensor]:
         value = cx.graph.known(fake)
         if value is None:
             raise Break(KIND, "backward() of what was computed outside of the graph")
-        found[id(fake)] = value
+        if value.fake is fake or value.fake.requires_grad:  # else its node drops what comes
+            found[id(fake)] = value
     return list(found.values())
 
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins.containers import storage
+from pycompiler.capture.builtins.containers import insert, storage
 from pycompiler.capture.calls import BUILTINS, Args, Kwargs, builtin, constructor
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
@@ -48,6 +48,10 @@ def deque_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return made
 
 
+ADDING = (deque.append, deque.appendleft, deque.extend, deque.extendleft)
+TAKING = (deque.pop, deque.popleft)  # whose handler says what goes out
+
+
 def _deque_method(fn: Any) -> Callable[[Callable[..., Value | None]], Any]:
     """Register a method of deque that changes it: handler(cx, deque, *args) → value or None."""
 
@@ -57,7 +61,8 @@ def _deque_method(fn: Any) -> Callable[[Callable[..., Value | None]], Any]:
             target = args[0]
             if not isinstance(target, Deque):
                 raise Break("unsupported-operation", f"deque.{fn.__name__} of {target.describe()}")
-            cx.effects.mutate(target)
+            if fn not in TAKING:
+                cx.effects.mutate(target, target.dropped() if fn in ADDING else None)
             return handler(cx, target, *args[1:], **kwargs) or NONE
 
         return call
@@ -107,10 +112,12 @@ def deque_popleft(cx: Capture, target: Deque) -> Value:
 
 
 def _take(cx: Capture, target: Deque, index: int) -> Value:
-    if not target.items:
+    place = target.place(index)
+    if place is None:
         cx.throw(IndexError, "pop from an empty deque")
+    target.change(cx, [target.raw[place]])
     target.moves += 1
-    return cx.realize(target.items.pop(index))
+    return cx.realize(target.remove(place))
 
 
 @_deque_method(deque.rotate)
@@ -124,16 +131,16 @@ def deque_rotate(cx: Capture, target: Deque, n: Value = Const(1)) -> None:
 
 @_deque_method(deque.clear)
 def deque_clear(cx: Capture, target: Deque) -> None:
-    target.moves += bool(target.items)
-    target.items.clear()
+    target.moves += bool(target.raw)
+    target.empty()
 
 
 @_deque_method(deque.insert)
 def deque_insert(cx: Capture, target: Deque, index: Value, value: Value) -> None:
-    if len(target.items) == target.limit:
+    if target.limit is not None and len(target.items) == target.limit:
         cx.throw(IndexError, "deque already at its maximum size")
-    target.items.insert(cx.index(index), value)
     target.moves += 1
+    insert(target, cx.index(index), value)
 
 
 @_deque_method(deque.remove)
@@ -184,6 +191,7 @@ def move_to_end(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if cx.truth(last):
         target.setitem(cx, args[1], found)
     else:
+        target.guard_keys(cx)
         target.entries = {cx.key(args[1]): found, **target.entries}
     return NONE
 

@@ -140,34 +140,39 @@ def list_method(fn: Any) -> Callable[[Callable[..., Value | None]], Any]:
 
 @list_method(list.append)
 def list_append(cx: Capture, target: List, value: Value) -> None:
-    target.items.append(value)
+    target.add(value)
 
 
 @list_method(list.extend)
 def list_extend(cx: Capture, target: List, values: Value) -> None:
     for value in operators.additions(cx, target, values):
-        target.items.append(value)
+        target.add(value)
 
 
 @list_method(list.insert)
 def list_insert(cx: Capture, target: List, index: Value, value: Value) -> None:
-    target.items.insert(cx.index(index), value)
+    insert(target, cx.index(index), value)
+
+
+def insert(target: List, place: int, value: Value) -> None:
+    if place == 0:
+        target.add(value, first=True)
+    else:
+        target.items.insert(place, value)
 
 
 @list_method(list.pop)
 def list_pop(cx: Capture, target: List, index: Value = Const(-1)) -> Value:
-    if not target.items:
-        cx.throw(IndexError, "pop from empty list")
-    i = cx.index(index)
-    if not -len(target.items) <= i < len(target.items):
-        cx.throw(IndexError, "pop index out of range")
-    cx.effects.mutate(target, [target.items[i]])
-    return cx.realize(target.items.pop(i))
+    place = target.place(cx.index(index))
+    if place is None:
+        cx.throw(IndexError, "pop index out of range" if target.items else "pop from empty list")
+    target.change(cx, [target.raw[place]])
+    return cx.realize(target.remove(place))
 
 
 @list_method(list.clear)
 def list_clear(cx: Capture, target: List) -> None:
-    target.items.clear()
+    target.empty()
 
 
 @list_method(list.reverse)
@@ -320,7 +325,6 @@ def dict_pop(cx: Capture, target: Dict, key: Value, default: Value | None = None
     k = target.key(cx, key)
     found = target.found(cx, k)
     if found is not None:
-        target.guard_keys(cx)
         target.remove(cx, k)
         return found
     if default is None:
@@ -365,8 +369,7 @@ def dict_init(cx: Capture, target: Dict, source: Value | None = None, **kwargs: 
 
 @dict_method("clear")
 def dict_clear(cx: Capture, target: Dict) -> None:
-    target.mutate(cx)
-    target.entries.clear()
+    target.empty(cx)
 
 
 @builtin(dict.copy)
@@ -409,7 +412,8 @@ def set_discard(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(set.remove)
 def set_remove(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if not storage(args[0], Set, "set.remove").discard(cx, args[1]):
+    target = storage(args[0], Set, "set.remove")
+    if not target.entries or not target.discard(cx, args[1]):
         cx.throw_value(KeyError, [args[1]])
     return NONE
 

@@ -13,6 +13,7 @@ import torch
 
 from pycompiler.capture import polyfills, rebuild, tracers
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.builtins import flags
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
@@ -138,8 +139,10 @@ def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("unsupported-operation", "Tensor.requires_grad_()")
     if wanted is tensor.getattr(cx, "requires_grad").const():
         return tensor
+    if tensor.exists:
+        return flags.turn(cx, tensor, wanted)
     inner = cx.graph.packs or cx.graph.later or tensor.is_special
-    if wanted is not True or tensor.exists or inner or tensor.overlay or not _may_be_leaf(tensor.fake):
+    if wanted is not True or inner or tensor.overlay or not flags.may_be_leaf(tensor.fake):
         raise Break("unsupported-operation", "Tensor.requires_grad_()")
     cx.graph.call_method("requires_grad_", [tensor], {}, always=True)
     cx.graph.leaves.append((tensor.fake, cx.step()))
@@ -182,18 +185,21 @@ def _fits(cx: Capture, tensor: Tensor, value: Value) -> bool:
     return value is not tensor and not value.is_special and alike and a.shape == b.shape
 
 
-def _may_be_leaf(fake: torch.Tensor) -> bool:
-    return fake.is_floating_point() or fake.is_complex()
-
-
 def check_leaves(cx: Capture, outputs: list[torch.Tensor]) -> None:
     """Tensors that the program made leaves stay inside of the graph: what a backend gives is no leaf, and requires grad only
     where an input does."""
     made = {id(fake): step for fake, step in cx.graph.leaves}
+
+    def is_existing(leaf: torch.Tensor) -> bool:
+        known = cx.graph.known(leaf)
+        return known is not None and known.exists
+
     for out in outputs if made else ():
         ends = leaves([out])
         inside = [made[id(t)] for t in ends if id(t) in made]
-        if inside and (len(inside) == len(ends) or id(out) in made):
+        if inside and (
+            len(inside) == len(ends) or id(out) in made or any(id(t) in made and is_existing(t) for t in ends)
+        ):
             raise Break("unsupported-operation", "Tensor.requires_grad_() of what leaves the graph", inside[0])
 
 

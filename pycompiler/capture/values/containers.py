@@ -20,18 +20,28 @@ import torch
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const, ids_of_what_is_there, settled
-from pycompiler.capture.values.symbolic import PLAIN_VALUES
+from pycompiler.capture.values.ends import Contents, Ends, Members
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic, is_late
 
 
 class Sequence(Value):
-    """What lists and tuples share."""
+    """What lists and tuples share.  `raw`: the elements, for who relies on nothing of them."""
 
     def __init__(self, items: list[Value], cls: type) -> None:
-        self.items = items
+        self.raw = items
         self.cls = cls
 
+    @property
+    def items(self) -> list[Value]:
+        """All elements, of which there are so many."""
+        return self.raw
+
+    @items.setter
+    def items(self, items: list[Value]) -> None:
+        self.raw = items
+
     def describe(self) -> str:
-        return f"{self.cls.__name__} of {len(self.items)}"
+        return f"{self.cls.__name__} of {len(self.raw)}"
 
     __repr__ = describe
 
@@ -115,11 +125,57 @@ BOUNDS_FIRST = _bounds_first()
 
 
 class List(Sequence):
-    """A list (or deque)."""
+    """A list (or deque).  Of an existing one `reach` says what is known while nobody has asked for its length."""
 
     def __init__(self, items: list[Value], cls: type = list) -> None:
+        self.reach: Ends | None = None
         super().__init__(items, cls)
         self.length_before = len(items)  # of an existing list: before the writes of this capture
+        self.emptied = 0
+
+    @property
+    def items(self) -> list[Value]:
+        """All elements: who looks at them as a whole relies on their number."""
+        if self.reach is not None:
+            self.reach.settle()
+            self.reach = None
+        return self.raw
+
+    @items.setter
+    def items(self, items: list[Value]) -> None:
+        self.raw, self.reach = items, None
+
+    def contents(self) -> Contents:
+        """What it holds now, for a write that is replayed."""
+        return Contents(list(self.raw), self.emptied) if self.reach is None else self.reach.contents(self.raw)
+
+    def empty(self) -> None:
+        """All goes out, of which nothing need be known."""
+        self.emptied += 1
+        self.items = []
+
+    def place(self, index: int) -> int | None:
+        """Where in `raw` the element at `index` is, None where there is none; the length is asked for where that needs it."""
+        if self.reach is None or not self.reach.covers(index, self.raw):
+            if not -len(self.items) <= index < len(self.items):
+                return None
+        return index if index >= 0 else len(self.raw) + index
+
+    def element(self, cx: Capture, place: int) -> Value:
+        """The element at this place of `raw`."""
+        found = self.raw[place] = cx.realize(self.raw[place])
+        return found
+
+    def truth(self, cx: Capture) -> bool:
+        return self.reach.is_filled(self.raw) if self.reach is not None and self.raw else super().truth(cx)
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        if bounds_of(cx, key) is not None:
+            return super().getitem(cx, key)
+        place = self.place(cx.index(key, "list"))
+        if place is None:
+            cx.throw(IndexError, "list index out of range")
+        return self.element(cx, place)
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         if (bounds := bounds_of(cx, key)) is not None:
@@ -133,22 +189,44 @@ class List(Sequence):
             cx.effects.mutate(self, cx.evaluate_raw(self.items.__getitem__, bounds))
             cx.evaluate_raw(self.items.__setitem__, bounds, given)
             return
-        index = cx.index(key, "list")
-        if not -len(self.items) <= index < len(self.items):
-            cx.throw(IndexError, "list assignment index out of range")
-        cx.effects.mutate(self, [self.items[index]])
-        self.items[index] = value
+        self.raw[self._changed(cx, key)] = value
 
     def delitem(self, cx: Capture, key: Value) -> None:
         if (bounds := bounds_of(cx, key)) is not None:
             cx.effects.mutate(self, cx.evaluate_raw(self.items.__getitem__, bounds))
             del self.items[bounds]
             return
-        index = cx.index(key, "list")
-        if not -len(self.items) <= index < len(self.items):
+        self.remove(self._changed(cx, key))
+
+    def _changed(self, cx: Capture, key: Value) -> int:
+        """The place of the element that is about to go."""
+        place = self.place(cx.index(key, "list"))
+        if place is None:
             cx.throw(IndexError, "list assignment index out of range")
-        cx.effects.mutate(self, [self.items[index]])
-        del self.items[index]
+        self.change(cx, [self.raw[place]])
+        return place
+
+    def change(self, cx: Capture, drops: Iterable[Value]) -> None:
+        """Call before a change of elements that are known from an end; `drops`: what goes out."""
+        if self.reach is not None:
+            self.reach.require()
+        cx.effects.mutate(self, drops)
+
+    def dropped(self) -> tuple[Value, ...] | None:
+        """What may go out where something is added; None: anything."""
+        return ()
+
+    def add(self, value: Value, *, first: bool = False) -> None:
+        """A new element at the end, or at the begin."""
+        self.raw.insert(0 if first else len(self.raw), value)
+        if self.reach is not None:
+            self.reach.add(1, first=first)
+
+    def remove(self, place: int) -> Value:
+        """The element at a place of `raw`, which is known from an end, goes out."""
+        if self.reach is not None:
+            self.reach.add(-1, first=place < self.reach.first)
+        return self.raw.pop(place)
 
 
 class Deque(List):
@@ -159,10 +237,13 @@ class Deque(List):
         self.limit = limit
         self.moves = 0  # changes of what stands where, which end every iterator; a store into a place is none
 
+    def dropped(self) -> tuple[Value, ...] | None:
+        return () if self.limit is None else None
+
     def push(self, value: Value, *, left: bool = False) -> None:
         """Append at one end; a full deque drops from the other."""
         self.moves += 1
-        self.items.insert(0 if left else len(self.items), value)
+        self.add(value, first=left)
         if self.limit is not None and len(self.items) > self.limit:
             del self.items[-1 if left else 0]
 
@@ -184,23 +265,23 @@ class Deque(List):
 
         return each()
 
-    def place(self, cx: Capture, key: Value) -> None:
+    def check(self, cx: Capture, key: Value) -> None:
         """Raise what CPython raises for a key that is no place in this deque."""
         if not issubclass(key.python_type(), int):  # the text of the error depends on how it was asked for
             raise Break("unsupported-operation", f"deque[{key.describe()}]")
-        if not -len(self.items) <= cx.index(key) < len(self.items):
+        if self.place(cx.index(key)) is None:
             cx.throw(IndexError, "deque index out of range")
 
     def getitem(self, cx: Capture, key: Value) -> Value:
-        self.place(cx, key)
+        self.check(cx, key)
         return super().getitem(cx, key)
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
-        self.place(cx, key)
+        self.check(cx, key)
         super().setitem(cx, key, value)
 
     def delitem(self, cx: Capture, key: Value) -> None:
-        self.place(cx, key)
+        self.check(cx, key)
         self.moves += 1
         super().delitem(cx, key)
 
@@ -294,6 +375,11 @@ def replayed(container: Dict | Set, keys: Iterable[Key]) -> None:
         raise Break("mutation-unsupported", RESTLESS)
 
 
+def is_open(key: Value) -> bool:
+    """Whether a key is a number that guards, and who calls, leave open."""
+    return isinstance(key, Symbolic) and not key.is_const() and not is_late(key.sym)
+
+
 def keys_of(container: Dict | Set) -> list[Key]:
     """The keys as they are passed on to another dict or set: with their hashes, which the program is not asked for."""
     if restless(container.entries) is not None:
@@ -352,18 +438,57 @@ class Dict(Value):
     def __init__(
         self, items: dict[Key, Value], cls: type = dict, *, real: Any = None, default_factory: Value | None = None
     ) -> None:
+        self.unasked: list[
+            tuple[Value, Value]
+        ] = []  # last stores under numbers that may be any keys of an existing dict
         self.entries = items
         self.cls = cls
         self.real = real  # an existing dict: its keys are guarded when they are looked at as a whole
         self.default_factory = default_factory
         self.keys_guarded = real is None
+        self.added: set[Key] = set()  # keys that the program has put in where none was, or none any more
+        self.taken: set[Key] = set()  # keys of the dict as it was that the program has taken out
         self.changed = False
+        self.emptied = 0
         self.restless = real is not None and restless(items) is not None
         self.attributes: dict[str, Value] = {}  # of an OrderedDict that is made here
         self.seen_by: type = dict  # the class that gives views of it: attributes of classes are behind a proxy
 
+    @property
+    def entries(self) -> dict[Key, Value]:
+        """What it has at the keys that are known: who looks at them relies on which they are."""
+        stores, self.unasked = self.unasked, []
+        for number, value in stores:
+            key = Key(self.cx, number)
+            if not self.contains_key(self.cx, key) and self.found(self.cx, key) is None:
+                self.added.add(key)
+            self.raw[key] = value
+        return self.raw
+
+    @entries.setter
+    def entries(self, entries: dict[Key, Value]) -> None:
+        self.raw = entries
+
+    def entries_at(self, key: Key) -> dict[Key, Value]:
+        """Entries that tell what is at a key: no number is a text."""
+        text = self.unasked and isinstance(key.value, Const) and type(key.value.value) in (str, bytes, type(None))
+        return self.raw if text else self.entries
+
+    def known(self) -> Iterable[Key]:
+        """The keys, for who relies on nothing of them; without numbers that may be any."""
+        return self.raw
+
+    def held(self) -> Iterable[Value]:
+        """The values, for who relies on nothing of them."""
+        return [*self.raw.values(), *(value for _, value in self.unasked)]
+
+    def contents(self) -> Any:
+        """What it holds now, for a write that is replayed: entries, what is stored behind them, how often all went out, and
+        whether there are no others."""
+        return dict(self.raw), [*self.unasked], self.emptied, self.keys_guarded
+
     def describe(self) -> str:
-        return f"{self.cls.__name__} of {len(self.entries)}"
+        return f"{self.cls.__name__} of {len(self.raw)}"
 
     __repr__ = describe
 
@@ -372,7 +497,8 @@ class Dict(Value):
 
     def key(self, cx: Capture, value: Value) -> Key:
         """The key of what is looked for or stored: an id is a number where keys are numbers."""
-        made = Key(cx, settled(cx, value, (k.value for k in self.entries)))
+        others = self.known() if isinstance(value, Const) else self.entries
+        made = Key(cx, settled(cx, value, (k.value for k in others)))
         if (
             issubclass(self.cls, collections.OrderedDict) and restless([made]) is not None
         ):  # which asks it more than once
@@ -409,9 +535,10 @@ class Dict(Value):
         return [(k.value, self.at(cx, k)) for k in list(self.entries)]
 
     def at(self, cx: Capture, key: Key) -> Value:
-        value = self.entries[key]
+        entries = self.entries_at(key)
+        value = entries[key]
         if isinstance(value, Lazy):
-            value = self.entries[key] = cx.realize(value)
+            value = entries[key] = cx.realize(value)
         return value
 
     def guard_hashes(self, cx: Capture) -> None:
@@ -431,15 +558,19 @@ class Dict(Value):
 
     def found(self, cx: Capture, k: Key) -> Value | None:
         """The value at a key, or None, which is guarded."""
-        if k in self.entries:
+        if k in self.entries_at(k):
             return self.at(cx, k)
         self.guard_hashes(cx)
-        if not self.keys_guarded and self.source is not None:
-            if k.value.is_const():
-                cx.guard("dict_absent", self.source, k.value.const())
-            else:
-                self.guard_keys(cx)
+        if not self.keys_guarded and self.source is not None and k not in self.taken:
+            self._guard_key(cx, k, "dict_absent")
         return None
+
+    def _guard_key(self, cx: Capture, k: Key, kind: str) -> None:
+        assert self.source is not None
+        if k.value.is_const():
+            cx.guard(kind, self.source, k.value.const())
+        else:
+            self.guard_keys(cx)
 
     def getitem(self, cx: Capture, key: Value) -> Value:
         found = self.lookup(cx, key)
@@ -452,27 +583,45 @@ class Dict(Value):
         cx.throw_value(KeyError, [key])
         raise AssertionError
 
-    def mutate(self, cx: Capture, drops: Iterable[Value] | None = None, keys: Iterable[Key] = ()) -> None:
-        replayed(self, keys)
-        self.guard_keys(cx)
+    def mutate(self, cx: Capture, drops: Iterable[Value] | None = None, keys: list[Key] | None = None) -> None:
+        """Call before a change: of these keys, each of which is looked up, or of any."""
+        replayed(self, keys or ())
+        if keys is None or self.restless:
+            self.guard_keys(cx)
+        for k in keys or ():
+            if not self.contains_key(cx, k):
+                self.found(cx, k)
         cx.effects.mutate(self, drops)
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
-        self.store(cx, self.key(cx, key), value)
+        if self.source is None or self.keys_guarded or self.restless or not is_open(key):
+            self.store(cx, self.key(cx, key), value)
+            return
+        replayed(self, ())
+        cx.effects.store_unasked(self, key)
+        self.unasked.append((key, value))
+        self.cx = cx
 
     def store(self, cx: Capture, k: Key, value: Value) -> None:
-        self.mutate(cx, [self.entries[k]] if k in self.entries else (), [k])
-        self.entries[k] = value
+        entries = self.entries_at(k)
+        there = k in entries
+        if not there:  # it comes behind those that are there
+            entries = self.entries
+        self.mutate(cx, [entries[k]] if there else (), [k])
+        if not there and not self.keys_guarded:
+            self.added.add(k)
+        entries[k] = value
 
     def delitem(self, cx: Capture, key: Value) -> None:
-        self.guard_keys(cx)
         k = self.key(cx, key)
-        if k not in self.entries:
+        if not self.contains_key(cx, k) and self.found(cx, k) is None:
             cx.throw_value(KeyError, [key])
         self.remove(cx, k)
 
     def remove(self, cx: Capture, k: Key) -> None:
-        self.mutate(cx, [self.entries[k]])
+        self.mutate(cx, [self.entries[k]], [k])
+        if not self.keys_guarded:
+            (self.added.discard if k in self.added else self.taken.add)(k)
         del self.entries[k]
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
@@ -484,23 +633,38 @@ class Dict(Value):
         return len(self.entries)
 
     def truth(self, cx: Capture) -> bool:
-        if not self.keys_guarded and self.source is not None:
-            if not self.entries:
+        if not self.keys_guarded and self.source is not None and not self.added:
+            if not self.entries and not self.taken:
                 cx.guard("length", self.source, 0)
-            else:
+            elif self.taken or not self.says_truth():
                 self.guard_keys(cx)
+            else:
+                cx.guard("truth", self.source, True)
         return bool(self.entries)
+
+    def says_truth(self) -> bool:
+        """Whether the truth of an existing dict is that it is not empty."""
+        cls = type(self.real)
+        return cls.__len__ in (dict.__len__, collections.OrderedDict.__len__) and not hasattr(cls, "__bool__")
+
+    def empty(self, cx: Capture) -> None:
+        """All goes out, of which nothing need be known."""
+        if self.restless:
+            self.guard_keys(cx)
+        cx.effects.mutate(self)
+        self.emptied += 1
+        self.entries, self.unasked, self.keys_guarded = {}, [], True
 
     def contains(self, cx: Capture, item: Value) -> bool:
         k = self.key(cx, item)
-        if k in self.entries:
-            if not self.keys_guarded and self.source is not None:
-                if k.value.is_const():
-                    cx.guard("dict_contains", self.source, k.value.const())
-                else:
-                    self.guard_keys(cx)
-            return True
-        return self.found(cx, k) is not None
+        return self.contains_key(cx, k) or self.found(cx, k) is not None
+
+    def contains_key(self, cx: Capture, k: Key) -> bool:
+        """Whether it has the key, which is guarded."""
+        there = k in self.entries_at(k)
+        if there and not self.keys_guarded and self.source is not None and k not in self.added:
+            self._guard_key(cx, k, "dict_contains")
+        return there
 
 
 class Proxy(Value):
@@ -645,10 +809,12 @@ class Set(Value):
 
     `shadow` is a real set to which the same happened as to this one in eager, so that its order is CPython's; None when
     that is not known.  `plain`: all that happened is that the entries were added one by one, in their order.
+    `raw`: the entries, for who relies on nothing of them; `unasked`: of an existing set whose members nobody has asked for.
     """
 
     def __init__(self, items: dict[Key, Value], cls: type = set, *, real: Any = None, shadow: Any = None) -> None:
-        self.entries = items
+        self.unasked: Members | None = None
+        self.raw = items
         self.cls = cls
         self.real = real  # an existing set: its order is guarded when it is looked at
         self.plain = shadow is None and real is None
@@ -658,6 +824,21 @@ class Set(Value):
         self.made_at: int | None = None
         self.restless = real is not None and restless(items) is not None
         self.recipe: tuple[Any, list[Set]] | None = None  # the operation that gave it, for generated code to repeat
+
+    @property
+    def entries(self) -> dict[Key, Value]:
+        """All members: who looks at them relies on what they are."""
+        unasked, self.unasked = self.unasked, None
+        if unasked is not None:
+            unasked.settle()
+            for method, value in unasked.changes:
+                key = Key(unasked.cx, value)
+                _ = self.raw.setdefault(key, value) if method is set.add else self.raw.pop(key, None)
+        return self.raw
+
+    @entries.setter
+    def entries(self, entries: dict[Key, Value]) -> None:
+        self.raw, self.unasked = entries, None
 
     @staticmethod
     def _added(values: Iterable[Value]) -> Any:
@@ -718,11 +899,26 @@ class Set(Value):
             self.shadow = None
 
     def add(self, cx: Capture, value: Value) -> None:
+        if self._happens_unasked(cx, set.add, value):
+            return
         key = Key(cx, settled(cx, value, self.entries.values()))
         self.happened(cx, set.add, value, key)
         self.entries.setdefault(key, value)
 
-    def discard(self, cx: Capture, value: Value) -> bool:
+    def _happens_unasked(self, cx: Capture, method: Any, value: Value) -> bool:
+        """A constant, or a number that may be any, goes in or out of a set that may have any members."""
+        if self.unasked is None or not isinstance(value, PLAIN_VALUES):
+            return False
+        if isinstance(value, Const):
+            Key(cx, value)  # an error where it has no hash
+        self.happened(cx, method, value)
+        self.unasked.changes.append((method, value))
+        return True
+
+    def discard(self, cx: Capture, value: Value) -> bool | None:
+        """Whether it was there; None where nobody has asked."""
+        if self._happens_unasked(cx, set.discard, value):
+            return None
         key = self.asked(cx, value)
         if not value.is_const() and self.log and self.log[-1][0] is set.add and self.log[-1][1] is value:
             self.log.pop()  # as if it had never been there: a value of the capture (an id) that no code can load
@@ -735,7 +931,7 @@ class Set(Value):
     def empty(self, cx: Capture, method: Any) -> None:
         """set.clear or the pop of the only element."""
         self.happened(cx, method)
-        self.plain = self.plain and not self.entries
+        self.plain = self.plain and not self.raw
         self.entries = {}
 
     def replace(self, cx: Capture, other: Set, method: Any, operand: Value, elements: list[Value]) -> None:
@@ -787,6 +983,15 @@ class Set(Value):
         if self.shadow is not None or self.real is not None:
             return frozenset(self.real if self.shadow is None else self.shadow)
         return frozenset(v.const() for v in self.entries.values())
+
+
+def values_in(container: Value) -> Iterable[Value]:
+    """What a container holds, for who relies on nothing of it."""
+    if isinstance(container, Sequence):
+        return container.raw
+    if isinstance(container, Set):
+        return container.raw.values()
+    return container.held() if isinstance(container, Dict) else ()
 
 
 def bounds_of(cx: Capture, key: Value) -> slice | None:

@@ -10,7 +10,7 @@ import contextlib
 import itertools
 import types
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -18,7 +18,7 @@ import torch
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Deque, Dict, Sequence, Set, last_key
+from pycompiler.capture.values.containers import Deque, Dict, Sequence, Set, last_key, values_in
 from pycompiler.capture.values.finalizers import is_referred_to, lets_go_quietly, runs_code
 from pycompiler.ir import begun
 from pycompiler.ir.source import BOX, Source, mro_of, namespace_of
@@ -245,11 +245,11 @@ def _was_kept(value: Value) -> bool:
     )
 
 
-def _held(container: Value) -> list[Value]:
+def _held(container: Value) -> Iterable[Value]:
     """What an existing list, tuple, dict or set holds; one that is made here is built where the graph ends."""
     if container.source is None or not isinstance(container, (Sequence, Dict, Set)):
         return []
-    return container.items if isinstance(container, Sequence) else [*container.entries.values()]
+    return values_in(container)
 
 
 def _ends_others_too(value: Value, depth: int = 3) -> bool:
@@ -263,7 +263,7 @@ def holds_ends(value: Value, depth: int = 3) -> bool:
     """Whether a container that is made here holds what weak references may lead to."""
     if value.source is not None or depth == 0 or not isinstance(value, (Sequence, Dict, Set)):
         return False
-    items = value.items if isinstance(value, Sequence) else [*value.entries.values()]
+    items = values_in(value)
     return any(v.ends or holds_ends(v, depth - 1) for v in items)
 
 

@@ -642,7 +642,22 @@ class InstanceDict(Dict):
         self._decide(cx, key.const())
         cx.effects.set_attr(self.owner, key.const(), DELETED)
 
-    def mutate(self, cx: Capture, drops: Iterable[Value] | None = None, keys: Iterable[Key] = ()) -> None:
+    def entries_at(self, key: Key) -> dict[Key, Value]:
+        return self.entries
+
+    def known(self) -> Iterable[Key]:
+        return self.entries
+
+    def held(self) -> Iterable[Value]:
+        return self.entries.values()
+
+    def says_truth(self) -> bool:
+        return False
+
+    def empty(self, cx: Capture) -> None:
+        self.mutate(cx)
+
+    def mutate(self, cx: Capture, drops: Iterable[Value] | None = None, keys: list[Key] | None = None) -> None:
         raise Break("mutation-unsupported", f"a change of vars({self.owner.describe()}) as a whole")
 
 

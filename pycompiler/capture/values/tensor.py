@@ -63,7 +63,7 @@ class Tensor(Value):
         self, node: fx.Node, fake: torch.Tensor, real: torch.Tensor | None = None, cls: type | None = None
     ) -> None:
         self.node = node
-        self.fake = fake
+        self.fake = self.known_by = fake
         self.real = real  # an input's own tensor
         self.cls: type = cls or (type(real) if real is not None else torch.Tensor)
         self.is_special = cls is not None  # of a class of the program's, which may have methods of its own
@@ -87,7 +87,7 @@ class Tensor(Value):
         return self.cls
 
     def identity(self) -> object:
-        return ("tensor", id(self.fake))
+        return ("tensor", id(self.known_by))
 
     def assume(self, cx: Capture, name: str) -> None:
         """That its class still has this method: it may be replaced (`torch.Tensor.cos = mine`)."""
