@@ -171,6 +171,7 @@ class Head:
     def is_bare(self, value: Tensor) -> bool:
         """Whether the graph gives a tensor as the program has it: plain, no number, without attributes, with its history."""
         plain = (value.cls is torch.Tensor or value.wrapper) and not value.overlay
+        plain = plain and not self.cx.inference.is_made(value.fake)
         return plain and backwards.spent(self.cx, value) is None and not self.cx.items.stands_for_number(value)
 
     def number(self, value: Symbolic) -> Code:
@@ -658,6 +659,8 @@ def _tensor(head: Head, value: Tensor, name: str) -> None:
         given = head.cx.graph.call_method("detach", [value], {})
         assert isinstance(given, Tensor)
         load = head.call(rebuild.spent, build.load_fast(head.output(given)), *head.load_all([*behind]))
+    if head.cx.inference.is_made(value.fake):
+        load = head.call(rebuild.as_inference, load)
     if value.cls is not torch.Tensor and not value.wrapper:
         load = head.call(rebuild.as_subclass, load, build.load_const(value.cls))
     _with_attributes(head, value, name, load)

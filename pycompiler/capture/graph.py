@@ -406,6 +406,16 @@ class GraphBuilder:
         nodes = [*(self.submodule(b) for b in bodies), *(self.to_arg(a) if isinstance(a, Value) else a for a in args)]
         node = self.graph.call_function(target, tuple(nodes))
         made = tuple(t.fake for t in results)
+        self.cx.inference.look(
+            _name(target),
+            [
+                n.meta["example_value"]
+                for n in _operands(nodes, {})
+                if isinstance(n.meta["example_value"], torch.Tensor)
+            ],
+            [],
+            made,
+        )
         node.meta["example_value"], node.meta["strides"], node.meta["user"] = made, layouts(made), self.cx.user_stack
         node.meta["acts"] = any(n.meta.get("acts") for body in bodies for n in body.graph.nodes)
         self._note_bodies(target)
@@ -591,6 +601,12 @@ class GraphBuilder:
         around = bool(wrappers) or any(is_wrapper(type(t)) for t in tensors_of(result))
         if self.fake_mode.shape_env is None and not around:
             self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others, once=once)
+        self.cx.inference.look(
+            _name(target),
+            [n.meta["example_value"] for n in operands],
+            [n.meta["example_value"] for n in written],
+            tensors_of(result),
+        )
         binds = bool(self._binding)
         self.happened |= always or mutates or once
         self.cx.errors_of_data.note(
@@ -968,6 +984,8 @@ class GraphBuilder:
         if name != "_version":
             return True
         if fake.layout is not torch.strided or fake.is_inference() or hasattr(self, "outer"):
+            return False
+        if self.cx.inference.is_made(fake):  # which counts none
             return False
         given = [p.fake for p in self.placeholders.values() if isinstance(p.fake, torch.Tensor)]
         return all(t.layout is torch.strided and memory_of(t) != memory_of(fake) for t in given)

@@ -156,6 +156,17 @@ def as_subclass(tensor: Any, cls: type) -> Any:
         return tensor.as_subclass(cls)
 
 
+def as_inference(tensor: torch.Tensor) -> torch.Tensor:
+    """What a graph gives, in its memory, as a tensor of inference mode."""
+    if tensor.is_inference():  # a call under inference mode
+        return tensor
+    with torch._C.DisableTorchFunction(), torch.inference_mode():
+        place = tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
+        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(*place)
+        made = made.conj() if tensor.is_conj() else made
+        return torch._neg_view(made) if tensor.is_neg() else made
+
+
 def call_graph(run: Any, aliased: tuple[bool, ...], *inputs: Any) -> Any:
     """Call a graph with plain aliases of those inputs whose class takes part in calls, and with no function mode on."""
     with modes_off():

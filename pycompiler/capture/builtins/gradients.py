@@ -44,6 +44,8 @@ def grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def refuse_inside(cx: Capture, what: str) -> None:
     if cx.graph.levels or cx.graph.packs or cx.graph.later:
         raise Break("inner-graph", f"{what} under a transform, in a checkpoint, or in a backward")
+    if cx.inference.open:
+        raise Break("unsupported-operation", f"{what} in inference mode")
 
 
 def refuse_waiting(cx: Capture, what: str) -> None:
@@ -139,6 +141,7 @@ def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if wanted is tensor.getattr(cx, "requires_grad").const():
         return tensor
     inner = cx.graph.packs or cx.graph.later or tensor.is_special
+    inner |= bool(cx.inference.open) or cx.inference.is_made(tensor.fake)
     if wanted is not True or tensor.exists or inner or tensor.overlay or not _may_be_leaf(tensor.fake):
         raise Break("unsupported-operation", "Tensor.requires_grad_()")
     cx.graph.call_method("requires_grad_", [tensor], {}, always=True)

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pycompiler.capture.errors_of_data import ErrorsOfData
     from pycompiler.capture.funnel import Functions
     from pycompiler.capture.graph import GraphBuilder
+    from pycompiler.capture.inference import Inference
     from pycompiler.capture.interpreter import Frame
     from pycompiler.capture.sizes import Sizes
     from pycompiler.capture.values.base import Cell, Value
@@ -171,6 +172,7 @@ class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
     made_classes: list[type]
     ids_are_keys: bool
     variables: list[Token]
+    inference: Inference
     devices: list[tuple[torch.device, int | None]]
     frames: list[Frame]
     fake_mode: FakeMode

@@ -488,6 +488,8 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
     if name in UNGUARDED_METHODS or name in UNFAKEABLE:
         raise Break("unsupported-operation", f"Tensor.{name}()")
     if name == "is_inference":  # a fake never is one
+        if isinstance(args[0], Tensor) and cx.inference.is_made(args[0].fake):
+            return Const(True)
         if not isinstance(args[0], Tensor) or args[0].real is None:
             raise Break("unsupported-operation", "Tensor.is_inference() of an intermediate")
         return Const(args[0].real.is_inference())
