@@ -54,7 +54,7 @@ from pycompiler.capture.values.deferred import Deferred, Reading, ThreadIdent
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Begun, Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
-from pycompiler.capture.values.references import MadeReference
+from pycompiler.capture.values.references import MadeReference, Registered
 from pycompiler.capture.values.symbolic import NestedInt, Symbolic, is_late
 from pycompiler.capture.values.tensor import Handle, Storage, StorageMethod, Tensor, TensorMethod
 from pycompiler.ir import jagged
@@ -445,6 +445,10 @@ def _reference(head: Head, value: MadeReference, name: str) -> None:
     head.store(head.call(weakref.ref, load), name)
 
 
+def _registered(head: Head, value: Registered, name: str) -> None:
+    raise Break("builtin-call", "the handle of a hook that leaves the graph", value.made_at)
+
+
 def _variables(head: Head, value: Variables, name: str) -> None:
     if value.frame() in head.cx.stopped:
         raise SkipFrame("what locals() gave is alive where the graph ends, and a later call would change it")
@@ -753,8 +757,8 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     TensorMethod: _tensor_method, NestedInt: _nested_int, Addressed: _addressed,
     Deferred: _addressed, ThreadIdent: _thread_ident, Storage: _storage, StorageMethod: _storage_method,
     Untold: _untold, Withheld: _untold,
-    MadeReference: _reference, IteratorMethod: _iterator_method, Super: _super, MadeProperty: _made_descriptor,
-    MadeMethod: _made_descriptor,
+    MadeReference: _reference, Registered: _registered, IteratorMethod: _iterator_method, Super: _super,
+    MadeProperty: _made_descriptor, MadeMethod: _made_descriptor,
     Parameter: _parameter, Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip
 

@@ -133,6 +133,7 @@ class Capture:
             tuple[torch.device, int | None]
         ] = []  # those of each `with`, and the steps that entered them
         self.inference = Inference()
+        self.registered: list[tuple[int, Dict, int | None]] = []  # hooks of modules: number, dict, step
         self.stopped_by: Value | None = None  # the generator or exception that ended the last iterator that was asked
         self.stopper: type[Exception] = Exception
         self.stopped: list[Frame] = []  # where the capture has stopped
@@ -699,6 +700,9 @@ class Capture:
             raise Break("global-state", "a default device that is set", self.devices[-1][1])
         if self.inference.open:
             raise Break("global-state", "inference mode that is on", self.inference.open[0][1])
+        for number, entries, made_at in self.registered:
+            if any(k.value.is_const() and k.value.const() == number for k in entries.entries):
+                raise Break("builtin-call", "a hook of a module that stays registered", made_at)
         if self.suspended:
             made_at = min(g.made_at or 0 for g in self.suspended)
             raise Break("generator-state", "a generator made inside of the frame", made_at)

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from pycompiler import _native
 from pycompiler.capture.values.attributes import instance_dict, is_mutable
@@ -154,6 +155,11 @@ def as_subclass(tensor: Any, cls: type) -> Any:
     """An alias of another class, which is not asked."""
     with torch._C.DisableTorchFunction():
         return tensor.as_subclass(cls)
+
+
+def skip_handle() -> None:
+    """A handle was made, and had a number."""
+    RemovableHandle.next_id += 1
 
 
 def as_inference(tensor: torch.Tensor) -> torch.Tensor:

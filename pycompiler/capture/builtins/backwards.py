@@ -69,6 +69,7 @@ def backward(cx: Capture, given: dict[str, Value]) -> Value:
     )
     assert isinstance(made, Sequence)
     cx.graph.spent.update(freed)
+    cx.effects.looks.spend(lambda t: _ends(cx, t.grad_fn))
     found = {leaf: grad for leaf, grad in zip(leaves, made.items, strict=True) if isinstance(grad, Tensor)}
     for grad in found.values():
         if grad.fake.layout is not torch.strided or grad.is_special:
@@ -183,17 +184,26 @@ def spent(cx: Capture, value: Value) -> list[Tensor] | None:
         or value.fake.grad_fn is None
     ):
         return None
-    todo, seen = [value.fake.grad_fn], set[Any]()
+    if not _ends(cx, value.fake.grad_fn):
+        return None
+    behind = (cx.graph.known(leaf) for leaf in gradients.leaves([value.fake]))
+    return list(dict.fromkeys(v for v in behind if v is not None and v.source is not None))
+
+
+def _ends(cx: Capture, node: Any) -> bool:
+    """Whether each way back from a node ends at one that has let go of what it kept."""
+    todo, seen = [node], set[Any]()
     while todo:
-        node: Any = todo.pop()
+        node = todo.pop()
+        if node is None:
+            return False
         if node in seen or (node in cx.graph.spent and _keeps(node)):
             continue
         seen.add(node)
         if hasattr(node, "variable") or not node.next_functions:
-            return None
+            return False
         todo += [n for n, _ in node.next_functions if n is not None]
-    behind = (cx.graph.known(leaf) for leaf in gradients.leaves([value.fake]))
-    return list(dict.fromkeys(v for v in behind if v is not None and v.source is not None))
+    return True
 
 
 def _keeps(node: Any) -> bool:

@@ -916,6 +916,9 @@ def plain_module_forward(cx: Capture, module: Object) -> Value | None:
         return None
     if state.get("_compiled_call_impl") is not None or any(state.get(h) for h in HOOK_DICTS):
         return None
+    known = (cx.by_id.get(id(state.get(h))) for h in HOOK_DICTS) if cx.registered else ()
+    if any(v is not None and cx.effects.is_written(v) for v in known):
+        return None
     assert module.source is not None
     instance = module.source.then("instance_dict")
     for name in CALL_METHODS:
