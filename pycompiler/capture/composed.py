@@ -14,15 +14,76 @@ from pycompiler.capture.polyfills import graph_break
 
 
 def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
-    """`torch.cov` without weights."""
-    if fweights is not None or aweights is not None:
-        graph_break("torch.cov with weights, at whose data it looks")
     rows = input if input.dim() == 2 else input.view(1, -1)
+    if fweights is not None or aweights is not None:
+        return _weighted(rows, input.dim(), correction, fweights, aweights)
     if input.dim() > 2 or input.dtype is torch.bool or input.numel() == 0 or rows.shape[1] <= correction:
         graph_break("torch.cov of few observations, of which it warns")
     count = rows.shape[1]
     rows = rows - (rows.sum(1) / count).unsqueeze(1)
     return torch.true_divide(torch.mm(rows, rows.t().conj()), count - correction).squeeze()
+
+
+def _weighted(rows: Any, dims: int, correction: int, fweights: Any, aweights: Any) -> Any:
+    count = rows.shape[1]
+    for given, whole in ((fweights, True), (aweights, False)):
+        if given is not None and (given.dim() != 1 or given.numel() != count or given.is_floating_point() is whole):
+            graph_break("torch.cov with weights that it refuses")
+    if dims > 2 or rows.dtype is torch.bool or count == 0:
+        graph_break("torch.cov of no observations, or of more than two dimensions")
+    for given in (fweights, aweights):
+        if given is not None:
+            torch._check_tensor_all_with(RuntimeError, given.min().ge(0))
+    weights = aweights if fweights is None else fweights if aweights is None else fweights * aweights
+    total = weights.sum()
+    torch._check_tensor_all_with(RuntimeError, total.ne(0))
+    mean = (rows * weights).sum(1) / total
+    if aweights is not None and correction != 0:
+        freedom = total - correction * (weights * aweights).sum() / total
+    else:
+        freedom = total - correction
+    torch._check_tensor_all_with(RuntimeError, freedom.le(0).logical_not())  # else it warns
+    rows = rows - mean.unsqueeze(1)
+    return torch.true_divide(torch.mm(rows, (rows * weights).t().conj()), freedom).squeeze()
+
+
+def istft(
+    input: Any, n_fft: int, hop_length: Any = None, win_length: Any = None, window: Any = None, center: bool = True,
+    normalized: bool = False, onesided: Any = None, length: Any = None, return_complex: bool = False,
+) -> Any:  # fmt: skip
+    """`torch.istft` of what it takes, where windows cover each element."""
+    hop = n_fft // 4 if hop_length is None else hop_length
+    size = n_fft if win_length is None else win_length
+    if not input.is_complex() or input.dim() not in (2, 3) or 0 in input.shape or not 0 < hop <= size <= n_fft:
+        graph_break("torch.istft of what it refuses")
+    bins, frames = input.shape[-2], input.shape[-1]
+    half = bins != n_fft if onesided is None else onesided
+    if bins != (n_fft // 2 + 1 if half else n_fft) or (return_complex and half):
+        graph_break("torch.istft of a spectrum that it refuses")
+    if window is not None and (window.dim() != 1 or window.shape[0] != size or window.is_complex() > return_complex):
+        graph_break("torch.istft with a window that it refuses")
+    whole, begin = n_fft + hop * (frames - 1), n_fft // 2 if center else 0
+    end = begin + length if length is not None else whole - n_fft // 2 if center else whole
+    if end > whole or end <= begin:
+        graph_break("torch.istft of another length than its windows have")
+    if window is None:
+        window = torch.ones(size, dtype=input.real.dtype, device=input.device)
+    if size != n_fft:
+        left = (n_fft - size) // 2
+        window = torch.constant_pad_nd(window, (left, n_fft - size - left), 0)
+    rows = (input if input.dim() == 3 else input.unsqueeze(0)).transpose(1, 2)
+    norm = "ortho" if normalized else "backward"
+    if return_complex:
+        rows = torch.fft.ifft(rows, dim=-1, norm=norm)
+    else:
+        rows = torch.fft.irfft(rows if half else rows[..., : n_fft // 2 + 1], n_fft, dim=-1, norm=norm)
+    windows = window.pow(2).expand(1, frames, n_fft)
+    fold = torch.ops.aten.unfold_backward
+    y = fold(rows * window.view(1, 1, n_fft), (rows.shape[0], whole), 1, n_fft, hop)[:, begin:end]
+    envelope = fold(windows, (1, whole), 1, n_fft, hop)[:, begin:end]
+    torch._check_tensor_all_with(RuntimeError, envelope.abs().min().lt(1e-11).logical_not())
+    y = y / envelope
+    return y if input.dim() == 3 else y.squeeze(0)
 
 
 def corrcoef(input: Any) -> Any:
@@ -40,4 +101,4 @@ def corrcoef(input: Any) -> Any:
     return c.clip(-1, 1)
 
 
-COMPOSED: dict[Any, Callable[..., Any]] = {torch.cov: cov, torch.corrcoef: corrcoef}
+COMPOSED: dict[Any, Callable[..., Any]] = {torch.cov: cov, torch.corrcoef: corrcoef, torch.istft: istft}
