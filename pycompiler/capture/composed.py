@@ -5,12 +5,14 @@ Where the program gives what they would refuse, the frame runs eagerly (`GraphBu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from pycompiler.capture.polyfills import graph_break
+from pycompiler.ir import ctc
 
 
 def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
@@ -86,6 +88,45 @@ def istft(
     return y if input.dim() == 3 else y.squeeze(0)
 
 
+def ctc_loss(
+    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Any:  # fmt: skip
+    """`torch.ctc_loss` of what is on the host."""
+    if torch.is_autocast_enabled("cpu") and log_probs.dtype in (torch.bfloat16, torch.float16):
+        log_probs = log_probs.float()
+    lengths = [
+        n if isinstance(n, torch.Tensor) else torch.tensor(n, dtype=torch.int64)
+        for n in (input_lengths, target_lengths)
+    ]
+    tensors = (log_probs, targets, *lengths)
+    if log_probs.dim() not in (2, 3) or log_probs.dtype not in (torch.float32, torch.float64) or 0 in log_probs.shape:
+        graph_break("torch.ctc_loss of what it refuses")
+    if any(t.device.type != "cpu" or t.is_floating_point() is (k > 0) or t.is_complex() for k, t in enumerate(tensors)):
+        graph_break("torch.ctc_loss on other devices, or of lengths or targets that are no integers")
+    rows = log_probs if log_probs.dim() == 3 else log_probs.unsqueeze(1)
+    frames, whole = (n.to(torch.int64) for n in lengths)
+    made = ctc.losses(rows, targets.to(torch.int64), frames, whole, blank, zero_infinity)
+    if zero_infinity:
+        made = torch.where(made == math.inf, torch.zeros((), dtype=made.dtype), made)
+    if reduction == 1:
+        return (made / whole.to(made.dtype).clamp_min(1)).mean()
+    if reduction == 2:
+        return made.sum()
+    return made if log_probs.dim() == 3 else made.squeeze(0)
+
+
+def named_ctc_loss(
+    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Any:  # fmt: skip
+    """`torch.nn.functional.ctc_loss`."""
+    if reduction not in REDUCTIONS:
+        graph_break("a reduction that is refused")
+    number = REDUCTIONS.index(reduction)
+    return ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, number, zero_infinity)
+
+
 def corrcoef(input: Any) -> Any:
     """`torch.corrcoef`."""
     if input.dim() > 2:
@@ -101,4 +142,8 @@ def corrcoef(input: Any) -> Any:
     return c.clip(-1, 1)
 
 
-COMPOSED: dict[Any, Callable[..., Any]] = {torch.cov: cov, torch.corrcoef: corrcoef, torch.istft: istft}
+REDUCTIONS = ["none", "mean", "sum"]
+COMPOSED: dict[Any, Callable[..., Any]] = {
+    torch.cov: cov, torch.corrcoef: corrcoef, torch.istft: istft, torch.ctc_loss: ctc_loss,
+    torch.nn.functional.ctc_loss: named_ctc_loss,
+}  # fmt: skip

@@ -15,6 +15,7 @@ from pycompiler.capture.composed import COMPOSED
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.tensor import METHODS, Storage, Tensor
+from pycompiler.ir import ctc
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
@@ -81,5 +82,6 @@ def _composed(fn: Any, inlined: Any) -> None:
     METHODS[fn.__name__] = call
 
 
+builtin(ctc.losses)(lambda cx, args, kwargs: cx.graph.call_function(ctc.losses, args, kwargs))
 for _fn, _inlined in COMPOSED.items():
     _composed(_fn, _inlined)
