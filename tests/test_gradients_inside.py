@@ -277,3 +277,38 @@ def test_a_gradient_of_what_autograd_knows_breaks() -> None:
 
     x, w = torch.ones(3), torch.arange(3.0)
     assert torch.equal(pycompiler.compile(program, backend="eager")(x, w), program(x, w))
+
+
+def test_inputs_from_an_iterator() -> None:
+    torch.manual_seed(0)
+    module, v = torch.nn.Linear(3, 2), torch.randn(2, 3)
+
+    def program(x: torch.Tensor) -> Any:
+        first = torch.autograd.grad(module(x).pow(4).mean(), module.parameters(), create_graph=True)
+        return torch.autograd.grad((first[0] * v).sum(), {"w": module.weight, "b": module.bias}.values())
+
+    compiled = pycompiler.compile(program, fullgraph=True)
+    for n in (2, 3, 4):
+        x = torch.randn(n, 3)
+        torch.testing.assert_close(compiled(x), program(x))
+
+
+def test_a_parameter_that_is_written_and_stored() -> None:
+    def program(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            module.weight -= 0.1 * x.sum()
+            module.bias += 1
+        assert module.weight.grad_fn is None
+        return module(x)  # type: ignore[no-any-return]
+
+    compiled = pycompiler.compile(program, fullgraph=True)
+    found = []
+    for call in (program, compiled):
+        torch.manual_seed(0)
+        module = torch.nn.Linear(3, 2)
+        weight = module.weight
+        made = [call(module, torch.ones(n, 3)) for n in (2, 2, 3)]
+        made[-1].sum().backward()
+        assert module.weight is weight
+        found.append((made, weight.detach().clone(), weight.grad))
+    torch.testing.assert_close(found[1], found[0])

@@ -17,8 +17,9 @@ from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Sequence, Tuple
+from pycompiler.capture.values.containers import DictView, Sequence, Tuple
 from pycompiler.capture.values.functions import Builtin
+from pycompiler.capture.values.iterators import Generator, Iter
 from pycompiler.capture.values.tensor import Handle, Tensor
 from pycompiler.ir import transforms
 
@@ -31,6 +32,8 @@ def grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     refuse_waiting(cx, "torch.autograd.grad")
     if "is_grads_batched" in kwargs and cx.truth(kwargs["is_grads_batched"]) or len(args) > 7:
         raise Break("unsupported-operation", "torch.autograd.grad of a batch")
+    args = [_tupled(cx, a) if k < 3 else a for k, a in enumerate(args)]
+    kwargs = {k: _tupled(cx, v) if k in ("outputs", "inputs", "grad_outputs") else v for k, v in kwargs.items()}
     outputs = kwargs["outputs"] if "outputs" in kwargs else args[0]
     for leaf in leaves([t.fake for t in tensors_in(cx, outputs)]):
         value = cx.graph.known(leaf)
@@ -39,6 +42,12 @@ def grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if value.source is not None and not is_plain_leaf(cx, value):
             raise Break("unsupported-operation", f"torch.autograd.grad behind {value.describe()}, which has a history")
     return cx.graph.call_function(torch.autograd.grad, args, kwargs)
+
+
+def _tupled(cx: Capture, value: Value) -> Value:
+    """An iterator (`module.parameters()`) as a tuple, as which it is taken."""
+    value = cx.realize(value)
+    return cx.call(cx.make(tuple), [value], {}) if isinstance(value, (Iter, Generator, DictView)) else value
 
 
 def refuse_inside(cx: Capture, what: str) -> None:

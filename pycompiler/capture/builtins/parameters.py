@@ -89,6 +89,7 @@ def make(cx: Capture, data: Tensor) -> Parameter:
         or torch.is_inference_mode_enabled()
         or cx.inference.open
         or cx.inference.is_made(fake)
+        or graph.is_picked(fake)
     ):
         raise Break(KIND, f"nn.Parameter({data.describe()})")
     size, stride = (

@@ -33,7 +33,13 @@ def _plain(cx: Capture, args: Args, kwargs: Kwargs, what: str) -> Tensor:
     plain = (
         tensor.fake.layout is torch.strided and not tensor.wrapper and tensor.cls in (torch.Tensor, torch.nn.Parameter)
     )
-    if not plain or cx.graph.levels or hasattr(cx.graph, "outer") or cx.graph.replaced:
+    if (
+        not plain
+        or cx.graph.levels
+        or hasattr(cx.graph, "outer")
+        or cx.graph.replaced
+        or cx.graph.is_picked(tensor.fake)
+    ):
         raise Break("unsupported-operation", f"Tensor.{what}, of {tensor.describe()}")
     return tensor
 

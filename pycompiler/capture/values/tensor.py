@@ -182,6 +182,14 @@ class Tensor(Value):
             return Const(None)
         given = self.real is not None and self.source is not None
         read = given and name != "_version" and not cx.graph.is_written(self)
+        if (
+            name == "grad_fn"
+            and given
+            and not read
+            and type(self.real) is torch.nn.Parameter
+            and self.fake.grad_fn is None
+        ):
+            return cx.wrap(self.real.grad_fn, self.source.attr(name))  # type: ignore[union-attr]  # no view, so still a leaf
         if not read and (given or not cx.graph.tells_history(self, name)):
             raise Break("unsupported-attribute", f"Tensor.{name}")
         if read:
@@ -243,7 +251,13 @@ class Tensor(Value):
         if method is not None:
             return cx.call(method, [key], {})
         found = None if self.is_special else indexing.selected(cx, self, key) or indexing.by_mapped(cx, self, key)
-        return cx.graph.call_function(operator.getitem, [self, key], {}) if found is None else found
+        try:
+            return cx.graph.call_function(operator.getitem, [self, key], {}) if found is None else found
+        except Break as asked:  # for the number in a tensor
+            known = None if self.is_special or asked.kind != "data-dependent-value" else indexing.picked(cx, self, key)
+            if known is None:
+                raise
+            return known
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         self.assume(cx, "__setitem__")
