@@ -119,7 +119,8 @@ class Head:
         self.tracebacks: dict[int, Value] = {}  # by the places that it shows: the first exception that has it
         self.own_cells: dict[str, Cell] = {}  # the root frame's own cells that the code built so far refers to
         made = {DRAWN.item(i) for i in range(len(cx.effects.draws))}
-        owners = [v for w in cx.effects.draws for v in w.value[:1] if v.source is not None and v.source not in made]
+        given = (v for w in cx.effects.draws for v in w.value[:1] if not isinstance(v, Tensor))
+        owners = [v for v in given if v.source is not None and v.source not in made]
         self.states = (
             self.temp() if owners and cx.errors_of_data.handled else None
         )  # to draw anew where the graph fails

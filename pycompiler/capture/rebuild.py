@@ -102,6 +102,12 @@ def new_parameter(*kind: Any) -> torch.nn.Parameter:
         return torch.nn.Parameter(torch.empty_strided(size, stride, dtype=dtype, device=device))
 
 
+def start_leaf(tensor: torch.Tensor) -> None:
+    """It requires grad from now on."""
+    with torch._C.DisableTorchFunction():
+        tensor.requires_grad_()
+
+
 def set_grad(tensor: torch.Tensor, grad: torch.Tensor | None) -> None:
     with torch._C.DisableTorchFunction():
         tensor.grad = grad

@@ -22,6 +22,7 @@ from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.iterators import Generator, Iter
 from pycompiler.capture.values.tensor import Handle, Tensor
 from pycompiler.ir import transforms
+from pycompiler.ir.kernels import memory_of
 
 AUTOCAST: dict[str, Any] = {"autocast_cpu": False, "autocast_cuda": False}
 
@@ -149,6 +150,10 @@ def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("unsupported-operation", "Tensor.requires_grad_()")
     if wanted is tensor.getattr(cx, "requires_grad").const():
         return tensor
+    if wanted is True and tensor.exists and _may_start(cx, tensor):
+        tensor.fake.requires_grad_()
+        cx.effects.draw(Builtin(rebuild.start_leaf), [tensor])
+        return tensor
     inner = cx.graph.packs or cx.graph.later or tensor.is_special
     inner |= bool(cx.inference.open) or cx.inference.is_made(tensor.fake)
     if wanted is not True or tensor.exists or inner or tensor.overlay or not _may_be_leaf(tensor.fake):
@@ -156,6 +161,25 @@ def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     cx.graph.call_method("requires_grad_", [tensor], {}, always=True)
     cx.graph.leaves.append((tensor.fake, cx.step()))
     return tensor
+
+
+def _may_start(cx: Capture, tensor: Tensor) -> bool:
+    """Whether an existing tensor may require grad from the graph's begin on: nothing has used it, and nothing before
+    may have raised."""
+    graph, node = cx.graph, tensor.node
+    inner = graph.is_inner or graph.packs or graph.later or cx.inference.open or torch.is_inference_mode_enabled()
+    if inner or tensor.is_special or tensor.parted or node.op != "placeholder" or node.users or tensor.source is None:
+        return False
+    fake = tensor.fake
+    alone = sum(memory_of(t.fake) == memory_of(fake) for t in graph.inputs if t.fake.layout is torch.strided) == 1
+    quiet = not any(n.meta.get("refuses") or n.meta.get("acts") for n in graph.graph.nodes)
+    return (
+        fake.layout is torch.strided
+        and _may_be_leaf(fake)
+        and alone
+        and quiet
+        and not cx.functions.concerns([tensor], {})
+    )
 
 
 def store_requires_grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
