@@ -99,3 +99,30 @@ def test_longer_than_its_windows() -> None:
 
     report = pycompiler.explain(program)(torch.randn(9, 6, dtype=torch.cfloat))
     assert report.graph_break_count == 1
+
+
+def test_a_spectral_loss_trains_in_one_graph(caplog: pytest.LogCaptureFixture) -> None:
+    """The gradient of `stft` folds windows, inside of the step's graph."""
+    found = []
+    for wrap in (lambda f: f, lambda f: pycompiler.compile(f, fullgraph=True)):
+        torch.manual_seed(0)
+        net = torch.nn.Conv1d(1, 1, 5, padding=2).double()
+        optimizer = torch.optim.SGD(net.parameters(), lr=0.01)
+        window = torch.hann_window(16, dtype=torch.float64)
+
+        @wrap
+        def step(x: torch.Tensor, net: Any = net, optimizer: Any = optimizer, window: Any = window) -> torch.Tensor:
+            optimizer.zero_grad()
+            spectrum = torch.stft(net(x)[:, 0], 16, 4, window=window, return_complex=True)
+            again = torch.istft(spectrum * spectrum.abs().sigmoid(), 16, 4, window=window, length=x.shape[-1])
+            loss = spectrum.abs().pow(2).mean() + (again - x[:, 0]).abs().mean()
+            loss.backward()
+            optimizer.step()
+            return loss.detach()
+
+        torch.manual_seed(1)
+        found.append(
+            [(step(torch.randn(2, 1, n, dtype=torch.float64)), net.weight.detach().clone()) for n in (48, 48, 52)]
+        )
+    torch.testing.assert_close(found[1], found[0])
+    assert "runs eagerly" not in caplog.text
