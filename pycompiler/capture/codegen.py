@@ -172,7 +172,7 @@ class Head:
     def is_bare(self, value: Tensor) -> bool:
         """Whether the graph gives a tensor as the program has it: plain, no number, without attributes, with its history."""
         plain = (value.cls is torch.Tensor or value.wrapper) and not value.overlay
-        plain = plain and not self.cx.inference.is_made(value.fake)
+        plain = plain and not self.cx.inference.is_made(value.fake) and backwards.retained_at(self.cx, value) is None
         return plain and backwards.spent(self.cx, value) is None and not self.cx.items.stands_for_number(value)
 
     def number(self, value: Symbolic) -> Code:
@@ -655,6 +655,8 @@ def _proxy(head: Head, value: Proxy, name: str) -> None:
 
 
 def _tensor(head: Head, value: Tensor, name: str) -> None:
+    if (retained := backwards.retained_at(head.cx, value)) is not None:
+        raise Break("unsupported-attribute", "Tensor.retain_grad() of what leaves the graph", *retained)
     behind = backwards.spent(head.cx, value)
     if head.cx.items.stands_for_number(value):
         load = head.call(torch.Tensor.item, build.load_fast(head.output(value)))

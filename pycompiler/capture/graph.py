@@ -183,6 +183,7 @@ class GraphBuilder:
         self.parameters: list[Any] = []  # how the program made some (`builtins/parameters.py`)
         self.copied: dict[int, tuple[Value, list[Tensor]]] = {}  # by memo: it, and what `copy.deepcopy` has copied
         self.leaves: list[tuple[torch.Tensor, int | None]] = []  # what the program made leaves, and at which step
+        self.retained: list[tuple[Tensor, int | None]] = []  # results whose gradients the program wants, and the steps
         self.spent = set[Any]()  # autograd's nodes, of fakes, that a backward has gone through
         self.picks: list[
             tuple[torch.Tensor, torch.Tensor, int | None]

@@ -118,6 +118,8 @@ def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("unsupported-attribute", "Tensor.register_hook() of a tensor that exists outside of the graph")
     if not tensor.fake.requires_grad or tensor.fake.is_leaf:
         raise Break("unsupported-attribute", "Tensor.register_hook() of a tensor without a history")
+    if any(known is tensor for known, _ in cx.graph.retained):
+        raise Break("unsupported-attribute", "Tensor.register_hook() of what keeps its gradient")
     looks, step, drawn = cx.effects.looks, cx.frames[0].begin, cx.fake_mode.once
     with (
         tracers.inner(cx, levels=True, pure=True, later=True, grad=False, **AUTOCAST) as tracer,

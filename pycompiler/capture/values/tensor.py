@@ -153,7 +153,7 @@ class Tensor(Value):
             return cx.graph.call_function(getattr, [self, Const(name)], {})
         if name == "__class__":
             return cx.make(self.cls)
-        if name in AUTOGRAD_ATTRIBUTES and name not in ("backward", "register_hook"):
+        if name in AUTOGRAD_ATTRIBUTES and name not in ("backward", "register_hook", "retain_grad"):
             raise Break("unsupported-attribute", f"Tensor.{name}")
         found = self._of_instance(cx, name)
         if found is not None:
@@ -180,6 +180,8 @@ class Tensor(Value):
         """What the guard of a tensor does not compare has one of its own, if nobody has written it; else fakes tell."""
         if name == "grad_fn" and not self.fake.requires_grad:
             return Const(None)
+        if name == "retains_grad" and any(known is self for known, _ in cx.graph.retained):
+            return Const(True)
         given = self.real is not None and self.source is not None
         read = given and name != "_version" and not cx.graph.is_written(self)
         if (
