@@ -277,3 +277,114 @@ def test_a_gradient_of_what_autograd_knows_breaks() -> None:
 
     x, w = torch.ones(3), torch.arange(3.0)
     assert torch.equal(pycompiler.compile(program, backend="eager")(x, w), program(x, w))
+
+
+def test_inputs_from_an_iterator() -> None:
+    torch.manual_seed(0)
+    module, v = torch.nn.Linear(3, 2), torch.randn(2, 3)
+
+    def program(x: torch.Tensor) -> Any:
+        first = torch.autograd.grad(module(x).pow(4).mean(), module.parameters(), create_graph=True)
+        return torch.autograd.grad((first[0] * v).sum(), {"w": module.weight, "b": module.bias}.values())
+
+    compiled = pycompiler.compile(program, fullgraph=True)
+    for n in (2, 3, 4):
+        x = torch.randn(n, 3)
+        torch.testing.assert_close(compiled(x), program(x))
+
+
+def test_a_parameter_that_is_written_and_stored() -> None:
+    def program(module: torch.nn.Linear, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            module.weight -= 0.1 * x.sum()
+            module.bias += 1
+        assert module.weight.grad_fn is None
+        return module(x)  # type: ignore[no-any-return]
+
+    compiled = pycompiler.compile(program, fullgraph=True)
+    found = []
+    for call in (program, compiled):
+        torch.manual_seed(0)
+        module = torch.nn.Linear(3, 2)
+        weight = module.weight
+        made = [call(module, torch.ones(n, 3)) for n in (2, 2, 3)]
+        made[-1].sum().backward()
+        assert module.weight is weight
+        found.append((made, weight.detach().clone(), weight.grad))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def saliency(x: torch.Tensor) -> Any:
+    hidden = BODY[0](x)
+    hidden.retain_grad()
+    hidden.retain_grad()
+    told = hidden.retains_grad, hidden.grad is None
+    wide = hidden.t().tanh()
+    wide.retain_grad()
+    BODY[1](wide.t()).pow(2).sum().backward()
+    return hidden.grad, wide.grad * 2, told, hidden.detach()
+
+
+def added(x: torch.Tensor) -> Any:
+    hidden = BODY[0](x).tanh()
+    hidden.retain_grad()
+    hidden.sum().backward(retain_graph=True)
+    hidden.pow(2).sum().backward()
+    return hidden.grad
+
+
+def unreached(x: torch.Tensor) -> Any:
+    hidden = BODY[0](x)
+    other = hidden * 2
+    other.retain_grad()
+    hidden.sum().backward()
+    return other.grad
+
+
+def hooked(x: torch.Tensor) -> Any:
+    hidden, other = BODY[0](x).tanh(), BODY[0](x).sin()
+    hidden.retain_grad()
+    hidden.register_hook(lambda g: g * 3)
+    other.register_hook(lambda g: g * 2)
+    other.retain_grad()
+    (hidden * other).sum().backward()
+    return hidden.grad, other.grad
+
+
+def test_hooks_beside_kept_gradients_are_eagers() -> None:
+    x = torch.ones(2, 3)
+    torch.testing.assert_close(pycompiler.compile(hooked)(x), hooked(x))
+
+
+def gives_it(x: torch.Tensor) -> Any:
+    hidden = BODY[0](x)
+    hidden.retain_grad()
+    hidden.sum().backward()
+    return hidden, hidden.grad
+
+
+BODY = torch.nn.Sequential(torch.nn.Linear(3, 4), torch.nn.Linear(4, 2))
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+@pytest.mark.parametrize("fn", [saliency, added, unreached])
+def test_gradients_of_results(fn: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    for n in (2, 3, 4):
+        found = []
+        for call in (fn, compiled):
+            BODY.zero_grad()
+            torch.manual_seed(n)
+            made = call(torch.randn(n, 3))
+            strides = [t.stride() for t in made if isinstance(t, torch.Tensor)] if isinstance(made, tuple) else []
+            found.append((made, strides, [p.grad for p in BODY.parameters()]))
+        torch.testing.assert_close(found[1], found[0])
+
+
+def test_a_result_that_keeps_its_gradient_and_leaves_the_graph() -> None:
+    report = pycompiler.explain(gives_it)(torch.ones(2, 3))
+    assert report.graph_break_count > 0
+    compiled = pycompiler.compile(gives_it)
+    for call in (gives_it, compiled):
+        hidden, grad = call(torch.ones(2, 3))
+        assert hidden.retains_grad and torch.equal(hidden.grad, grad)

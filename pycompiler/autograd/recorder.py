@@ -375,6 +375,13 @@ class Recorder(OwnMode):
         if source.op in ("call_function", "call_method"):
             self._began.append((torch.autograd._get_sequence_nr(), source))
 
+    def _folds(self) -> bool:
+        """Whether the captured graph calls `unfold_backward` itself, or by a gradient that is asked for inside of it."""
+        if self.source is not None and self.source.target in (aten.unfold_backward, aten.unfold_backward.default):
+            return True
+        node = torch._C._current_autograd_node()
+        return node is not None and node.name().startswith("Unfold")
+
     def _place(self) -> Mapping[str, Any]:
         """The `meta` that names the program's line; of a gradient, that of the operator whose gradient it is."""
         if self.source is not None:
@@ -465,7 +472,7 @@ class Recorder(OwnMode):
                 raise AutogradUnsupported(
                     "normal_ of a view with gaps", str(args[0].stride()), "the graph runs eagerly"
                 )
-        if func is aten.unfold_backward.default and not self.differentiates:
+        if func is aten.unfold_backward.default and not (self.differentiates or self._folds()):
             # functionalisation's inverse of `unfold`; it forgets the elements that no window covers
             raise AutogradUnsupported("a write through windows", "unfold", "the graph runs eagerly")
         if func is aten.as_strided_scatter.default and not self.differentiates and overlaps_itself(args[0], *args[2:4]):

@@ -55,7 +55,7 @@ from pycompiler.capture.values.ends import Contents
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Begun, Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
-from pycompiler.capture.values.references import MadeReference
+from pycompiler.capture.values.references import MadeReference, Registered
 from pycompiler.capture.values.symbolic import NestedInt, Symbolic, is_late
 from pycompiler.capture.values.tensor import Handle, Storage, StorageMethod, Tensor, TensorMethod
 from pycompiler.ir import jagged
@@ -120,7 +120,8 @@ class Head:
         self.tracebacks: dict[int, Value] = {}  # by the places that it shows: the first exception that has it
         self.own_cells: dict[str, Cell] = {}  # the root frame's own cells that the code built so far refers to
         made = {DRAWN.item(i) for i in range(len(cx.effects.draws))}
-        owners = [v for w in cx.effects.draws for v in w.value[:1] if v.source is not None and v.source not in made]
+        given = (v for w in cx.effects.draws for v in w.value[:1] if not isinstance(v, Tensor))
+        owners = [v for v in given if v.source is not None and v.source not in made]
         self.states = (
             self.temp() if owners and cx.errors_of_data.handled else None
         )  # to draw anew where the graph fails
@@ -172,6 +173,7 @@ class Head:
     def is_bare(self, value: Tensor) -> bool:
         """Whether the graph gives a tensor as the program has it: plain, no number, without attributes, with its history."""
         plain = (value.cls is torch.Tensor or value.wrapper) and not value.overlay
+        plain = plain and not self.cx.inference.is_made(value.fake) and backwards.retained_at(self.cx, value) is None
         return plain and backwards.spent(self.cx, value) is None and not self.cx.items.stands_for_number(value)
 
     def number(self, value: Symbolic) -> Code:
@@ -445,6 +447,10 @@ def _reference(head: Head, value: MadeReference, name: str) -> None:
     head.store(head.call(weakref.ref, load), name)
 
 
+def _registered(head: Head, value: Registered, name: str) -> None:
+    raise Break("builtin-call", "the handle of a hook that leaves the graph", value.made_at)
+
+
 def _variables(head: Head, value: Variables, name: str) -> None:
     if value.frame() in head.cx.stopped:
         raise SkipFrame("what locals() gave is alive where the graph ends, and a later call would change it")
@@ -650,6 +656,8 @@ def _proxy(head: Head, value: Proxy, name: str) -> None:
 
 
 def _tensor(head: Head, value: Tensor, name: str) -> None:
+    if (retained := backwards.retained_at(head.cx, value)) is not None:
+        raise Break("unsupported-attribute", "Tensor.retain_grad() of what leaves the graph", *retained)
     behind = backwards.spent(head.cx, value)
     if head.cx.items.stands_for_number(value):
         load = head.call(torch.Tensor.item, build.load_fast(head.output(value)))
@@ -659,6 +667,8 @@ def _tensor(head: Head, value: Tensor, name: str) -> None:
         given = head.cx.graph.call_method("detach", [value], {})
         assert isinstance(given, Tensor)
         load = head.call(rebuild.spent, build.load_fast(head.output(given)), *head.load_all([*behind]))
+    if head.cx.inference.is_made(value.fake):
+        load = head.call(rebuild.as_inference, load)
     if value.cls is not torch.Tensor and not value.wrapper:
         load = head.call(rebuild.as_subclass, load, build.load_const(value.cls))
     _with_attributes(head, value, name, load)
@@ -751,8 +761,8 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     TensorMethod: _tensor_method, NestedInt: _nested_int, Addressed: _addressed,
     Deferred: _addressed, ThreadIdent: _thread_ident, Storage: _storage, StorageMethod: _storage_method,
     Untold: _untold, Withheld: _untold,
-    MadeReference: _reference, IteratorMethod: _iterator_method, Super: _super, MadeProperty: _made_descriptor,
-    MadeMethod: _made_descriptor,
+    MadeReference: _reference, Registered: _registered, IteratorMethod: _iterator_method, Super: _super,
+    MadeProperty: _made_descriptor, MadeMethod: _made_descriptor,
     Parameter: _parameter, Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip
 

@@ -5,24 +5,126 @@ Where the program gives what they would refuse, the frame runs eagerly (`GraphBu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from pycompiler.capture.polyfills import graph_break
+from pycompiler.ir import ctc
 
 
 def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
-    """`torch.cov` without weights."""
-    if fweights is not None or aweights is not None:
-        graph_break("torch.cov with weights, at whose data it looks")
     rows = input if input.dim() == 2 else input.view(1, -1)
+    if fweights is not None or aweights is not None:
+        return _weighted(rows, input.dim(), correction, fweights, aweights)
     if input.dim() > 2 or input.dtype is torch.bool or input.numel() == 0 or rows.shape[1] <= correction:
         graph_break("torch.cov of few observations, of which it warns")
     count = rows.shape[1]
     rows = rows - (rows.sum(1) / count).unsqueeze(1)
     return torch.true_divide(torch.mm(rows, rows.t().conj()), count - correction).squeeze()
+
+
+def _weighted(rows: Any, dims: int, correction: int, fweights: Any, aweights: Any) -> Any:
+    count = rows.shape[1]
+    for given, whole in ((fweights, True), (aweights, False)):
+        if given is not None and (given.dim() != 1 or given.numel() != count or given.is_floating_point() is whole):
+            graph_break("torch.cov with weights that it refuses")
+    if dims > 2 or rows.dtype is torch.bool or count == 0:
+        graph_break("torch.cov of no observations, or of more than two dimensions")
+    for given in (fweights, aweights):
+        if given is not None:
+            torch._check_tensor_all_with(RuntimeError, given.min().ge(0))
+    weights = aweights if fweights is None else fweights if aweights is None else fweights * aweights
+    total = weights.sum()
+    torch._check_tensor_all_with(RuntimeError, total.ne(0))
+    mean = (rows * weights).sum(1) / total
+    if aweights is not None and correction != 0:
+        freedom = total - correction * (weights * aweights).sum() / total
+    else:
+        freedom = total - correction
+    torch._check_tensor_all_with(RuntimeError, freedom.le(0).logical_not())  # else it warns
+    rows = rows - mean.unsqueeze(1)
+    return torch.true_divide(torch.mm(rows, (rows * weights).t().conj()), freedom).squeeze()
+
+
+def istft(
+    input: Any, n_fft: int, hop_length: Any = None, win_length: Any = None, window: Any = None, center: bool = True,
+    normalized: bool = False, onesided: Any = None, length: Any = None, return_complex: bool = False,
+) -> Any:  # fmt: skip
+    """`torch.istft` of what it takes, where windows cover each element."""
+    hop = n_fft // 4 if hop_length is None else hop_length
+    size = n_fft if win_length is None else win_length
+    if not input.is_complex() or input.dim() not in (2, 3) or 0 in input.shape or not 0 < hop <= size <= n_fft:
+        graph_break("torch.istft of what it refuses")
+    bins, frames = input.shape[-2], input.shape[-1]
+    half = bins != n_fft if onesided is None else onesided
+    if bins != (n_fft // 2 + 1 if half else n_fft) or (return_complex and half):
+        graph_break("torch.istft of a spectrum that it refuses")
+    if window is not None and (window.dim() != 1 or window.shape[0] != size or window.is_complex() > return_complex):
+        graph_break("torch.istft with a window that it refuses")
+    whole, begin = n_fft + hop * (frames - 1), n_fft // 2 if center else 0
+    end = begin + length if length is not None else whole - n_fft // 2 if center else whole
+    if end > whole or end <= begin:
+        graph_break("torch.istft of another length than its windows have")
+    if window is None:
+        window = torch.ones(size, dtype=input.real.dtype, device=input.device)
+    if size != n_fft:
+        left = (n_fft - size) // 2
+        window = torch.constant_pad_nd(window, (left, n_fft - size - left), 0)
+    rows = (input if input.dim() == 3 else input.unsqueeze(0)).transpose(1, 2)
+    norm = "ortho" if normalized else "backward"
+    if return_complex:
+        rows = torch.fft.ifft(rows, dim=-1, norm=norm)
+    else:
+        rows = torch.fft.irfft(rows if half else rows[..., : n_fft // 2 + 1], n_fft, dim=-1, norm=norm)
+    windows = window.pow(2).expand(1, frames, n_fft)
+    fold = torch.ops.aten.unfold_backward
+    y = fold(rows * window.view(1, 1, n_fft), (rows.shape[0], whole), 1, n_fft, hop)[:, begin:end]
+    envelope = fold(windows, (1, whole), 1, n_fft, hop)[:, begin:end]
+    torch._check_tensor_all_with(RuntimeError, envelope.abs().min().lt(1e-11).logical_not())
+    y = y / envelope
+    return y if input.dim() == 3 else y.squeeze(0)
+
+
+def ctc_loss(
+    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
+    zero_infinity: bool = False,
+) -> Any:  # fmt: skip
+    """`torch.ctc_loss` of what is on the host."""
+    if torch.is_autocast_enabled("cpu") and log_probs.dtype in (torch.bfloat16, torch.float16):
+        log_probs = log_probs.float()
+    lengths = [
+        n if isinstance(n, torch.Tensor) else torch.tensor(n, dtype=torch.int64)
+        for n in (input_lengths, target_lengths)
+    ]
+    tensors = (log_probs, targets, *lengths)
+    if log_probs.dim() not in (2, 3) or log_probs.dtype not in (torch.float32, torch.float64) or 0 in log_probs.shape:
+        graph_break("torch.ctc_loss of what it refuses")
+    if any(t.device.type != "cpu" or t.is_floating_point() is (k > 0) or t.is_complex() for k, t in enumerate(tensors)):
+        graph_break("torch.ctc_loss on other devices, or of lengths or targets that are no integers")
+    rows = log_probs if log_probs.dim() == 3 else log_probs.unsqueeze(1)
+    frames, whole = (n.to(torch.int64) for n in lengths)
+    made = ctc.losses(rows, targets.to(torch.int64), frames, whole, blank, zero_infinity)
+    if zero_infinity:
+        made = torch.where(made == math.inf, torch.zeros((), dtype=made.dtype), made)
+    if reduction == 1:
+        return (made / whole.to(made.dtype).clamp_min(1)).mean()
+    if reduction == 2:
+        return made.sum()
+    return made if log_probs.dim() == 3 else made.squeeze(0)
+
+
+def named_ctc_loss(
+    log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: str = "mean",
+    zero_infinity: bool = False,
+) -> Any:  # fmt: skip
+    """`torch.nn.functional.ctc_loss`."""
+    if reduction not in REDUCTIONS:
+        graph_break("a reduction that is refused")
+    number = REDUCTIONS.index(reduction)
+    return ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, number, zero_infinity)
 
 
 def corrcoef(input: Any) -> Any:
@@ -40,4 +142,8 @@ def corrcoef(input: Any) -> Any:
     return c.clip(-1, 1)
 
 
-COMPOSED: dict[Any, Callable[..., Any]] = {torch.cov: cov, torch.corrcoef: corrcoef}
+REDUCTIONS = ["none", "mean", "sum"]
+COMPOSED: dict[Any, Callable[..., Any]] = {
+    torch.cov: cov, torch.corrcoef: corrcoef, torch.istft: istft, torch.ctc_loss: ctc_loss,
+    torch.nn.functional.ctc_loss: named_ctc_loss,
+}  # fmt: skip

@@ -24,6 +24,7 @@ from pycompiler.capture.effects import Effects
 from pycompiler.capture.errors_of_data import ErrorsOfData
 from pycompiler.capture.funnel import STACK, Functions
 from pycompiler.capture.graph import GraphBuilder
+from pycompiler.capture.inference import Inference
 from pycompiler.capture.items import Items
 from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import array, exceptions
@@ -131,6 +132,8 @@ class Capture:
         self.devices: list[
             tuple[torch.device, int | None]
         ] = []  # those of each `with`, and the steps that entered them
+        self.inference = Inference()
+        self.registered: list[tuple[int, Dict, int | None]] = []  # hooks of modules: number, dict, step
         self.stopped_by: Value | None = None  # the generator or exception that ended the last iterator that was asked
         self.stopper: type[Exception] = Exception
         self.stopped: list[Frame] = []  # where the capture has stopped
@@ -699,6 +702,11 @@ class Capture:
             raise Break("generator-state", "a context variable that is set", self.variables[0].made_at)
         if self.devices:
             raise Break("global-state", "a default device that is set", self.devices[-1][1])
+        if self.inference.open:
+            raise Break("global-state", "inference mode that is on", self.inference.open[0][1])
+        for number, entries, made_at in self.registered:
+            if any(k.value.is_const() and k.value.const() == number for k in entries.entries):
+                raise Break("builtin-call", "a hook of a module that stays registered", made_at)
         if self.suspended:
             made_at = min(g.made_at or 0 for g in self.suspended)
             raise Break("generator-state", "a generator made inside of the frame", made_at)

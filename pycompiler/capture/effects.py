@@ -330,9 +330,13 @@ class Effects:
         if value is not None and value.source is not None and not isinstance(value, PLAIN_VALUES):
             self.let_go.append(value)
 
-    def ends(self, *, tensor: bool, gradient: bool = True) -> bool:
-        """Whether a write may have let go of a tensor, or of another object; a gradient among them?"""
-        return any((tensor or w.ends) and (gradient or w.kind != "grad") for w in self.journal)
+    def ending(self, *, tensor: bool, gradient: bool = True) -> list[Write]:
+        """The writes that may have let go of a tensor, or of another object; a gradient among them?"""
+        return [w for w in self.journal if (tensor or w.ends) and (gradient or w.kind != "grad")]
+
+    def ends(self, *, tensor: bool) -> bool:
+        """Whether there is one."""
+        return bool(self.ending(tensor=tensor))
 
     def may_end(self, *, tensor: bool) -> bool:
         """Whether a tensor, or another object, may have ended with what the frame let go of."""

@@ -510,6 +510,7 @@ class _Session:
         flags.check(cx)
         gradients.check_leaves(cx, [*(t.fake for t in head.outputs), *(cx.graph.inputs[i].fake for i in mutated)])
         parameters.check(cx, [t.fake for t in head.outputs])
+        cx.graph.check_picks(t.fake for t in head.outputs)
         if self.kernel and any(map(cx.graph.is_given, head.outputs)):  # what a view of it is there depends on much
             raise SkipFrame("a result that shares memory with an argument, in the kernel of an operator")
         has_graph = self.has_graph(cx, head)

@@ -185,7 +185,11 @@ class GraphBuilder:
         self.turned: dict[Tensor, dict[bool, tuple[fx.Node, torch.Tensor]]] = {}  # see `builtins/flags.py`
         self.flipped_at: dict[Tensor, int | None] = {}  # the step of the first of these changes
         self.leaves: list[tuple[torch.Tensor, int | None]] = []  # what the program made leaves, and at which step
+        self.retained: list[tuple[Tensor, int | None]] = []  # results whose gradients the program wants, and the steps
         self.spent = set[Any]()  # autograd's nodes, of fakes, that a backward has gone through
+        self.picks: list[
+            tuple[torch.Tensor, torch.Tensor, int | None]
+        ] = []  # copies in the place of views, of what, and steps
         self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
         self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
         self.reentrant = False  # whether it runs with the grad mode off before it runs with it on
@@ -383,6 +387,39 @@ class GraphBuilder:
         """``tensor[indices]``, of integers and tensors of them."""
         return self._call("call_function", attention.indexed, attention.indexed, [tensor, *indices], {}, False)
 
+    def pick(self, tensor: Tensor, dim: int, index: Value) -> Tensor | None:
+        """A copy of what `select` gives, of an integer as a tensor; None where it would lie otherwise."""
+        fake, place = tensor.fake, self.to_arg(index)
+        alike = fake.layout is torch.strided and fake.device.type == place.meta["example_value"].device.type == "cpu"
+        outer = fake.shape[:dim]
+        if not alike or not fake.is_contiguous() or not all(type(n) is int and n == 1 for n in outer):
+            return None
+        if fake.is_conj() or fake.is_neg():
+            return None
+        if place.meta["example_value"].dtype not in (torch.int64, torch.int32):
+            index = self.call_method("to", [index, Const(torch.int64)], {})
+        made = self.call_function(torch.ops.aten.index.Tensor, [tensor, List([*[Const(None)] * dim, index])], {})
+        assert isinstance(made, Tensor)
+        self.picks.append((made.fake, fake, self.cx.step()))
+        return made
+
+    def is_picked(self, fake: torch.Tensor) -> bool:
+        """Whether it lies in memory of its own where eager's is a view."""
+        return (
+            bool(self.picks)
+            and fake.layout is torch.strided
+            and memory_of(fake) in {memory_of(t) for t, _, _ in self.picks}
+        )
+
+    def check_picks(self, fakes: Iterable[torch.Tensor], *, written: bool = False) -> None:
+        """What is given to others, or written, is no copy, nor what one was made of."""
+        found = {memory_of(t) for t in fakes if t.layout is torch.strided} if self.picks else ()
+        for made, base, step in self.picks if found else ():
+            if memory_of(made) in found or (written and memory_of(base) in found):
+                raise Break(
+                    "data-dependent-value", "a view by an index that is a tensor leaves the graph, or is written", step
+                )
+
     def is_mapped(self, tensor: Tensor) -> bool:
         """Whether `vmap` gives each call of a function another one."""
         return False
@@ -408,6 +445,16 @@ class GraphBuilder:
         nodes = [*(self.submodule(b) for b in bodies), *(self.to_arg(a) if isinstance(a, Value) else a for a in args)]
         node = self.graph.call_function(target, tuple(nodes))
         made = tuple(t.fake for t in results)
+        self.cx.inference.look(
+            _name(target),
+            [
+                n.meta["example_value"]
+                for n in _operands(nodes, {})
+                if isinstance(n.meta["example_value"], torch.Tensor)
+            ],
+            [],
+            made,
+        )
         node.meta["example_value"], node.meta["strides"], node.meta["user"] = made, layouts(made), self.cx.user_stack
         node.meta["acts"] = any(n.meta.get("acts") for body in bodies for n in body.graph.nodes)
         self._note_bodies(target)
@@ -572,6 +619,7 @@ class GraphBuilder:
             for changing in self.replaced.values():
                 changing.look(written)
             changed = [n.meta["example_value"] for n in written]
+            self.check_picks(changed, written=True)
             if self.waited and not self.waited.isdisjoint(memory_of(t) for t in changed if t.layout is torch.strided):
                 raise Break(
                     "unsupported-operation", f"{_name(target)}, which writes what a collective gave by another name"
@@ -593,6 +641,12 @@ class GraphBuilder:
         around = bool(wrappers) or any(is_wrapper(type(t)) for t in tensors_of(result))
         if self.fake_mode.shape_env is None and not around:
             self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others, once=once)
+        self.cx.inference.look(
+            _name(target),
+            [n.meta["example_value"] for n in operands],
+            [n.meta["example_value"] for n in written],
+            tensors_of(result),
+        )
         binds = bool(self._binding)
         self.happened |= always or mutates or once
         self.cx.errors_of_data.note(
@@ -976,6 +1030,8 @@ class GraphBuilder:
         if name != "_version":
             return True
         if fake.layout is not torch.strided or fake.is_inference() or hasattr(self, "outer"):
+            return False
+        if self.cx.inference.is_made(fake) or self.is_picked(fake):  # which counts none, or another's
             return False
         given = [p.fake for p in self.placeholders.values() if isinstance(p.fake, torch.Tensor)]
         return all(t.layout is torch.strided and memory_of(t) != memory_of(fake) for t in given)

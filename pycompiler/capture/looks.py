@@ -7,7 +7,7 @@ checkpoint's call where one is both, so that eager makes the call; and what to l
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -46,16 +46,23 @@ class Body:
     watched: set[tuple[str, Source, Any]]  # places by source
     tensors: dict[Source, None]  # where the tensors are that it reaches
     made: tuple[Value, ...]  # containers and objects of the frame that it reaches
+    steps: dict[Place, int]  # of the root frame, at which it was called, by places
     call: fx.Node | None = None
+
+    def starts(self) -> list[torch.Tensor]:
+        """Where a backward that gets there comes from: fakes that require grad."""
+        assert self.call is not None
+        node = self.call.args[1] if self.call.target is hooked else self.call
+        made = node.meta.get("example_value") if isinstance(node, fx.Node) else None
+        found = made if isinstance(made, (tuple, list)) else (made,)
+        return [t for t in found if isinstance(t, torch.Tensor) and t.requires_grad]
 
     @property
     def runs_again(self) -> bool:
         """Whether a backward can get there."""
         if self.call is None:
             return False
-        made = self.call.meta.get("example_value")
-        found = made if isinstance(made, (tuple, list)) else (made,)
-        return self.call.target is hooked or any(isinstance(t, torch.Tensor) and t.requires_grad for t in found)
+        return self.call.target is hooked or bool(self.starts())
 
 
 class Looks:
@@ -68,6 +75,7 @@ class Looks:
         self._owners: dict[Place, Source] = {}  # place → its owner's source, of places that existed before the frame
         self.bodies: list[Body] = []  # the outermost ones
         self._steps: dict[Place, int] = {}  # place → step of the root frame at which the checkpoint was called
+        self._inside: dict[Place, int] = {}  # the same, of the bodies in the one that is traced
 
     def saw(self, place: Place) -> bool:
         """Whether the program has read what is there."""
@@ -112,14 +120,14 @@ class Looks:
                     raise Break("inner-graph", f"it reads the variable {name}, which {where}() may set again")
         containers = _below([*args, *filter(None, seen.values())])
         places = [*seen, *(("contents", id(v)) for v in containers)]
-        for place in places:
-            self._steps.setdefault(place, step)
+        self._note(places, step, self._inside)
         if not self._open:
             watched = {_by_source(p, self._owners[p]) for p in seen if p in self._owners}
             watched |= {("contents", v.source, None) for v in containers if isinstance(v, CONTAINERS) and v.source}
             tensors = {v.source: None for v in containers if isinstance(v, Tensor) and v.source is not None}
             made = tuple(v for v in containers if v.source is None and isinstance(v, MADE))
-            self.bodies.append(Body(watched, tensors, made))
+            self.bodies.append(Body(watched, tensors, made, self._inside))
+            self._inside = {}
 
     def called(self, node: fx.Node) -> None:
         """The call in the outermost graph that the bodies are part of which have none."""
@@ -129,9 +137,26 @@ class Looks:
     def tensors(self, found: Iterable[Tensor], step: int) -> None:
         """A body reads these tensors."""
         for tensor in found:
-            self._steps.setdefault(("memory", memory_of(tensor.fake)), step)
+            self._note(
+                [("memory", memory_of(tensor.fake))], step, self._inside if self._open else self.bodies[-1].steps
+            )
             if tensor.source is not None and not self._open:
                 self.bodies[-1].tensors[tensor.source] = None
+
+    def _note(self, places: Iterable[Place], step: int, body: dict[Place, int]) -> None:
+        """A body that is called at this step looks there."""
+        for place in places:
+            self._steps.setdefault(place, step)
+            body.setdefault(place, step)
+
+    def spend(self, is_spent: Callable[[Any], bool]) -> None:
+        """A backward has gone through nodes of autograd's; `is_spent`: whether none leads from one to those that keep what they
+        need.  Bodies behind such nodes look no more."""
+        live = [b for b in self.bodies if b.call is None or not (found := b.starts()) or not all(map(is_spent, found))]
+        if len(live) < len(self.bodies) and not self._open:
+            self.bodies, self._steps = live, {}
+            for body in live:
+                self._steps = body.steps | self._steps
 
     @property
     def open(self) -> bool:

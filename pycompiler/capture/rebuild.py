@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from typing import Any
 
 import torch
+from torch.utils.hooks import RemovableHandle
 
 from pycompiler import _native
 from pycompiler.capture.values.attributes import instance_dict, is_mutable
@@ -101,6 +102,12 @@ def new_parameter(*kind: Any) -> torch.nn.Parameter:
         return torch.nn.Parameter(torch.empty_strided(size, stride, dtype=dtype, device=device))
 
 
+def start_leaf(tensor: torch.Tensor) -> None:
+    """It requires grad from now on."""
+    with torch._C.DisableTorchFunction():
+        tensor.requires_grad_()
+
+
 def set_grad(tensor: torch.Tensor, grad: torch.Tensor | None) -> None:
     with torch._C.DisableTorchFunction():
         tensor.grad = grad
@@ -160,6 +167,22 @@ def as_subclass(tensor: Any, cls: type) -> Any:
     """An alias of another class, which is not asked."""
     with torch._C.DisableTorchFunction():
         return tensor.as_subclass(cls)
+
+
+def skip_handle() -> None:
+    """A handle was made, and had a number."""
+    RemovableHandle.next_id += 1
+
+
+def as_inference(tensor: torch.Tensor) -> torch.Tensor:
+    """What a graph gives, in its memory, as a tensor of inference mode."""
+    if tensor.is_inference():  # a call under inference mode
+        return tensor
+    with torch._C.DisableTorchFunction(), torch.inference_mode():
+        place = tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
+        made = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(*place)
+        made = made.conj() if tensor.is_conj() else made
+        return torch._neg_view(made) if tensor.is_neg() else made
 
 
 def call_graph(run: Any, aliased: tuple[bool, ...], *inputs: Any) -> Any:

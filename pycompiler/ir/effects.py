@@ -52,7 +52,8 @@ _RAISING = frozenset(
             "unwound",
             "scan",
             "unscanned",
-        ),  # ours (`checked.py`, `autograd/branches.py`)
+            "ctc_losses",
+        ),  # ours (`checked.py`, `ctc.py`, `autograd/branches.py`)
     )
 )
 
@@ -117,7 +118,7 @@ _TOLD_BY_THE_HOST = frozenset(
         *("repeat_interleave", "bincount", "cholesky", "linalg_eig", "histc", "histogram", "_ctc_loss", "isin"),
         *("_histogramdd_bin_edges", "_histogramdd_from_bin_cts"),
         *("_linalg_eigvals", "_linalg_eigh", "_linalg_svd", "linalg_lstsq"),
-        *("pick", "within", "branch", "loop", "unwound", "scan", "unscanned"),
+        *("pick", "within", "branch", "loop", "unwound", "scan", "unscanned", "ctc_losses"),
     )
 )
 

@@ -376,7 +376,7 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor, layout: Layout | None = No
         return fake
     fake.requires_grad_()
     if not real.is_leaf:
-        with mode, torch.enable_grad():
+        with mode, torch.inference_mode(False), torch.enable_grad():
             return fake.clone(memory_format=torch.preserve_format).as_strided(sizes, strides)
     if isinstance(real, torch.nn.Parameter):
         fake._is_param = True  # type: ignore[attr-defined]
@@ -400,7 +400,7 @@ def with_history(mode: FakeTensorMode, fake: torch.Tensor, real: torch.Tensor) -
     fake.requires_grad_()
     if real.is_leaf:
         return fake
-    with mode, torch.enable_grad():
+    with mode, torch.inference_mode(False), torch.enable_grad():
         return fake.clone()
 
 

@@ -153,6 +153,8 @@ def example_inputs(captured: Captured, ours: bool, scope: Scope) -> list[Any]:
         if mode is not None and is_wrapper(type(example.fake)):
             return with_history(mode, fake_as(mode, example.fake), real)
         real = as_plain(real) if example.aliased else real
-        return real if mode is None else fake_of(mode, real, example.layout)
+        made = real if mode is None else fake_of(mode, real, example.layout)
+        starts = example.fake.requires_grad and not made.requires_grad  # generated code makes it a leaf
+        return made.detach().requires_grad_() if starts else made
 
     return [given(source, example) for source, example in zip(captured.recipe.inputs, examples, strict=True)]

@@ -339,3 +339,20 @@ def test_draws_are_saved(tmp_path: Any) -> None:
         loaded = pycompiler.load(path, fn)
         assert seen(loaded, 1) == expected
         assert loaded.counters()["compiles"] == 0
+
+
+def test_the_share_of_a_mixture() -> None:
+    def mixed(x: torch.Tensor) -> Any:
+        share = np.random.beta(0.4, 0.4)
+        return share * x + (1 - share) * x.flip(0), share
+
+    compiled = pycompiler.compile(mixed, fullgraph=True)
+    for n in (2, 3, 4):
+        x, found = torch.randn(n), []
+        for call in (mixed, compiled):
+            np.random.seed(n)
+            made, share = call(x)
+            found.append((made, share, type(share), np.random.random()))
+        torch.testing.assert_close(found[1][0], found[0][0])
+        assert found[0][1:] == found[1][1:]
+    assert compiled.counters()["eager_calls"] == 0

@@ -263,13 +263,7 @@ def test_covariance(fn: Callable[..., Any], backend: str) -> None:
         torch.testing.assert_close(given.grad, plain.grad)
 
 
-def test_covariance_that_warns_or_has_weights_is_eagers() -> None:
-    def weighted(x: Any) -> Any:
-        return torch.cov(x, aweights=torch.ones(3)) + 1
-
-    compiled = pycompiler.compile(weighted, backend="eager")
-    x = torch.arange(6.0).reshape(2, 3)
-    torch.testing.assert_close(compiled(x), weighted(x))
+def test_covariance_that_warns_is_eagers() -> None:
     few = pycompiler.compile(lambda x: torch.cov(x) + 1, backend="eager")
     with pytest.warns(UserWarning, match="degrees of freedom"):
         few(torch.ones(2, 1))

@@ -159,3 +159,52 @@ def test_variables_hold_what_is_referred_to_beyond_breaks(program: Any, backend:
     compiled = pycompiler.compile(program, backend=backend)
     for _ in range(2):
         torch.testing.assert_close(compiled(torch.ones(2)), program(torch.ones(2)))
+
+
+@pytest.mark.parametrize("kind", [torch.nn.LSTM, torch.nn.GRU])
+def test_recurrent_modules_whose_mode_changes_inside(kind: Any) -> None:
+    """They ask weak references whether their weights are others: a mode is no weight."""
+    torch.manual_seed(0)
+    module = kind(3, 4, 2, dropout=0.5, batch_first=True)
+
+    def program(x: torch.Tensor) -> Any:
+        module.eval()
+        with torch.no_grad():
+            plain = module(x)[0]
+        module.train()
+        return plain, module(x)[0]
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    for mode in (True, False, True):
+        module.train(mode)
+        x = torch.randn(2, 3, 3)
+        found = []
+        for call in (program, compiled):
+            torch.manual_seed(1)
+            found.append(call(x))
+        torch.testing.assert_close(found[1], found[0])
+        assert module.training
+    assert compiled.counters()["compiles"] == 1
+
+
+def test_a_mode_that_was_a_weight() -> None:
+    """What the attribute held is let go of: guarded."""
+    weight = torch.nn.Parameter(torch.ones(2))
+    holder = torch.nn.Module()
+    holder.weight = weight
+    reference = weakref.ref(weight)
+    del weight
+
+    def program(x: torch.Tensor) -> Any:
+        known = holder.weight
+        holder.note = None
+        same = reference() is known
+        return x + 1, same
+
+    holder.note = 3
+    compiled = pycompiler.compile(program, backend="eager")
+    for note in (3, 4.0, torch.ones(1), [1], None):
+        holder.note = note
+        torch.testing.assert_close(compiled(torch.ones(2))[0], torch.full((2,), 2.0))
+        holder.note = note
+        assert compiled(torch.ones(2))[1] is program(torch.ones(2))[1]

@@ -10,7 +10,7 @@ import pytest
 import torch
 from torch.utils import _pytree as pytree
 
-from pycompiler.ir import checked, iterator
+from pycompiler.ir import checked, ctc, iterator
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.shapes import RULES, layouts_of
 from pycompiler.ir.symbols import Symbols, expr_of
@@ -106,6 +106,11 @@ CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.gather.default, (T("a", 5, order=(1, 0)), 1, T("a", "b", dtype=I)), {}),
     (aten.scatter.value, (T("a", 5, order=(1, 0)), 1, T("a", 1, dtype=I), 2.0), {}),
     (torch.ops.pycompiler.pick.default, (T("a", 5, order=(1, 0)), 1, T("a", 1, dtype=I)), {}),
+    (ctc.ctc_losses, (T("a", "b", 5), T("b", 3, dtype=I), T("b", dtype=I), T("b", dtype=I), 0, False), {}),
+    (
+        ctc.ctc_losses_backward,
+        (T("b"), T("a", "b", 5, order=(1, 0, 2)), T("b", 3, dtype=I), T("b", dtype=I), T("b", dtype=I), 0, False), {},
+    ),
     (aten.nll_loss_forward.default, (T("a", 5, order=(1, 0)), T("a", dtype=I), None, 1, -100), {}),
     (aten.nll_loss_forward.default, (T("a", 5), T("a", dtype=I), None, 0, -100), {}),
     (aten.nll_loss_backward.default, (T(), T("a", 5, order=(1, 0)), T("a", dtype=I), None, 1, -100, T()), {}),

@@ -23,6 +23,8 @@ from pycompiler.capture.builtins import (
     frozen,
     generators,
     gradients,
+    hooks,
+    inference,
     iteration,
     jagged,
     nested,
@@ -46,6 +48,6 @@ from pycompiler.capture.builtins import (
 FAMILIES = (
     attention, autograd_function, backwards, begun, branches, class_statements, clocks, collections, containers,
     copied_tensors, copying, data, devices, distributed, drawn, drawn_arrays, dtensors, evaluated, exceptions, frozen,
-    generators, gradients, iteration, jagged, nested, numbers, optimizers, overrides, patterns, python, ranges, references,
-    scalars, schedulers, storages, texts, torch_api, transforms, variables, warned,
+    generators, gradients, hooks, inference, iteration, jagged, nested, numbers, optimizers, overrides, patterns, python, ranges,
+    references, scalars, schedulers, storages, texts, torch_api, transforms, variables, warned,
 )  # fmt: skip

@@ -20,6 +20,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Sequence, Tuple
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import transforms
 from pycompiler.ir.kernels import memory_of
 
 KIND = "unsupported-operation"
@@ -55,12 +56,15 @@ def backward(cx: Capture, given: dict[str, Value]) -> Value:
         _check(cx, leaf)
     if not leaves:
         raise Break(KIND, "backward() of what requires no grad")
+    wanted = [t for t, _ in cx.graph.retained]
+    if wanted and "inputs" in given:
+        raise Break(KIND, "backward(inputs=...) with gradients of results")
     retained = "retain_graph" in given and cx.truth(given["retain_graph"])
     before = set(cx.graph.by_fake)
     freed = [] if retained else reached([t.fake for t in outputs], [t.fake for t in leaves])
     made = cx.graph.call_function(
         torch.autograd.grad,
-        [Tuple([*outputs]), Tuple([*leaves])],
+        [Tuple([*outputs]), Tuple([*leaves, *wanted])],
         {
             "grad_outputs": _of_each(cx, given["grad_tensors"]) if "grad_tensors" in given else Const(None),
             "retain_graph": Const(retained),
@@ -69,7 +73,10 @@ def backward(cx: Capture, given: dict[str, Value]) -> Value:
     )
     assert isinstance(made, Sequence)
     cx.graph.spent.update(freed)
-    found = {leaf: grad for leaf, grad in zip(leaves, made.items, strict=True) if isinstance(grad, Tensor)}
+    cx.effects.looks.spend(lambda t: _ends(cx, t.grad_fn))
+    found = {leaf: grad for leaf, grad in zip(leaves, made.items, strict=False) if isinstance(grad, Tensor)}
+    for result, grad in zip(wanted, made.items[len(leaves) :], strict=True):
+        _retain(cx, result, cx.realize(grad))
     for grad in found.values():
         if grad.fake.layout is not torch.strided or grad.is_special:
             raise Break(KIND, f"backward() that gives {grad.describe()}, which is sparse or of a class")
@@ -79,6 +86,41 @@ def backward(cx: Capture, given: dict[str, Value]) -> Value:
         alone = id(grad.fake) not in before and owned[id(grad.fake)] == 1 and shared[memory_of(grad.fake)] == 1
         _accumulate(cx, leaf, grad, alone)
     return Const(None)
+
+
+def retain_grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """Of a result that stays inside of the graph: a backward stores its gradient, too."""
+    tensor = cx.realize(args[0])
+    gradients.refuse_inside(cx, "retain_grad()")
+    plain = isinstance(tensor, Tensor) and not (tensor.exists or tensor.is_special or tensor.overlay or tensor.parted)
+    if len(args) > 1 or kwargs or not plain or cx.graph.is_inner or not tensor.fake.requires_grad:  # type: ignore[attr-defined]
+        raise Break("unsupported-attribute", "Tensor.retain_grad()")
+    assert isinstance(tensor, Tensor)
+    if any(n.target is transforms.hooked for n in tensor.node.users):
+        raise Break("unsupported-attribute", "Tensor.retain_grad() behind a hook")
+    if not tensor.fake.is_leaf and retained_at(cx, tensor) is None:
+        cx.graph.retained.append((tensor, cx.step()))
+    return Const(None)
+
+
+def _retain(cx: Capture, result: Tensor, grad: Value) -> None:
+    """What autograd does then: a copy, or a sum."""
+    if not isinstance(grad, Tensor):
+        return
+    if grad.fake.layout is not torch.strided or grad.is_special:
+        raise Break(KIND, f"backward() that gives {grad.describe()}, which is sparse or of a class")
+    old = result.overlay.get("grad")
+    if isinstance(old, Tensor):
+        made = cx.graph.call_function(torch.add, [old, grad], {})
+    else:
+        made = cx.graph.call_method("clone", [grad], {"memory_format": Const(torch.contiguous_format)})
+    assert isinstance(made, Tensor)
+    cx.effects.set_grad(result, made)
+
+
+def retained_at(cx: Capture, value: Tensor) -> tuple[int | None] | None:
+    """The step at which the program said that a result keeps its gradient, which whoever gets it could tell."""
+    return next(((step,) for tensor, step in cx.graph.retained if tensor is value), None)
 
 
 def _of_each(cx: Capture, value: Value) -> Value:
@@ -184,17 +226,26 @@ def spent(cx: Capture, value: Value) -> list[Tensor] | None:
         or value.fake.grad_fn is None
     ):
         return None
-    todo, seen = [value.fake.grad_fn], set[Any]()
+    if not _ends(cx, value.fake.grad_fn):
+        return None
+    behind = (cx.graph.known(leaf) for leaf in gradients.leaves([value.fake]))
+    return list(dict.fromkeys(v for v in behind if v is not None and v.source is not None))
+
+
+def _ends(cx: Capture, node: Any) -> bool:
+    """Whether each way back from a node ends at one that has let go of what it kept."""
+    todo, seen = [node], set[Any]()
     while todo:
-        node: Any = todo.pop()
+        node = todo.pop()
+        if node is None:
+            return False
         if node in seen or (node in cx.graph.spent and _keeps(node)):
             continue
         seen.add(node)
         if hasattr(node, "variable") or not node.next_functions:
-            return None
+            return False
         todo += [n for n, _ in node.next_functions if n is not None]
-    behind = (cx.graph.known(leaf) for leaf in gradients.leaves([value.fake]))
-    return list(dict.fromkeys(v for v in behind if v is not None and v.source is not None))
+    return True
 
 
 def _keeps(node: Any) -> bool:
@@ -203,3 +254,4 @@ def _keeps(node: Any) -> bool:
 
 
 tensors.METHODS["backward"] = method
+tensors.METHODS["retain_grad"] = retain_grad

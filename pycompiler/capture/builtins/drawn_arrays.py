@@ -52,6 +52,10 @@ def _of_unit(size: None = None, **options: Any) -> float:
     return 1.0
 
 
+def _of_share(a: float, b: float, size: None = None) -> float:
+    return 1.0
+
+
 def _of_standard(size: None = None, **options: Any) -> float:
     return float(DEVIATIONS)
 
@@ -62,7 +66,7 @@ def _among(low: int, high: int | None = None, size: None = None, dtype: type | N
 
 FLOATS: dict[str, Callable[..., float]] = {
     "rand": _of_unit, "random": _of_unit, "random_sample": _of_unit, "uniform": _of_uniform, "normal": _of_normal,
-    "randn": _of_standard, "standard_normal": _of_standard,
+    "randn": _of_standard, "standard_normal": _of_standard, "beta": _of_share,
 }  # fmt: skip
 """The magnitude that no number exceeds, of methods that give one of Python's."""
 

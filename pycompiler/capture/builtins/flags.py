@@ -41,7 +41,7 @@ def turn(cx: Capture, tensor: Tensor, wanted: bool) -> Tensor:
 
 def _check(cx: Capture, tensor: Tensor) -> None:
     graph, real = cx.graph, tensor.real
-    inner = graph.packs or graph.later or graph.is_inner or torch.is_inference_mode_enabled()
+    inner = graph.packs or graph.later or graph.is_inner or cx.inference.open or torch.is_inference_mode_enabled()
     if inner or real is None or tensor.source is None or tensor.is_special or tensor in graph.replaced:
         raise Break(KIND, CALL)
     if real.is_inference() or real.layout is not torch.strided or not may_be_leaf(tensor.fake):

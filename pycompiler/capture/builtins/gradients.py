@@ -18,10 +18,12 @@ from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Sequence, Tuple
+from pycompiler.capture.values.containers import DictView, Sequence, Tuple
 from pycompiler.capture.values.functions import Builtin
+from pycompiler.capture.values.iterators import Generator, Iter
 from pycompiler.capture.values.tensor import Handle, Tensor
 from pycompiler.ir import transforms
+from pycompiler.ir.kernels import memory_of
 
 AUTOCAST: dict[str, Any] = {"autocast_cpu": False, "autocast_cuda": False}
 
@@ -32,6 +34,8 @@ def grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     refuse_waiting(cx, "torch.autograd.grad")
     if "is_grads_batched" in kwargs and cx.truth(kwargs["is_grads_batched"]) or len(args) > 7:
         raise Break("unsupported-operation", "torch.autograd.grad of a batch")
+    args = [_tupled(cx, a) if k < 3 else a for k, a in enumerate(args)]
+    kwargs = {k: _tupled(cx, v) if k in ("outputs", "inputs", "grad_outputs") else v for k, v in kwargs.items()}
     outputs = kwargs["outputs"] if "outputs" in kwargs else args[0]
     for leaf in leaves([t.fake for t in tensors_in(cx, outputs)]):
         value = cx.graph.known(leaf)
@@ -42,9 +46,17 @@ def grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return cx.graph.call_function(torch.autograd.grad, args, kwargs)
 
 
+def _tupled(cx: Capture, value: Value) -> Value:
+    """An iterator (`module.parameters()`) as a tuple, as which it is taken."""
+    value = cx.realize(value)
+    return cx.call(cx.make(tuple), [value], {}) if isinstance(value, (Iter, Generator, DictView)) else value
+
+
 def refuse_inside(cx: Capture, what: str) -> None:
     if cx.graph.levels or cx.graph.packs or cx.graph.later:
         raise Break("inner-graph", f"{what} under a transform, in a checkpoint, or in a backward")
+    if cx.inference.open:
+        raise Break("unsupported-operation", f"{what} in inference mode")
 
 
 def refuse_waiting(cx: Capture, what: str) -> None:
@@ -107,6 +119,8 @@ def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("unsupported-attribute", "Tensor.register_hook() of a tensor that exists outside of the graph")
     if not tensor.fake.requires_grad or tensor.fake.is_leaf:
         raise Break("unsupported-attribute", "Tensor.register_hook() of a tensor without a history")
+    if any(known is tensor for known, _ in cx.graph.retained):
+        raise Break("unsupported-attribute", "Tensor.register_hook() of what keeps its gradient")
     looks, step, drawn = cx.effects.looks, cx.frames[0].begin, cx.fake_mode.once
     with (
         tracers.inner(cx, levels=True, pure=True, later=True, grad=False, **AUTOCAST) as tracer,
@@ -140,13 +154,37 @@ def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if wanted is tensor.getattr(cx, "requires_grad").const():
         return tensor
     if tensor.exists:
+        if wanted is True and tensor not in cx.graph.turned and _may_start(cx, tensor):
+            tensor.fake.requires_grad_()
+            cx.effects.draw(Builtin(rebuild.start_leaf), [tensor])
+            return tensor
         return flags.turn(cx, tensor, wanted)
     inner = cx.graph.packs or cx.graph.later or tensor.is_special
+    inner |= bool(cx.inference.open) or cx.inference.is_made(tensor.fake)
     if wanted is not True or inner or tensor.overlay or not flags.may_be_leaf(tensor.fake):
         raise Break("unsupported-operation", "Tensor.requires_grad_()")
     cx.graph.call_method("requires_grad_", [tensor], {}, always=True)
     cx.graph.leaves.append((tensor.fake, cx.step()))
     return tensor
+
+
+def _may_start(cx: Capture, tensor: Tensor) -> bool:
+    """Whether an existing tensor may require grad from the graph's begin on: nothing has used it, and nothing before
+    may have raised."""
+    graph, node = cx.graph, tensor.node
+    inner = graph.is_inner or graph.packs or graph.later or cx.inference.open or torch.is_inference_mode_enabled()
+    if inner or tensor.is_special or tensor.parted or node.op != "placeholder" or node.users or tensor.source is None:
+        return False
+    fake = tensor.fake
+    alone = sum(memory_of(t.fake) == memory_of(fake) for t in graph.inputs if t.fake.layout is torch.strided) == 1
+    quiet = not any(n.meta.get("refuses") or n.meta.get("acts") for n in graph.graph.nodes)
+    return (
+        fake.layout is torch.strided
+        and flags.may_be_leaf(fake)
+        and alone
+        and quiet
+        and not cx.functions.concerns([tensor], {})
+    )
 
 
 def store_requires_grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:

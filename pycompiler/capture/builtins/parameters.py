@@ -82,7 +82,15 @@ def make(cx: Capture, data: Tensor) -> Parameter:
     graph, fake = cx.graph, data.fake
     plain = fake.layout is torch.strided and not data.is_special and not (fake.is_conj() or fake.is_neg())
     trains = fake.is_floating_point() or fake.is_complex()
-    if graph.is_inner or not plain or not trains or torch.is_inference_mode_enabled():
+    if (
+        graph.is_inner
+        or not plain
+        or not trains
+        or torch.is_inference_mode_enabled()
+        or cx.inference.open
+        or cx.inference.is_made(fake)
+        or graph.is_picked(fake)
+    ):
         raise Break(KIND, f"nn.Parameter({data.describe()})")
     size, stride = (
         tuple(cx.make(n).settle("as a size of a parameter").const() for n in ns) for ns in (fake.shape, fake.stride())

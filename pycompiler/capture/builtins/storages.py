@@ -15,6 +15,7 @@ from pycompiler.capture.composed import COMPOSED
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.tensor import METHODS, Storage, Tensor
+from pycompiler.ir import ctc
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
@@ -32,7 +33,13 @@ def _plain(cx: Capture, args: Args, kwargs: Kwargs, what: str) -> Tensor:
     plain = (
         tensor.fake.layout is torch.strided and not tensor.wrapper and tensor.cls in (torch.Tensor, torch.nn.Parameter)
     )
-    if not plain or cx.graph.levels or hasattr(cx.graph, "outer") or cx.graph.replaced:
+    if (
+        not plain
+        or cx.graph.levels
+        or hasattr(cx.graph, "outer")
+        or cx.graph.replaced
+        or cx.graph.is_picked(tensor.fake)
+    ):
         raise Break("unsupported-operation", f"Tensor.{what}, of {tensor.describe()}")
     return tensor
 
@@ -81,5 +88,6 @@ def _composed(fn: Any, inlined: Any) -> None:
     METHODS[fn.__name__] = call
 
 
+builtin(ctc.losses)(lambda cx, args, kwargs: cx.graph.call_function(ctc.losses, args, kwargs))
 for _fn, _inlined in COMPOSED.items():
     _composed(_fn, _inlined)

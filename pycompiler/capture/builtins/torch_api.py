@@ -106,7 +106,7 @@ def put_back(state: dict[str, Any]) -> None:
     _switched.names.clear()
 
 
-def _switch(cx: Capture, setter: Any, *args: Any, **kwargs: Any) -> Any:
+def switch(cx: Capture, setter: Any, *args: Any, **kwargs: Any) -> Any:
     """Now, and by a node of the graph."""
     _switched.names.add(_NAMES.get(setter, ""))
     return cx.evaluate_raw(cx.graph.set_state, setter, *args, **kwargs)
@@ -176,7 +176,7 @@ _query(*(read for read, _ in ATTENTION.values()))
 _query(torch.get_autocast_gpu_dtype, torch._C._is_any_autocast_enabled, torch.mps.is_available, torch.mtia.is_available,
        torch.xpu.is_available, torch.backends.mps.is_available, torch.backends.mps.is_built,
        torch.accelerator.is_available)  # fmt: skip
-_query(torch.is_inference_mode_enabled, torch.is_autocast_enabled, torch.get_autocast_dtype,
+_query(torch.is_autocast_enabled, torch.get_autocast_dtype,
        torch.is_autocast_cache_enabled, torch.get_default_dtype, torch.are_deterministic_algorithms_enabled,
        torch.amp.is_autocast_available, torch.cuda.is_available,
        torch._C._get_default_device, torch._C._get_accelerator, torch.is_autocast_cpu_enabled,
@@ -203,9 +203,11 @@ def _setter(*fns: Any) -> None:
             if found is not None:
                 return found
             given = [cx.snapshot(a) for a in args]
+            if _fn is torch._C._set_grad_enabled and given == [True] and cx.inference.open:
+                raise Break("global-state", "gradients that are switched on in inference mode")
             if _is_switch(cx, _fn) and given and given[0] is torch.is_grad_enabled() and not cx.graph.later:
                 return Const(None)
-            result = _switch(cx, _fn, *given)
+            result = switch(cx, _fn, *given)
             example = result.meta["example_value"]
             return Const(example) if isinstance(example, (int, bool, type(None))) else Const(None)
 
@@ -242,7 +244,7 @@ def _step(cx: Capture, by: int) -> Value:
 @builtin(torch.clear_autocast_cache)
 def clear_casts(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if cx.frames[-1].code.co_filename != torch.amp.autocast_mode.__file__:
-        _switch(cx, torch.clear_autocast_cache)
+        switch(cx, torch.clear_autocast_cache)
     return Const(None)
 
 
@@ -254,7 +256,7 @@ def use_deterministic_algorithms(cx: Capture, args: Args, kwargs: Kwargs) -> Val
     known = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     wanted = args[0].const(), kwargs["warn_only"].const() if kwargs else False
     if wanted != (*known,) or peer.deterministic() != wanted[0]:
-        _switch(cx, torch.use_deterministic_algorithms, wanted[0], warn_only=wanted[1])
+        switch(cx, torch.use_deterministic_algorithms, wanted[0], warn_only=wanted[1])
     return Const(None)
 
 
@@ -264,7 +266,7 @@ def set_default_dtype(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 1 or kwargs or type(args[0]) is not Const or cx.graph.is_inner:
         raise Break("global-state", "torch.set_default_dtype")
     if args[0].const() is not torch.get_default_dtype():
-        _switch(cx, torch.set_default_dtype, args[0].const())
+        switch(cx, torch.set_default_dtype, args[0].const())
     return Const(None)
 
 

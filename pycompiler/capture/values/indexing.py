@@ -58,6 +58,38 @@ def by_mapped(cx: Capture, tensor: Tensor, key: Value) -> Value | None:
     return cx.graph.index_mapped(tensor, key)
 
 
+def picked(cx: Capture, tensor: Tensor, key: Value) -> Value | None:
+    """``tensor[key]`` of a key with integers as tensors, which eager asks for their numbers and gives a view of: a copy, while it
+    stays inside of the graph and nobody writes it or the tensor (`GraphBuilder.picks`).  None for another key, and where a
+    copy would lie otherwise."""
+    key = cx.realize(key)
+    items = [cx.realize(v) for v in key.items] if isinstance(key, Tuple) and key.cls is tuple else [key]
+    plain = all(_is_scalar_tensor(v) or isinstance(v, Slice) or (isinstance(v, Const) and _is_number(v)) for v in items)
+    if not plain or not any(map(_is_scalar_tensor, items)) or len(items) > tensor.fake.dim():
+        return None
+    if cx.graph.is_inner or cx.graph.takes_items() or cx.functions.concerns([tensor, *items], {}):
+        return None
+    view, before = tensor, list[Value]()
+    for item in items:
+        if not _is_scalar_tensor(item):
+            before.append(item)
+            continue
+        view = _taken(cx, view, before)
+        dim = sum(isinstance(v, Slice) for v in before)
+        row = cx.graph.pick(view, dim, item)
+        if row is None:
+            return None
+        view, before = row, [Slice(FULL)] * dim
+    made: Value = _taken(cx, view, before)
+    return made
+
+
+def _taken(cx: Capture, view: Any, items: list[Value]) -> Any:
+    if all(isinstance(v, Slice) and v.parts is FULL for v in items):
+        return view
+    return view.getitem(cx, Tuple(items))
+
+
 def _is_index(value: Value) -> bool:
     """Whether `flex_attention` takes it for one: a tensor, or an integer, as which True is one, too."""
     if isinstance(value, Symbolic):

@@ -22,11 +22,12 @@ if TYPE_CHECKING:
     from pycompiler.capture.errors_of_data import ErrorsOfData
     from pycompiler.capture.funnel import Functions
     from pycompiler.capture.graph import GraphBuilder
+    from pycompiler.capture.inference import Inference
     from pycompiler.capture.interpreter import Frame
     from pycompiler.capture.sizes import Sizes
     from pycompiler.capture.values.base import Cell, Value
     from pycompiler.capture.values.classes import Class
-    from pycompiler.capture.values.containers import Key
+    from pycompiler.capture.values.containers import Dict, Key
     from pycompiler.capture.values.functions import Function
     from pycompiler.capture.values.iterators import Generator, Iter
     from pycompiler.capture.values.objects import Object, Token
@@ -173,6 +174,8 @@ class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
     made_classes: list[type]
     ids_are_keys: bool
     variables: list[Token]
+    inference: Inference
+    registered: list[tuple[int, Dict, int | None]]
     devices: list[tuple[torch.device, int | None]]
     frames: list[Frame]
     fake_mode: FakeMode

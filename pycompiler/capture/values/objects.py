@@ -895,6 +895,21 @@ class WeakProxy(Withheld):
         return cx.truth(self._referent(cx))
 
 
+NUMBERS = (bool, int, float, str, type(None))
+
+
+def _was_number(cx: Capture, write: Any) -> bool:
+    """Whether a write of an existing object's attribute has let go of no object (`module.training`): guarded."""
+    owner, name = write.target, write.name
+    if write.kind != "attribute" or not owner.exists or owner.source is None:
+        return False
+    memory = instance_dict(owner.real)
+    if type(memory) is not dict or type(memory.get(name, owner)) not in NUMBERS:
+        return False
+    cx.guard("type_is", owner.source.then("instance_dict").dict_item(name), type(memory[name]))
+    return True
+
+
 def _led_to(cx: Capture, known: Value, variables: list[Value]) -> bool:
     """Whether the way to an object is as it was when the frame began; writes that let go of numbers and tensors change none."""
     node = root = known.source
@@ -905,8 +920,11 @@ def _led_to(cx: Capture, known: Value, variables: list[Value]) -> bool:
             return False
         node, root = node.base, node
     assert root is not None
-    changed = cx.effects.ends(tensor=issubclass(known.python_type(), torch.Tensor), gradient=gradient)
-    return not changed and (root.kind != "local" or any(v.source == root for v in variables))
+    tensor = issubclass(known.python_type(), torch.Tensor)
+    changed = cx.effects.ending(tensor=tensor, gradient=gradient)
+    return all(_was_number(cx, w) for w in changed) and (
+        root.kind != "local" or any(v.source == root for v in variables)
+    )
 
 
 class Compiled(Opaque):
@@ -930,6 +948,9 @@ def plain_module_forward(cx: Capture, module: Object) -> Value | None:
     if module.overlay and any(h in module.overlay for h in HOOK_DICTS):
         return None
     if state.get("_compiled_call_impl") is not None or any(state.get(h) for h in HOOK_DICTS):
+        return None
+    known = (cx.by_id.get(id(state.get(h))) for h in HOOK_DICTS) if cx.registered else ()
+    if any(v is not None and cx.effects.is_written(v) for v in known):
         return None
     assert module.source is not None
     instance = module.source.then("instance_dict")

@@ -47,6 +47,20 @@ class MadeReference(Value):
         return self.referent
 
 
+class Registered(Value):
+    """What the handle of a hook refers to: the dict that the hook is in."""
+
+    def __init__(self, entries: Value, made_at: int | None) -> None:
+        self.entries = entries
+        self.made_at = made_at
+
+    def python_type(self) -> type:
+        return weakref.ReferenceType
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        return self.entries
+
+
 def is_held(cx: Capture, value: Value) -> bool:
     """Whether a variable of a captured frame holds an object, or what `locals()` gave there, which lives as long."""
     return any(_holds((*_variables(frame), *_shown(frame)), value) for frame in cx.frames)
@@ -72,4 +86,4 @@ def _holds(held: Iterable[Value], value: Value) -> bool:
     return any(v is value or (isinstance(v, Lazy) and v.seen is value) for v in held)
 
 
-__all__ = ["MadeReference", "is_held", "shows_an_end"]
+__all__ = ["MadeReference", "Registered", "is_held", "shows_an_end"]

@@ -153,7 +153,7 @@ class Tensor(Value):
             return cx.graph.call_function(getattr, [self, Const(name)], {})
         if name == "__class__":
             return cx.make(self.cls)
-        if name in AUTOGRAD_ATTRIBUTES and name not in ("backward", "register_hook"):
+        if name in AUTOGRAD_ATTRIBUTES and name not in ("backward", "register_hook", "retain_grad"):
             raise Break("unsupported-attribute", f"Tensor.{name}")
         found = self._of_instance(cx, name)
         if found is not None:
@@ -180,8 +180,18 @@ class Tensor(Value):
         """What the guard of a tensor does not compare has one of its own, if nobody has written it; else fakes tell."""
         if name == "grad_fn" and not self.fake.requires_grad:
             return Const(None)
+        if name == "retains_grad" and any(known is self for known, _ in cx.graph.retained):
+            return Const(True)
         given = self.real is not None and self.source is not None
         read = given and name != "_version" and not cx.graph.is_written(self)
+        if (
+            name == "grad_fn"
+            and given
+            and not read
+            and type(self.real) is torch.nn.Parameter
+            and self.fake.grad_fn is None
+        ):
+            return cx.wrap(self.real.grad_fn, self.source.attr(name))  # type: ignore[union-attr]  # no view, so still a leaf
         if not read and (given or not cx.graph.tells_history(self, name)):
             raise Break("unsupported-attribute", f"Tensor.{name}")
         if read:
@@ -243,7 +253,13 @@ class Tensor(Value):
         if method is not None:
             return cx.call(method, [key], {})
         found = None if self.is_special else indexing.selected(cx, self, key) or indexing.by_mapped(cx, self, key)
-        return cx.graph.call_function(operator.getitem, [self, key], {}) if found is None else found
+        try:
+            return cx.graph.call_function(operator.getitem, [self, key], {}) if found is None else found
+        except Break as asked:  # for the number in a tensor
+            known = None if self.is_special or asked.kind != "data-dependent-value" else indexing.picked(cx, self, key)
+            if known is None:
+                raise
+            return known
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         self.assume(cx, "__setitem__")
@@ -488,6 +504,8 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
     if name in UNGUARDED_METHODS or name in UNFAKEABLE:
         raise Break("unsupported-operation", f"Tensor.{name}()")
     if name == "is_inference":  # a fake never is one
+        if isinstance(args[0], Tensor) and cx.inference.is_made(args[0].fake):
+            return Const(True)
         if not isinstance(args[0], Tensor) or args[0].real is None:
             raise Break("unsupported-operation", "Tensor.is_inference() of an intermediate")
         return Const(args[0].real.is_inference())

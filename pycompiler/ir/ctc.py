@@ -1,0 +1,100 @@
+"""The losses of `ctc_loss` as operators whose shapes do not depend on data.
+
+In: logarithms of probabilities (T, N, C), targets and lengths, of the host. Out: a loss for each of N; raises as eager does.
+
+ATen's operator gives what its backward needs as well, as long as the longest target says. Here the backward makes it anew.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from pycompiler.ir.shapes import Layout, packed, rule
+
+aten = torch.ops.aten
+
+_LIBRARY = torch.library.Library("pycompiler", "FRAGMENT")  # type: ignore[no-untyped-call]
+_TAKES = "Tensor probabilities, Tensor targets, Tensor frames, Tensor lengths, int blank, bool zero"
+_LIBRARY.define(f"ctc_losses({_TAKES}) -> Tensor")  # type: ignore[no-untyped-call]
+_LIBRARY.define(f"ctc_losses_backward(Tensor tangent, {_TAKES}) -> Tensor")  # type: ignore[no-untyped-call]
+
+
+def _losses(probabilities: torch.Tensor, *args: Any) -> torch.Tensor:
+    return aten._ctc_loss.Tensor(probabilities, *args)[0]  # type: ignore[no-any-return]
+
+
+def _backward(tangent: torch.Tensor, probabilities: torch.Tensor, *args: Any) -> torch.Tensor:
+    *given, blank, zero = args
+    kept = aten._ctc_loss.Tensor(probabilities, *args)
+    return aten._ctc_loss_backward.Tensor(tangent, probabilities, *given, *kept, blank, zero)  # type: ignore[no-any-return]
+
+
+def _losses_like(probabilities: torch.Tensor, *args: Any) -> torch.Tensor:
+    return probabilities.new_empty(probabilities.shape[1:2])
+
+
+def _gradient_like(tangent: torch.Tensor, probabilities: torch.Tensor, *args: Any) -> torch.Tensor:
+    return torch.empty_like(probabilities, memory_format=torch.contiguous_format)
+
+
+for _name, _kernel, _fake in (
+    ("ctc_losses", _losses, _losses_like), ("ctc_losses_backward", _backward, _gradient_like),
+):  # fmt: skip
+    _LIBRARY.impl(_name, _kernel, "CPU")  # type: ignore[no-untyped-call]
+    _LIBRARY.impl(_name, _fake, "Meta")  # type: ignore[no-untyped-call]
+
+
+ctc_losses = torch.ops.pycompiler.ctc_losses.default
+ctc_losses_backward = torch.ops.pycompiler.ctc_losses_backward.default
+
+
+@rule(ctc_losses)
+def _of_each(probabilities: torch.Tensor, *args: Any) -> list[Layout]:
+    return [packed(probabilities.shape[1:2])]
+
+
+@rule(ctc_losses_backward)
+def _of_all(tangent: torch.Tensor, probabilities: torch.Tensor, *args: Any) -> list[Layout]:
+    return [packed(probabilities.shape)]
+
+
+class _Differentiable(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, *args: Any) -> torch.Tensor:
+        ctx.save_for_backward(*args[:4])
+        ctx.numbers = args[4:]
+        return ctc_losses(*args)  # type: ignore[no-any-return]
+
+    @staticmethod
+    def backward(ctx: Any, tangent: torch.Tensor) -> Any:
+        probabilities = ctx.saved_tensors[0]
+        made = ctc_losses_backward(tangent, *ctx.saved_tensors, *ctx.numbers)
+        if torch.is_grad_enabled() and (tangent.requires_grad or probabilities.requires_grad):
+            made = _Last.apply(made, tangent, probabilities)  # type: ignore[no-untyped-call]
+        return made, None, None, None, None, None
+
+
+class _Last(torch.autograd.Function):
+    """A gradient that has none itself."""
+
+    @staticmethod
+    def forward(ctx: Any, made: torch.Tensor, *behind: torch.Tensor) -> torch.Tensor:
+        return made.clone()
+
+    @staticmethod
+    def backward(ctx: Any, *tangents: Any) -> Any:
+        raise RuntimeError("derivative for aten::_ctc_loss_backward is not implemented")
+
+
+def losses(
+    probabilities: torch.Tensor,
+    targets: torch.Tensor,
+    frames: torch.Tensor,
+    lengths: torch.Tensor,
+    blank: int,
+    zero: bool,
+) -> torch.Tensor:
+    """Without a reduction; `zero`: gradients of infinite losses are zeros."""
+    return _Differentiable.apply(probabilities, targets, frames, lengths, blank, zero)  # type: ignore[no-any-return, no-untyped-call]

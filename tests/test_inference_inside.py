@@ -1,0 +1,245 @@
+"""`with torch.inference_mode():` inside of a compiled function: one graph, and what leaves it is an inference tensor as eager's."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import pycompiler
+
+LINEAR = nn.Linear(4, 3)
+
+
+def seen(value: Any) -> Any:
+    if isinstance(value, torch.Tensor):
+        with torch.inference_mode():
+            told = (
+                value.is_inference(),
+                value.requires_grad,
+                value.shape,
+                value.stride(),
+                value.is_conj(),
+                value.is_neg(),
+            )
+            return told, value.detach().resolve_conj().resolve_neg().clone()
+    if isinstance(value, (list, tuple)):
+        return [seen(v) for v in value]
+    return value
+
+
+def outcome(fn: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return seen(fn(*args))
+    except RuntimeError as error:
+        return type(error), str(error)
+
+
+def assert_same(found: Any, wanted: Any) -> None:
+    if isinstance(wanted, torch.Tensor):
+        torch.testing.assert_close(found, wanted)
+    elif isinstance(wanted, (list, tuple)):
+        assert len(found) == len(wanted)
+        for a, b in zip(found, wanted, strict=True):
+            assert_same(a, b)
+    else:
+        assert found == wanted
+
+
+def manager(x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = LINEAR(x).softmax(-1)
+    return y, y.argmax(-1), y[0], y + 1
+
+
+@torch.inference_mode()
+def decorated(x: torch.Tensor) -> Any:
+    return LINEAR(x).tanh()
+
+
+def of_decorated(x: torch.Tensor) -> Any:
+    return decorated(x * 2) * 2
+
+
+def around(x: torch.Tensor) -> Any:
+    """Gradients before and behind, views of what is no inference tensor."""
+    h = LINEAR(x)
+    with torch.inference_mode():
+        top = h.topk(2).indices
+        view, same, wide = x[:2], x.detach(), h.view(-1)
+    return h.gather(1, top.clone()).sum(), view, same, wide, top
+
+
+def nested(x: torch.Tensor) -> Any:
+    with torch.inference_mode(), torch.no_grad():
+        with torch.inference_mode():
+            y = x.cos()
+        told = torch.is_inference_mode_enabled(), torch.is_grad_enabled(), y.is_inference(), (y * 2).is_inference()
+    return y, told, torch.is_inference_mode_enabled(), torch.is_grad_enabled()
+
+
+def bits(x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        z = torch.complex(x, x + 1)
+        return z.conj(), z.conj().imag, z.t(), [z.real, z.imag]
+
+
+def raised(x: torch.Tensor) -> Any:
+    try:
+        with torch.inference_mode():
+            y = x * 2
+            raise ValueError("inside")
+    except ValueError:
+        return y, torch.is_inference_mode_enabled()
+
+
+@pytest.mark.parametrize("backend", ["native", "eager", "aot_eager"])
+@pytest.mark.parametrize("fn", [manager, of_decorated, around, nested, bits, raised, decorated])
+def test_one_graph(fn: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    for n in (2, 3, 5):
+        x = torch.randn(n, 4)
+        assert_same(outcome(compiled, x), outcome(fn, x))
+        with torch.no_grad():
+            assert_same(outcome(compiled, x), outcome(fn, x))
+        assert not torch.is_inference_mode_enabled() and torch.is_grad_enabled()
+    assert compiled.counters()["eager_calls"] == 0
+
+
+def test_gradients_around_a_region() -> None:
+    compiled = pycompiler.compile(around, fullgraph=True)
+    grads = []
+    for call in (around, compiled):
+        LINEAR.zero_grad()
+        x = torch.linspace(-1, 1, 12).reshape(3, 4).requires_grad_()
+        call(x)[0].backward()
+        grads.append((x.grad, LINEAR.weight.grad))
+    torch.testing.assert_close(*grads)
+
+
+def test_results_share_memory_as_eagers() -> None:
+    compiled = pycompiler.compile(manager, fullgraph=True)
+    y, _, row, _ = compiled(torch.randn(3, 4))
+    with torch.inference_mode():
+        y.zero_()
+    assert torch.equal(row, torch.zeros(3))
+
+
+def writes_outside(x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = x * 2
+    return y.add_(1)
+
+
+def trains_with(x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = LINEAR.weight * 2
+    return (y * LINEAR.weight).sum() + x.sum()
+
+
+def makes_a_leaf(x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = x * 2
+    return y.requires_grad_()
+
+
+def makes_a_parameter(x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = x * 2
+    return nn.Parameter(y)
+
+
+def asks_the_version(x: torch.Tensor) -> Any:
+    with torch.inference_mode():
+        y = x * 2
+    return y._version
+
+
+def enables(x: torch.Tensor) -> Any:
+    with torch.inference_mode(), torch.enable_grad():
+        return LINEAR(x), torch.is_grad_enabled()
+
+
+def leaves(x: torch.Tensor) -> Any:
+    with torch.inference_mode(False):
+        return LINEAR(x)
+
+
+def keeps(x: torch.Tensor) -> Any:
+    mode = torch.inference_mode()
+    with mode:
+        y = x * 2
+    return y, sorted(vars(mode))
+
+
+@pytest.mark.parametrize(
+    "fn", [writes_outside, trains_with, makes_a_leaf, makes_a_parameter, asks_the_version, enables, leaves, keeps]
+)
+def test_what_tells_the_two_apart_is_eagers(fn: Callable[..., Any]) -> None:
+    compiled, x = pycompiler.compile(fn), torch.randn(3, 4)
+    for _ in range(2):
+        assert_same(outcome(compiled, x), outcome(fn, x))
+        with torch.inference_mode():
+            assert_same(outcome(compiled, x), outcome(fn, x))
+
+
+def test_a_break_inside_ends_the_graph_before_the_region() -> None:
+    def program(x: torch.Tensor) -> Any:
+        x = x + 1
+        with torch.inference_mode():
+            y = LINEAR(x)
+            pycompiler.graph_break()
+            y = y.relu()
+        return y, y + 1, torch.is_inference_mode_enabled()
+
+    report = pycompiler.explain(program)(torch.randn(2, 4))
+    assert [b.kind for b in report.break_reasons] == [
+        "global-state",
+        "explicit-break",
+        "global-state",
+    ]  # enter, break, leave
+    assert report.graph_count == 4
+    compiled, x = pycompiler.compile(program), torch.randn(2, 4)
+    for _ in range(2):
+        assert_same(outcome(compiled, x), outcome(program, x))
+
+
+def test_writes_to_what_exists_count() -> None:
+    buffer = torch.zeros(3)
+
+    def program(x: torch.Tensor) -> Any:
+        with torch.inference_mode():
+            buffer.add_(LINEAR(x)[0])
+            LINEAR.bias.mul_(0.5)
+        return buffer.is_inference()
+
+    compiled = pycompiler.compile(program, fullgraph=True)
+    found = []
+    for call in (program, compiled):
+        buffer.zero_()
+        with torch.no_grad():
+            LINEAR.bias.fill_(1.0)
+        before = buffer._version, LINEAR.bias._version
+        told = call(torch.ones(2, 4)), call(torch.ones(2, 4))
+        after = buffer._version - before[0], LINEAR.bias._version - before[1]
+        found.append((told, after, buffer.tolist(), LINEAR.bias.tolist()))
+    assert found[0] == found[1]
+
+
+def test_under_inference_mode_from_outside() -> None:
+    compiled, x = pycompiler.compile(manager), torch.randn(3, 4)
+    with torch.inference_mode():
+        for _ in range(2):
+            assert_same(outcome(compiled, x), outcome(manager, x))
+
+
+def test_a_result_with_a_history_under_inference_mode() -> None:
+    compiled = pycompiler.compile(lambda h: h.tanh() + 1, fullgraph=True)
+    h = LINEAR(torch.randn(3, 4))
+    with torch.inference_mode():
+        for _ in range(2):
+            assert_same(outcome(compiled, h), outcome(lambda h: h.tanh() + 1, h))
+    assert compiled.counters()["eager_calls"] == 0
