@@ -318,7 +318,10 @@ class Capture:
             self.throw(type(e), *e.args, **{k: self.make(v) for k, v in vars(e).items()})
 
     def evaluate(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
-        return self.make(self.evaluate_raw(fn, *args, **kwargs))
+        found = self.evaluate_raw(fn, *args, **kwargs)
+        if hasattr(type(found), "__next__"):  # it has a state: each call of the program's makes one
+            raise Break("builtin-call", f"{fn.__qualname__}, which gives an iterator ({type(found).__name__})")
+        return self.make(found)
 
     def sequence(self, items: list[Value], cls: type) -> Value:
         return List(items, cls) if issubclass(cls, list) else Tuple(items, cls)

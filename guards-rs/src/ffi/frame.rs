@@ -208,7 +208,8 @@ unsafe extern "C" fn evaluate<E: Evaluator>(
     frame: *mut RawFrame,
     throw: c_int,
 ) -> *mut PyObject {
-    if throw != 0 || (*frame).owner != OWNED_BY_THREAD || !E::active() {
+    // A frame that comes back from the evaluation function we handed it to is answered already, maybe finished.
+    if throw != 0 || (*frame).owner != OWNED_BY_THREAD || !E::active() || HANDED_ON.get() == frame {
         return default(thread, frame, throw);
     }
     if stack::is_low() {
