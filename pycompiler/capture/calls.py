@@ -8,6 +8,7 @@ looked up in the tables of `builtins/`; a class is constructed as `type.__call__
 from __future__ import annotations
 
 import collections
+import contextlib
 import dis
 import enum
 import functools
@@ -459,11 +460,9 @@ def _takes_keyword(cls: type, name: str) -> bool:
     if is_mutable(cls) or issubclass(cls, dict):
         return True
     if cls.__text_signature__ is not None:
-        try:
+        with contextlib.suppress(TypeError, ValueError):  # the text need not be one of Python's
             taken = inspect.signature(cls).parameters
-        except (TypeError, ValueError):
-            return True
-        return name in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
+            return name in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
     try:
         cls(**{name: None})
     except Exception as e:

@@ -54,7 +54,9 @@ def stand_in(cx: Capture, value: Value) -> Any:
     elif isinstance(value, Builtin):
         return value.fn
     elif (maker := MAKERS.get(type(value))) is not None and (made := maker(cx, value)) is not None:
-        if not isinstance(value, Object):  # which the making of the class changes
+        if made != () and not isinstance(
+            value, Object
+        ):  # all empty tuples are one; the making of the class changes objects
             cx.remember(made, value)
         return made
     if any(mro_lookup(value.python_type(), name) is not MISSING for name in DESCRIPTORS):
@@ -80,7 +82,7 @@ def _descriptor(cx: Capture, value: Any) -> Any:
 
 
 def _tuple(cx: Capture, value: Any) -> Any:
-    return tuple(stand_in(cx, v) for v in value.items) if value.cls is tuple and value.items else None
+    return tuple(stand_in(cx, v) for v in value.items) if value.cls is tuple else None
 
 
 def _object(cx: Capture, value: Any) -> Any:
