@@ -310,6 +310,24 @@ def test_fullgraph_raises_with_reason_stack_and_hint() -> None:
     assert info.value.user[-1].function == "inner"
 
 
+def test_a_traceback_names_each_frame_once() -> None:
+    """Also one that the frame hook answered."""
+
+    def callee(x: torch.Tensor) -> None:
+        pycompiler.graph_break()
+        raise ValueError(x)
+
+    def fn(x: torch.Tensor) -> tuple[int, torch.Tensor]:
+        try:
+            callee(x)
+        except ValueError as e:
+            return len(traceback.extract_tb(e.__traceback__)), x + 1
+        return 0, x
+
+    x, compiled = torch.ones(2), pycompiler.compile(fn, backend="eager")
+    assert [compiled(x)[0] for _ in range(2)] == [fn(x)[0]] * 2
+
+
 def test_toy_example_of_the_documents(capsys: pytest.CaptureFixture[str]) -> None:
     def toy_example(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
         x = a / (torch.abs(a) + 1)
