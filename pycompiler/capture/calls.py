@@ -598,7 +598,7 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     if isinstance(cls, enum.EnumMeta):
         if len(args) != 1 or kwargs:  # which may make a class
             raise Break("builtin-call", f"{cls.__qualname__}(...) of more than a value")
-        return cx.evaluate(cls, args[0].const())
+        return cls_value.member(cx, cx.evaluate_raw(cls, args[0].const()))
     if meta_call is not type.__call__:
         bound = bind(cx, meta_call, _class_source(type(cls), "__call__"), cls_value, cx.make(type(cls)))
         return cx.call(bound, args, kwargs)

@@ -620,8 +620,9 @@ def _const(head: Head, value: Any, name: str) -> None:
 
 
 def _partial(head: Head, value: Partial, name: str) -> None:
-    names = tuple(value.kwargs)
-    loads = [head.load(value.function), *(head.load_item(v) for v in (*value.args, *value.kwargs.values()))]
+    words = value.words(head.cx)
+    names = tuple(words)
+    loads = [head.load(value.function), *(head.load_item(v) for v in (*value.args, *words.values()))]
     head.store(build.call_function(build.load_const(functools.partial), *loads, kwnames=names), name)
     if value.overlay:
         known = tuple(value.overlay)

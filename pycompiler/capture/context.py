@@ -591,8 +591,12 @@ class Capture:
                 if isinstance(link, Object):  # no exception comes to be its own context
                     self.effects.set_attr(link, "__context__", Const(None))
                 self.effects.set_attr(exception, "__context__", handled)
-            if exception.raised_at is None and self.frames:
-                exception.raised_at = self.frames[0].begin
+        return self.thrown(exception)
+
+    def thrown(self, exception: Value) -> Raised:
+        """An exception is raised, with the context that it has."""
+        if isinstance(exception, Object) and exception.raised_at is None and self.frames:
+            exception.raised_at = self.frames[0].begin
         return Raised(exception)
 
     def passing(self, exception: Value) -> None:

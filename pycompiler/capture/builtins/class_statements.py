@@ -22,6 +22,7 @@ import torch
 from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.builtins.python import type_of
+from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor, run_frame
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.values.attributes import MISSING, mro_lookup
@@ -97,6 +98,7 @@ def _object(cx: Capture, value: Any) -> Any:
 
 FIELD = ("default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only")
 OBJECTS: dict[type, Callable[[dict[str, Any]], Any]] = {
+    dataclasses.InitVar: lambda held: dataclasses.InitVar(held["type"]),
     dataclasses.Field: lambda held: dataclasses.field(**{k: held[k] for k in FIELD if k in held}),
     enum.auto: lambda held: enum.auto(),
 }
@@ -120,10 +122,22 @@ def build_class(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     body, name, *bases = args
     if not isinstance(body, Function) or body.real is not None:
         raise Break("builtin-call", "__build_class__ of what is no body of a class")
+    if any(isinstance(b, Class) and isinstance(b.cls, enum.EnumMeta) for b in map(cx.realize, bases)):
+        _check_members(body.code)
     frame = Frame(cx, body.code, body.globals, {}, body.closure(cx), function=body)
     frame.names = Dict({})
     run_frame(cx, frame)
     return make_class(cx, name, bases, frame.names, kwargs, body.globals)
+
+
+def _check_members(code: types.CodeType) -> None:
+    """The namespace of an Enum's body hears of each store: of a second one of a name, and it stores what an `auto()` says."""
+    known = reading(code)
+    stored = [i.argval for i in known.instructions if i.opname in ("STORE_NAME", "DELETE_NAME")]
+    read = {i.argval for i in known.instructions if i.opname == "LOAD_NAME"} & set(stored)
+    loops = any(i.target is not None and known.position[i.target] <= place for i, place in known.position.items())
+    if len(stored) != len(set(stored)) or loops or (read and "auto" in code.co_names):
+        raise Break("builtin-call", "an Enum whose body stores a name twice, or reads one beside an auto()")
 
 
 def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwargs, scope: dict[str, Any]) -> Class:
@@ -211,11 +225,18 @@ def _decorated(fn: Any) -> None:
             raise Break("builtin-call", f"{fn.__qualname__} of {', '.join(a.describe() for a in args)}")
         if words.get("slots") or words.get("weakref_slot"):
             raise Break("builtin-call", f"{fn.__qualname__}(slots=True), which makes another class")
+        if fn is dataclasses.dataclass and any(isinstance(v, StandIn) for v in _annotations(cls.cls).values()):
+            raise Break("builtin-call", "a dataclass with an annotation that is not known")
         if fn is dataclasses.dataclass and any(_cannot_be_a_default(v) for v in vars(cls.cls).values()):
             raise Break("builtin-call", "a dataclass with a default of which Python asks whether it has a hash")
         cx.evaluate_raw(fn, cls.cls, **words)
         cls.decorators.append((fn, words))
         return cls
+
+
+def _annotations(cls: type) -> dict[str, Any]:
+    found: dict[str, Any] = vars(cls).get("__annotations__", {})
+    return found
 
 
 def _cannot_be_a_default(raw: Any) -> bool:
