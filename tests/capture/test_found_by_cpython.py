@@ -158,6 +158,49 @@ def parts_of_a_partial(x: Any) -> Any:
     return x + 1, same, made(), held.keywords["a"] is held.keywords["a"]
 
 
+@program
+def what_cannot_be_extended(x: Any) -> Any:
+    class Color(enum.Enum):
+        RED = 1
+
+    try:
+
+        class More(Color, enum.IntEnum):  # type: ignore[misc]
+            BLUE = 2
+
+    except TypeError as e:
+        return x + 1, str(e)
+
+
+@program
+def a_field_that_is_its_own_annotation(x: Any) -> Any:
+    @dataclasses.dataclass
+    class Odd:
+        field: Any = 1
+        C: field = dataclasses.field(default=2)  # type: ignore[valid-type]
+        C: C = dataclasses.field(default=3)  # type: ignore[valid-type, no-redef]  # noqa: PIE794
+
+    return x + 1, ",type=...," in repr(Odd.__dataclass_fields__["C"])
+
+
+@program
+def keywords_of_a_partial_beyond_a_break(x: Any) -> Any:
+    made = functools.partial(called, 1)
+    words = made.keywords
+    words["z"] = 3
+    y = x + 1
+    pycompiler.graph_break()
+    words["w"] = 2
+    return y, made(), made.keywords is words
+
+
+@program
+def keywords_that_are_no_texts(x: Any) -> Any:
+    made = functools.partial(called)
+    made.keywords[1] = "one"  # type: ignore[index]
+    return x + 1, "1='one'" in repr(made)
+
+
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_as_eager(fn: Callable[..., Any], backend: str) -> None:

@@ -149,7 +149,7 @@ def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwarg
     cell = held.pop("__classcell__", None)
     real_bases = tuple(_base(cx, b) for b in bases)
     words = {k: stand_in(cx, v) for k, v in kwargs.items()}
-    meta = cx.evaluate_raw(_meta, real_bases, words)
+    meta = cx.evaluate_raw(_meta, name.const(), real_bases, words)
     _check(meta, real_bases)
     attributes = {k: _told(cx, v) if k in READ_BY_TYPE else stand_in(cx, v) for k, v in held.items()}
     if any(isinstance(v, StandIn) for v in attributes.values()) and meta is enum.EnumMeta:
@@ -181,8 +181,8 @@ def _base(cx: Capture, value: Value) -> Any:
     return real
 
 
-def _meta(bases: tuple[Any, ...], words: dict[str, Any]) -> Any:
-    return types.prepare_class("", types.resolve_bases(bases), dict(words))[0]
+def _meta(name: str, bases: tuple[Any, ...], words: dict[str, Any]) -> Any:
+    return types.prepare_class(name, types.resolve_bases(bases), dict(words))[0]
 
 
 def _check(meta: Any, bases: tuple[Any, ...]) -> None:
@@ -225,7 +225,9 @@ def _decorated(fn: Any) -> None:
             raise Break("builtin-call", f"{fn.__qualname__} of {', '.join(a.describe() for a in args)}")
         if words.get("slots") or words.get("weakref_slot"):
             raise Break("builtin-call", f"{fn.__qualname__}(slots=True), which makes another class")
-        if fn is dataclasses.dataclass and any(isinstance(v, StandIn) for v in _annotations(cls.cls).values()):
+        if fn is dataclasses.dataclass and any(
+            isinstance(v, (StandIn, dataclasses.Field)) for v in _annotations(cls.cls).values()
+        ):
             raise Break("builtin-call", "a dataclass with an annotation that is not known")
         if fn is dataclasses.dataclass and any(_cannot_be_a_default(v) for v in vars(cls.cls).values()):
             raise Break("builtin-call", "a dataclass with a default of which Python asks whether it has a hash")

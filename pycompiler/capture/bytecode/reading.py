@@ -54,7 +54,7 @@ def is_in_loop(code: CodeType, at: int) -> bool:
 
 def last_of_group(code: CodeType, at: int) -> Instruction:
     """The last instruction of the group at `at`, through which it is left."""
-    instructions = reading(code).instructions
+    instructions: list[Instruction] = reading(code).instructions
     return instructions[group(instructions, at).stop - 1]
 
 

@@ -339,6 +339,8 @@ class Builtin(Value):
             if hasattr(self.fn, name):
                 return Const(None)
             cx.throw(AttributeError, f"{class_name(type(self.fn))!r} object has no attribute {name!r}")
+        if issubclass(type(found), (dict, list, set, tuple)):  # who writes to it writes to the object's
+            return cx.wrap(found, (self.source or const_source(self.fn)).attr(name))
         return cx.make(found)
 
     def _own(self, cx: Capture, name: str) -> Value | None:
@@ -391,7 +393,12 @@ class Partial(Value):
     def words(self, cx: Capture) -> dict[str, Value]:
         """The keywords: whoever has the dict may change it."""
         shown = self.shown.get("keywords")
-        return {k.const(): v for k, v in shown.pairs(cx)} if isinstance(shown, Dict) else self.kwargs
+        if not isinstance(shown, Dict):
+            return self.kwargs
+        pairs = list(shown.pairs(cx))
+        if not all(isinstance(k, Const) and type(k.value) is str for k, _ in pairs):
+            raise Break("unsupported-operation", "a partial with keywords that are no texts")
+        return {k.const(): v for k, v in pairs}
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return cx.call(self.function, [*self.args, *args], {**self.words(cx), **kwargs})
