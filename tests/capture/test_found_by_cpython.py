@@ -201,6 +201,37 @@ def keywords_that_are_no_texts(x: Any) -> Any:
     return x + 1, "1='one'" in repr(made)
 
 
+prepared: list[str] = []
+
+
+class Preparing(type):
+    @classmethod
+    def __prepare__(cls, name: str, bases: tuple[type, ...], **words: Any) -> dict[str, Any]:
+        prepared.append(name)
+        return {}
+
+
+@program
+def namespaces_are_asked_for_once(x: Any) -> Any:
+    prepared.clear()
+
+    class Made(metaclass=Preparing):
+        factor = 2
+
+    return x * Made.factor, prepared
+
+
+@program
+def a_cell_that_is_none(x: Any) -> Any:
+    try:
+
+        class Odd:
+            __classcell__ = 42
+
+    except TypeError as e:
+        return x + 1, str(e)
+
+
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_as_eager(fn: Callable[..., Any], backend: str) -> None:

@@ -147,9 +147,11 @@ def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwarg
         raise Break("builtin-call", "a class whose annotations or type parameters look at its body again")
     held.setdefault("__module__", Const(scope.get("__name__")))
     cell = held.pop("__classcell__", None)
+    if not isinstance(cell, Cell | None):
+        raise Break("builtin-call", "a class whose __classcell__ is no cell")
     real_bases = tuple(_base(cx, b) for b in bases)
     words = {k: stand_in(cx, v) for k, v in kwargs.items()}
-    meta = cx.evaluate_raw(_meta, name.const(), real_bases, words)
+    meta = cx.evaluate_raw(_meta, real_bases, words)
     _check(meta, real_bases)
     attributes = {k: _told(cx, v) if k in READ_BY_TYPE else stand_in(cx, v) for k, v in held.items()}
     if any(isinstance(v, StandIn) for v in attributes.values()) and meta is enum.EnumMeta:
@@ -181,14 +183,19 @@ def _base(cx: Capture, value: Value) -> Any:
     return real
 
 
-def _meta(name: str, bases: tuple[Any, ...], words: dict[str, Any]) -> Any:
-    return types.prepare_class(name, types.resolve_bases(bases), dict(words))[0]
+def _meta(bases: tuple[Any, ...], words: dict[str, Any]) -> Any:
+    """The metaclass: as `types.prepare_class` finds it, without asking it for a namespace."""
+    resolved = types.resolve_bases(bases)
+    meta = words.get("metaclass", type(resolved[0]) if resolved else type)
+    return types._calculate_meta(meta, resolved) if isinstance(meta, type) else meta  # type: ignore[attr-defined]
 
 
 def _check(meta: Any, bases: tuple[Any, ...]) -> None:
     """No code of the program's makes the class."""
     if not any(meta is known for known in METACLASSES):
-        raise Break("builtin-call", f"a class of the metaclass {meta.__qualname__}")
+        raise Break(
+            "builtin-call", f"a class of the metaclass {meta.__qualname__ if issubclass(type(meta), type) else meta!r}"
+        )
     for base in types.resolve_bases(bases):
         hook = mro_lookup(base, "__init_subclass__")
         hook = getattr(hook, "__func__", hook)
