@@ -54,8 +54,9 @@ def is_in_loop(code: CodeType, at: int) -> bool:
 
 def last_of_group(code: CodeType, at: int) -> Instruction:
     """The last instruction of the group at `at`, through which it is left."""
-    instructions: list[Instruction] = reading(code).instructions
-    return instructions[group(instructions, at).stop - 1]
+    instructions = reading(code).instructions
+    last: int = group(instructions, at).stop - 1
+    return instructions[last]
 
 
 def exits(code: CodeType, at: int) -> dict[str, Exit]:
