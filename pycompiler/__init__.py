@@ -1,5 +1,6 @@
 """pycompiler: a compiler for PyTorch programs.  See README.md; the public names are those of `__all__`."""
 
+from pycompiler.ir import own_builtins as _own_builtins  # noqa: F401, I001  (before all others)
 from pycompiler import absent as _absent
 from pycompiler import config, engine, exc, utils  # noqa: F401  (utils: programs for torch._dynamo reach it so)
 from pycompiler._native import __version__

@@ -8,6 +8,7 @@ looked up in the tables of `builtins/`; a class is constructed as `type.__call__
 from __future__ import annotations
 
 import collections
+import contextlib
 import dis
 import enum
 import functools
@@ -459,11 +460,9 @@ def _takes_keyword(cls: type, name: str) -> bool:
     if is_mutable(cls) or issubclass(cls, dict):
         return True
     if cls.__text_signature__ is not None:
-        try:
+        with contextlib.suppress(TypeError, ValueError):  # the text need not be one of Python's
             taken = inspect.signature(cls).parameters
-        except (TypeError, ValueError):
-            return True
-        return name in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
+            return name in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
     try:
         cls(**{name: None})
     except Exception as e:
@@ -599,7 +598,7 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     if isinstance(cls, enum.EnumMeta):
         if len(args) != 1 or kwargs:  # which may make a class
             raise Break("builtin-call", f"{cls.__qualname__}(...) of more than a value")
-        return cx.evaluate(cls, args[0].const())
+        return cls_value.member(cx, cx.evaluate_raw(cls, args[0].const()))
     if meta_call is not type.__call__:
         bound = bind(cx, meta_call, _class_source(type(cls), "__call__"), cls_value, cx.make(type(cls)))
         return cx.call(bound, args, kwargs)

@@ -321,7 +321,10 @@ class Capture:
             self.throw(type(e), *e.args, **{k: self.make(v) for k, v in vars(e).items()})
 
     def evaluate(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
-        return self.make(self.evaluate_raw(fn, *args, **kwargs))
+        found = self.evaluate_raw(fn, *args, **kwargs)
+        if hasattr(type(found), "__next__"):  # it has a state: each call of the program's makes one
+            raise Break("builtin-call", f"{fn.__qualname__}, which gives an iterator ({type(found).__name__})")
+        return self.make(found)
 
     def sequence(self, items: list[Value], cls: type) -> Value:
         return List(items, cls) if issubclass(cls, list) else Tuple(items, cls)
@@ -591,8 +594,12 @@ class Capture:
                 if isinstance(link, Object):  # no exception comes to be its own context
                     self.effects.set_attr(link, "__context__", Const(None))
                 self.effects.set_attr(exception, "__context__", handled)
-            if exception.raised_at is None and self.frames:
-                exception.raised_at = self.frames[0].begin
+        return self.thrown(exception)
+
+    def thrown(self, exception: Value) -> Raised:
+        """An exception is raised, with the context that it has."""
+        if isinstance(exception, Object) and exception.raised_at is None and self.frames:
+            exception.raised_at = self.frames[0].begin
         return Raised(exception)
 
     def passing(self, exception: Value) -> None:

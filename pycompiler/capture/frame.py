@@ -38,6 +38,7 @@ from pycompiler.capture.bytecode.frames import (
     whole,
 )
 from pycompiler.capture.bytecode.instruction import Handler, Instruction
+from pycompiler.capture.bytecode.reading import last_of_group
 from pycompiler.capture.bytecode.resume import ERROR, cell_parameters, entered, landing, lands, origin_of
 from pycompiler.capture.cached import Tried
 from pycompiler.capture.codegen import (
@@ -620,7 +621,7 @@ class _Session:
             names = [n for n in self.live(frame, entry) if n in bound]
             depth = len(kinds) + exit_.effect
             layout = (kinds + ["value"] * max(0, exit_.effect))[:depth]
-            if layout and pushes_result(instruction.opname, key) and instruction.opname != "GET_ITER":
+            if layout and pushes_result(last_of_group(self.code, at).opname, key) and instruction.opname != "GET_ITER":
                 layout[-1] = "boxed" if self.gives_end else "value"
             if loads_method(instruction) or instruction.opname == "LOAD_GLOBAL" and instruction.flag:
                 layout[-2:] = ["value", "null"] if NULL_AFTER_CALLABLE else ["null", "value"]

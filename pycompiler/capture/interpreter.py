@@ -216,7 +216,8 @@ class Frame:
         """Raise `exception` where the frame is suspended, then run on."""
         self.cx.frames.append(self)
         try:
-            self.unwind(self.cx.raised(exception))
+            # What is thrown in gets a context of the generator alone, none of its callers.
+            self.unwind(self.cx.raised(exception) if self.handled else self.cx.thrown(exception))
         finally:
             self.cx.frames.pop()
         return self.run()

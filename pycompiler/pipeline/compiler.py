@@ -25,7 +25,7 @@ from pycompiler.capture.frame import Captured, capture_frame
 from pycompiler.capture.recipe import Recipe
 from pycompiler.capture.sizes import Policy
 from pycompiler.errors import BackendError, BadBackendResult, InternalError, Unsupported, UserError
-from pycompiler.ir import choices, peer, watch
+from pycompiler.ir import choices, own_builtins, peer, watch
 from pycompiler.ir.guards import Guard, as_usual, function_modes, global_state, in_kernel, levels, modes_off, skips_next
 from pycompiler.ir.interrupts import deferred
 from pycompiler.ir.source import Scope
@@ -88,6 +88,8 @@ class FrameCompiler:
         """The entry for this call, or None: run the function eagerly from now on."""
         function: types.FunctionType = fn.fn
         code, namespace = function.__code__, function.__globals__
+        if name := own_builtins.replaced():
+            return self.without(name, function)
         if (under := bool(levels()) or in_kernel()) and not self.fits(code):
             log.info(
                 "this call of %s runs eagerly: under a transform, or in the kernel of an operator", code.co_qualname
@@ -120,10 +122,20 @@ class FrameCompiler:
             except EagerOnce as e:
                 log.info("this call of %s runs eagerly: %s", code.co_qualname, e)
                 return eager_once(function)
+            if name := own_builtins.replaced():
+                return self.without(name, function)
             if entry is not None and (under or function_modes()):
                 with as_usual():  # of each dtype the engine makes a tensor once, which no mode should see
                     _native.GuardTree(entry.guards, list(values))
             return eager_once(function) if entry is None and under else entry
+
+    def without(self, name: str, function: types.FunctionType) -> Entry:
+        """The call runs eagerly: torch's Python, which a compile runs, would call what the program put into `builtins`."""
+        why = f"{name} is replaced, which torch calls as well while it compiles"
+        if self.family.fullgraph:
+            raise Unsupported("skipped-frame", why, "put it back for the first call, or remove fullgraph=True")
+        log.info("this call of %s runs eagerly: %s", function.__code__.co_qualname, why)
+        return eager_once(function)
 
     def fits(self, code: types.CodeType) -> bool:
         """Whether there may be a graph of a frame under transforms, or in the kernel of an operator."""
@@ -160,6 +172,8 @@ class FrameCompiler:
         except (Unsupported, UserError, EagerOnce):
             raise
         except Exception as e:
+            if name := own_builtins.replaced():  # meanwhile; `logging` would call it, too
+                raise EagerOnce(f"{name} was replaced while it was compiled: {e}") from None
             cause = e
             if isinstance(e, RecursionError) and not self.family.fullgraph:
                 # the program's calls have used the stack up
@@ -266,8 +280,8 @@ class FrameCompiler:
                     if (waiting := watched()) is not None:
                         waiting.end()
                     return
-                if global_state() != wanted:
-                    raise BackendError("torch's global state changed during the compile")
+                if global_state() != wanted or own_builtins.replaced():
+                    raise BackendError("torch's global state, or a builtin, changed during the compile")
             examples.clear()
             record(self.family, function.__code__, captured, time.perf_counter() - start)
             made, waiting = self.assemble(function, captured, guards, graph), watched()

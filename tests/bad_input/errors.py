@@ -138,6 +138,6 @@ WRONG: dict[str, Wrong] = {
         lambda: pycompiler.error_on_graph_break("x"), errors.ArgumentError, ("True or False", "'x'")
     ),
     "compiled function pickled": Wrong(
-        lambda: pickle.dumps(pycompiler.compile(lambda t: t)), Exception, ("pickle",)
+        lambda: pickle.dumps(pycompiler.compile(lambda t: t)), Exception, ("local object",)
     ),
 }  # fmt: skip

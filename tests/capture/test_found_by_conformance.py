@@ -168,6 +168,28 @@ def keywords(x: Any) -> Any:
     return told, x + 1
 
 
+class Around:
+    class Slotted:
+        __slots__ = ("a",)
+
+
+def empty_slots(x: Any) -> Any:
+    told, made = [], Around.Slotted()
+    made.a = 1
+    del made.a
+    for read in (lambda: made.a, lambda: Around.Slotted().a, lambda: made.b):  # type: ignore[attr-defined]
+        try:
+            read()
+        except AttributeError as e:
+            told.append(str(e))
+    return told, x + 1
+
+
+def iterators_of_code(x: Any) -> Any:
+    code = keywords.__code__
+    return list(code.co_positions()), list(code.co_lines()), x + 1
+
+
 def thrown_while_a_generator_handles(x: Any) -> Any:
     def inner() -> Iterator[None]:
         yield
@@ -243,7 +265,7 @@ def what_is_no_class(x: Any) -> Any:
 @pytest.mark.parametrize(
     "program",
     [
-        what_is_no_class, enums, context_of_what_a_constant_raises, keywords, thrown_while_a_generator_handles, tees, sums_after_none,
+        what_is_no_class, enums, context_of_what_a_constant_raises, keywords, empty_slots, iterators_of_code, thrown_while_a_generator_handles, tees, sums_after_none,
         key_that_goes_and_comes, class_made_inside, parts_of_groups, text_of_an_encoding_error,
     ],
 )  # fmt: skip

@@ -87,8 +87,9 @@ def method_replaced(rng: random.Random) -> Scene:
 
 @family("id_is")
 def builtins_overridden(rng: random.Random) -> Scene:
-    real, largest = builtins.len, builtins.max
-    namespace: dict[str, Any] = {"__builtins__": builtins}
+    """Of a namespace's own builtins: while those of the process are replaced, nothing is compiled."""
+    real, largest, own = len, max, dict(vars(builtins))
+    namespace: dict[str, Any] = {"__builtins__": own}
 
     def fn(x: Any, a: Any) -> Any:
         return x * len(a) + max(a), isinstance(a, list)
@@ -96,14 +97,14 @@ def builtins_overridden(rng: random.Random) -> Scene:
     a = [1, 2]
 
     def patch(name: str, *values: Any) -> Knob:
-        return places(lambda v: setattr(builtins, name, v), *values)
+        return item(own, name, *values)
 
     return Scene(with_globals(fn, namespace), lambda: (X(), a), {
         "len": patch("len", real, lambda v: 10 if v is a else real(v)),
         "max": patch("max", largest, lambda *v, **k: 7 if v[0] is a else largest(*v, **k)),
         "global": item(namespace, "len", GONE, lambda v: 3),
         "isinstance": item(namespace, "isinstance", GONE, lambda v, c: "no"),
-        "unread": item(builtins.__dict__, "zzz", GONE, 1, matters=False),
+        "unread": item(own, "zzz", GONE, 1, matters=False),
     })  # fmt: skip
 
 

@@ -199,7 +199,14 @@ unsafe fn finish(thread: *mut PyThreadState, frame: *mut RawFrame, result: Res<O
             f.instruction = RETURN[at].as_ptr();
             default(thread, frame, 0)
         }
-        Err(Raised) => default(thread, frame, 1),
+        Err(Raised) => {
+            // Before its first instruction a frame is no part of tracebacks; 3.12 still is there.
+            if cfg!(Py_3_13) {
+                let f = &mut *frame;
+                f.instruction = f.instruction.wrapping_sub(1);
+            }
+            default(thread, frame, 1)
+        }
     }
 }
 
@@ -208,7 +215,8 @@ unsafe extern "C" fn evaluate<E: Evaluator>(
     frame: *mut RawFrame,
     throw: c_int,
 ) -> *mut PyObject {
-    if throw != 0 || (*frame).owner != OWNED_BY_THREAD || !E::active() {
+    // A frame that comes back from the evaluation function we handed it to is answered already, maybe finished.
+    if throw != 0 || (*frame).owner != OWNED_BY_THREAD || !E::active() || HANDED_ON.get() == frame {
         return default(thread, frame, throw);
     }
     if stack::is_low() {

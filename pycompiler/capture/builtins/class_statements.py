@@ -22,6 +22,7 @@ import torch
 from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.builtins.python import type_of
+from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor, run_frame
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.values.attributes import MISSING, mro_lookup
@@ -54,7 +55,9 @@ def stand_in(cx: Capture, value: Value) -> Any:
     elif isinstance(value, Builtin):
         return value.fn
     elif (maker := MAKERS.get(type(value))) is not None and (made := maker(cx, value)) is not None:
-        if not isinstance(value, Object):  # which the making of the class changes
+        if made != () and not isinstance(
+            value, Object
+        ):  # all empty tuples are one; the making of the class changes objects
             cx.remember(made, value)
         return made
     if any(mro_lookup(value.python_type(), name) is not MISSING for name in DESCRIPTORS):
@@ -80,7 +83,7 @@ def _descriptor(cx: Capture, value: Any) -> Any:
 
 
 def _tuple(cx: Capture, value: Any) -> Any:
-    return tuple(stand_in(cx, v) for v in value.items) if value.cls is tuple and value.items else None
+    return tuple(stand_in(cx, v) for v in value.items) if value.cls is tuple else None
 
 
 def _object(cx: Capture, value: Any) -> Any:
@@ -95,6 +98,7 @@ def _object(cx: Capture, value: Any) -> Any:
 
 FIELD = ("default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only")
 OBJECTS: dict[type, Callable[[dict[str, Any]], Any]] = {
+    dataclasses.InitVar: lambda held: dataclasses.InitVar(held["type"]),
     dataclasses.Field: lambda held: dataclasses.field(**{k: held[k] for k in FIELD if k in held}),
     enum.auto: lambda held: enum.auto(),
 }
@@ -118,10 +122,22 @@ def build_class(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     body, name, *bases = args
     if not isinstance(body, Function) or body.real is not None:
         raise Break("builtin-call", "__build_class__ of what is no body of a class")
+    if any(isinstance(b, Class) and isinstance(b.cls, enum.EnumMeta) for b in map(cx.realize, bases)):
+        _check_members(body.code)
     frame = Frame(cx, body.code, body.globals, {}, body.closure(cx), function=body)
     frame.names = Dict({})
     run_frame(cx, frame)
     return make_class(cx, name, bases, frame.names, kwargs, body.globals)
+
+
+def _check_members(code: types.CodeType) -> None:
+    """The namespace of an Enum's body hears of each store: of a second one of a name, and it stores what an `auto()` says."""
+    known = reading(code)
+    stored = [i.argval for i in known.instructions if i.opname in ("STORE_NAME", "DELETE_NAME")]
+    read = {i.argval for i in known.instructions if i.opname == "LOAD_NAME"} & set(stored)
+    loops = any(i.target is not None and known.position[i.target] <= place for i, place in known.position.items())
+    if len(stored) != len(set(stored)) or loops or (read and "auto" in code.co_names):
+        raise Break("builtin-call", "an Enum whose body stores a name twice, or reads one beside an auto()")
 
 
 def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwargs, scope: dict[str, Any]) -> Class:
@@ -131,6 +147,8 @@ def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwarg
         raise Break("builtin-call", "a class whose annotations or type parameters look at its body again")
     held.setdefault("__module__", Const(scope.get("__name__")))
     cell = held.pop("__classcell__", None)
+    if not isinstance(cell, Cell | None):
+        raise Break("builtin-call", "a class whose __classcell__ is no cell")
     real_bases = tuple(_base(cx, b) for b in bases)
     words = {k: stand_in(cx, v) for k, v in kwargs.items()}
     meta = cx.evaluate_raw(_meta, real_bases, words)
@@ -166,13 +184,18 @@ def _base(cx: Capture, value: Value) -> Any:
 
 
 def _meta(bases: tuple[Any, ...], words: dict[str, Any]) -> Any:
-    return types.prepare_class("", types.resolve_bases(bases), dict(words))[0]
+    """The metaclass: as `types.prepare_class` finds it, without asking it for a namespace."""
+    resolved = types.resolve_bases(bases)
+    meta = words.get("metaclass", type(resolved[0]) if resolved else type)
+    return types._calculate_meta(meta, resolved) if isinstance(meta, type) else meta  # type: ignore[attr-defined]
 
 
 def _check(meta: Any, bases: tuple[Any, ...]) -> None:
     """No code of the program's makes the class."""
     if not any(meta is known for known in METACLASSES):
-        raise Break("builtin-call", f"a class of the metaclass {meta.__qualname__}")
+        raise Break(
+            "builtin-call", f"a class of the metaclass {meta.__qualname__ if issubclass(type(meta), type) else meta!r}"
+        )
     for base in types.resolve_bases(bases):
         hook = mro_lookup(base, "__init_subclass__")
         hook = getattr(hook, "__func__", hook)
@@ -209,11 +232,20 @@ def _decorated(fn: Any) -> None:
             raise Break("builtin-call", f"{fn.__qualname__} of {', '.join(a.describe() for a in args)}")
         if words.get("slots") or words.get("weakref_slot"):
             raise Break("builtin-call", f"{fn.__qualname__}(slots=True), which makes another class")
+        if fn is dataclasses.dataclass and any(
+            isinstance(v, (StandIn, dataclasses.Field)) for v in _annotations(cls.cls).values()
+        ):
+            raise Break("builtin-call", "a dataclass with an annotation that is not known")
         if fn is dataclasses.dataclass and any(_cannot_be_a_default(v) for v in vars(cls.cls).values()):
             raise Break("builtin-call", "a dataclass with a default of which Python asks whether it has a hash")
         cx.evaluate_raw(fn, cls.cls, **words)
         cls.decorators.append((fn, words))
         return cls
+
+
+def _annotations(cls: type) -> dict[str, Any]:
+    found: dict[str, Any] = vars(cls).get("__annotations__", {})
+    return found
 
 
 def _cannot_be_a_default(raw: Any) -> bool:

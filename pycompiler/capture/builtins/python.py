@@ -535,7 +535,7 @@ def partial(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         fn.overlay or fn.real is not None and fn.real.__reduce__()[2][3] is not None
     )
     if isinstance(fn, Partial) and not has_dict:  # else it is one of a partial, as CPython sees it
-        return Partial(fn.function, [*fn.args, *args[1:]], {**fn.kwargs, **kwargs}, functools.partial)
+        return Partial(fn.function, [*fn.args, *args[1:]], {**fn.words(cx), **kwargs}, functools.partial)
     if not callable_(cx, [fn], {}).const():
         cx.throw(TypeError, "the first argument must be callable")
     return Partial(fn, args[1:], kwargs, functools.partial)

@@ -322,7 +322,7 @@ def _argument(instruction: Instruction, slots: dict[str, int], pools: Pools) -> 
     if opname in VARIABLE:
         return slots[value]
     if opname == "COMPARE_OP":
-        return encode_compare(value, instruction.flag)
+        return encode_compare(value)
     if opname == "BINARY_OP":
         return BINARY_OPERATORS.index(value)
     if opname in INTRINSICS:

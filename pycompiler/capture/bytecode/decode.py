@@ -1,6 +1,7 @@
 """A code object → a list of plain instructions.
 
-In: any code object. Out: fresh `Instruction`s in order, jumps and handlers as references, superinstructions split.
+In: any code object. Out: fresh `Instruction`s in order, jumps and handlers as references; superinstructions, and comparisons
+with a cast to bool, split.
 
 Example: ``[i.opname for i in decode(f.__code__)]``.
 """
@@ -19,6 +20,9 @@ from pycompiler.capture.bytecode.tables import (
     CACHES,
     CELL,
     COMMON_CONSTANTS,
+    COMPARE_OPERATORS,
+    COMPARE_SHIFT,
+    COMPARE_TO_BOOL,
     CONST,
     FAST,
     HAS_ARG,
@@ -30,7 +34,6 @@ from pycompiler.capture.bytecode.tables import (
     OPNAME,
     SPECIAL_METHODS,
     SUPERINSTRUCTIONS,
-    decode_compare,
 )
 
 _INSPECTS_FRAME = frozenset(["locals", "vars", "dir", "eval", "exec"])
@@ -111,6 +114,8 @@ def _plain(opname: str, arg: int) -> list[tuple[str, int]]:
     if opname in SUPERINSTRUCTIONS:
         first, *second = SUPERINSTRUCTIONS[opname]
         return [(first, arg >> 4), (second[0], arg & 15)] if second else [(first, arg)]
+    if opname == "COMPARE_OP" and arg & COMPARE_TO_BOOL:
+        return [(opname, arg & ~COMPARE_TO_BOOL), ("TO_BOOL", 0)]
     return [(opname, arg)]
 
 
@@ -131,7 +136,7 @@ def _instruction(opname: str, arg: int, code: CodeType, slots: list[str], cells:
             # 3.13 and later have no LOAD_CLOSURE any more: they load the cell slot raw.
             result.opname = "LOAD_CLOSURE"
     elif opname == "COMPARE_OP":
-        result.argval, result.flag = decode_compare(arg)
+        result.argval = COMPARE_OPERATORS[arg >> COMPARE_SHIFT]
     elif opname == "BINARY_OP":
         result.argval = BINARY_OPERATORS[arg]
     elif opname in INTRINSICS:

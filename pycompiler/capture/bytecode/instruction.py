@@ -11,7 +11,7 @@ What `argval` holds, by family of opcode:
 - *_FAST, *_DEREF, MAKE_CELL, LOAD_CLOSURE: the variable's name. All variables of a code object have different names:
   where CPython keeps a local and a free variable of the same name apart (a comprehension inlined by 3.12), the local is
   decoded as ``name#local``;
-- COMPARE_OP, BINARY_OP: the operator's text, `<` or `+=` (3.13: COMPARE_OP's `flag` 1 = the result is cast to bool);
+- COMPARE_OP, BINARY_OP: the operator's text, `<` or `+=`;
 - CALL_INTRINSIC_1/2: the intrinsic's name;
 - anything else with an argument: the argument itself.
 

@@ -52,6 +52,13 @@ def is_in_loop(code: CodeType, at: int) -> bool:
     return entry in reachable(known.instructions, successors(entry, after[0] if after else None))
 
 
+def last_of_group(code: CodeType, at: int) -> Instruction:
+    """The last instruction of the group at `at`, through which it is left."""
+    instructions = reading(code).instructions
+    last: int = group(instructions, at).stop - 1
+    return instructions[last]
+
+
 def exits(code: CodeType, at: int) -> dict[str, Exit]:
     """Where control may go after the instruction (with its group) at `at`: keys `"next"` and `"jump"`."""
     instructions = reading(code).instructions

@@ -47,13 +47,16 @@ def find(instructions: Sequence[Instruction], offset: int) -> int:
 
 
 def group(instructions: Sequence[Instruction], offset: int) -> slice:
-    """The instructions that must run together with the one at `offset`: a call with its KW_NAMES and PRECALL."""
+    """The instructions that run together with the one at `offset`: a call with its KW_NAMES and PRECALL, which it needs, and
+    the jump behind a TO_BOOL, so that a frame goes on at either way of a branch, as where jumps ask for the truth themselves."""
     start = end = skip_landing(instructions, find(instructions, offset))
     if instructions[start].opname in _CALL_PARTS:
         while start > 0 and instructions[start - 1].opname in _CALL_PARTS[:2]:
             start -= 1
         while instructions[end].opname != "CALL":
             end += 1
+    if instructions[end].opname == "TO_BOOL" and instructions[end + 1].opname.startswith("POP_JUMP_IF"):
+        end += 1
     return slice(start, end + 1)
 
 

@@ -82,6 +82,8 @@ NAME_SHIFT: Final[dict[str, int]] = {
 BINARY_OPERATORS: Final[tuple[str, ...]] = tuple(text for _, text in _opcode._nb_ops)
 COMPARE_OPERATORS: Final[tuple[str, ...]] = tuple(opcode.cmp_op)
 COMPARE_SHIFT: Final = {(3, 11): 0, (3, 12): 4}.get(VERSION, 5)
+COMPARE_TO_BOOL: Final = 16 if VERSION >= (3, 13) else 0
+"""The bit of COMPARE_OP's argument that says that the result is cast to bool."""
 COMPARE_MASKS: Final = {"<": 2, "<=": 10, "==": 8, "!=": 7, ">": 4, ">=": 12}
 """3.12+: COMPARE_OP's low bits say which outcomes mean true (unordered 1, less 2, greater 4, equal 8); the specialised
 forms of the instruction read nothing else, see Include/internal/pycore_code.h."""
@@ -111,14 +113,7 @@ FOR_ITER_LANDING: Final[tuple[str, ...]] = {
 (from 3.14 on POP_ITER does, which comes after them)."""
 
 
-def encode_compare(operator: str, flag: int) -> int:
-    """The argument of COMPARE_OP for an operator's text; `flag` is 3.13's cast to bool."""
+def encode_compare(operator: str) -> int:
+    """The argument of COMPARE_OP for an operator's text."""
     index = COMPARE_OPERATORS.index(operator) << COMPARE_SHIFT
-    if VERSION == (3, 11):
-        return index
-    return index | COMPARE_MASKS[operator] | (16 if flag and VERSION >= (3, 13) else 0)
-
-
-def decode_compare(arg: int) -> tuple[str, int]:
-    """The operator's text and 3.13's flag of a COMPARE_OP argument."""
-    return COMPARE_OPERATORS[arg >> COMPARE_SHIFT], (arg >> 4) & 1 if VERSION >= (3, 13) else 0
+    return index if VERSION == (3, 11) else index | COMPARE_MASKS[operator]

@@ -71,8 +71,7 @@ def binary_op(frame: Frame, ins: Instruction) -> None:
 @opcode("COMPARE_OP")
 def compare_op(frame: Frame, ins: Instruction) -> None:
     right, left = frame.pop(), frame.pop()
-    result = operators.compare(frame.cx, ins.argval, left, right)
-    frame.push(Const(truth_at(frame, frame.instructions[frame.ip], result)) if ins.flag else result)
+    frame.push(operators.compare(frame.cx, ins.argval, left, right))
 
 
 @opcode("IS_OP")

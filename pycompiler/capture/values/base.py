@@ -7,6 +7,7 @@ a subclass in this folder; a user's class, dataclass or module needs no kind of 
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
@@ -181,6 +182,18 @@ def class_name(cls: type) -> str:
     except AttributeError as error:
         return f"{cls.__module__}.{cls.__name__}" if f"'{cls.__module__}." in str(error) else cls.__name__
     return cls.__name__
+
+
+def full_name(cls: type) -> str:
+    """What the error of an empty slot calls a class: from 3.13 on by module and qualified name."""
+    if sys.version_info < (3, 13):
+        return class_name(cls)
+    space: Any = type.__dict__["__module__"].__get__(cls)  # a program may set it to anything
+    return (
+        f"{space}.{cls.__qualname__}"
+        if isinstance(space, str) and space not in ("builtins", "__main__")
+        else cls.__qualname__
+    )
 
 
 def iterating(value: Value) -> str:

@@ -150,7 +150,12 @@ class Class(Value):
         method = self.special(cx, "__iter__")
         if method is not None:
             return cx.elements(cx.call(method, [], {}))
-        return (cx.make(m) for m in list(cx.evaluate_raw(iter, self.cls)))
+        return (self.member(cx, m) for m in list(cx.evaluate_raw(iter, self.cls)))
+
+    def member(self, cx: Capture, real: Any) -> Value:
+        """What an enumeration gave of itself; each class that is made has its own members."""
+        name = getattr(real, "_name_", None) if self.made is not None else None
+        return cx.make(real) if name is None or name not in self.cls.__members__ else self.getattr(cx, name)  # type: ignore[attr-defined]
 
     def length(self, cx: Capture) -> int:
         method = self.special(cx, "__len__")

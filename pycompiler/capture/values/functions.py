@@ -339,6 +339,8 @@ class Builtin(Value):
             if hasattr(self.fn, name):
                 return Const(None)
             cx.throw(AttributeError, f"{class_name(type(self.fn))!r} object has no attribute {name!r}")
+        if issubclass(type(found), (dict, list, set, tuple)):  # who writes to it writes to the object's
+            return cx.wrap(found, (self.source or const_source(self.fn)).attr(name))
         return cx.make(found)
 
     def _own(self, cx: Capture, name: str) -> Value | None:
@@ -383,12 +385,23 @@ class Partial(Value):
         self.kwargs = kwargs
         self.cls = cls
         self.overlay: dict[str, Value] = {}  # attributes that the frame gave one that it made
+        self.shown: dict[str, Value] = {}  # `args` and `keywords` as the frame saw them
 
     def python_type(self) -> type:
         return self.cls
 
+    def words(self, cx: Capture) -> dict[str, Value]:
+        """The keywords: whoever has the dict may change it."""
+        shown = self.shown.get("keywords")
+        if not isinstance(shown, Dict):
+            return self.kwargs
+        pairs = list(shown.pairs(cx))
+        if not all(isinstance(k, Const) and type(k.value) is str for k, _ in pairs):
+            raise Break("unsupported-operation", "a partial with keywords that are no texts")
+        return {k.const(): v for k, v in pairs}
+
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return cx.call(self.function, [*self.args, *args], {**self.kwargs, **kwargs})
+        return cx.call(self.function, [*self.args, *args], {**self.words(cx), **kwargs})
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         if self.source is not None or self.cls is not functools.partial or name in PARTIAL:
@@ -403,11 +416,16 @@ class Partial(Value):
             return own
         if name == "func":
             return self.function
-        if name == "args":
-            return Tuple(list(self.args))
-        if name == "keywords":
-            return Dict({cx.key(Const(k)): v for k, v in self.kwargs.items()})
+        if name in ("args", "keywords"):
+            if name not in self.shown:
+                self.shown[name] = self._shown(cx, name)
+            return self.shown[name]
         return super().getattr(cx, name)
+
+    def _shown(self, cx: Capture, name: str) -> Value:
+        if self.source is not None:
+            return cx.wrap(getattr(self.real, name), self.source.attr(name))
+        return Tuple(list(self.args)) if name == "args" else Dict({cx.key(Const(k)): v for k, v in self.kwargs.items()})
 
     def _own(self, cx: Capture, name: str) -> Value | None:
         """An attribute in the dict of an existing partial.  To look at the dict would make one, which partials of it see."""

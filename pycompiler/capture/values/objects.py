@@ -34,7 +34,7 @@ from pycompiler.capture.values.attributes import (
     lookup_descriptor,
     mro_lookup,
 )
-from pycompiler.capture.values.base import Capture, Cell, Lazy, Place, Value, class_name
+from pycompiler.capture.values.base import Capture, Cell, Lazy, Place, Value, class_name, full_name
 from pycompiler.capture.values.constant import Const, Withheld, reference
 from pycompiler.capture.values.containers import Dict, Key, List, Tuple
 from pycompiler.capture.values.functions import Builtin, Method, shadowed, unshadowed
@@ -211,12 +211,12 @@ class Object(Value):
         if isinstance(raw, types.MemberDescriptorType):  # __slots__
             if name in self.overlay:
                 if self.overlay[name] is DELETED:
-                    cx.throw(AttributeError, f"{class_name(self.cls)!r} object has no attribute {name!r}")
+                    cx.throw(AttributeError, f"{full_name(self.cls)!r} object has no attribute {name!r}")
                 return self.overlay[name]
             if self.args is not None and not self.exists:
                 return cx.exception_attribute(self, name)
             if not self.exists:
-                cx.throw(AttributeError, f"{class_name(self.cls)!r} object has no attribute {name!r}")
+                cx.throw(AttributeError, f"{full_name(self.cls)!r} object has no attribute {name!r}")
             assert self.source is not None
             self._reads_plainly(name)
             try:

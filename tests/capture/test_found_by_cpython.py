@@ -1,0 +1,248 @@
+"""Wrong values that CPython's own tests found, each function compiled (`python -m tests.fuzz.cpython`)."""
+
+import contextlib
+import dataclasses
+import enum
+import functools
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+PROGRAMS: list[Callable[..., Any]] = []
+program = PROGRAMS.append
+
+
+@contextlib.contextmanager
+def raising(exc: Exception) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        raise exc
+
+
+def contexts(exc: BaseException | None) -> list[Any]:
+    found = []
+    while exc is not None:
+        found.append(exc.args)
+        exc = exc.__context__
+    return found
+
+
+@program
+def contexts_of_a_stack_of_managers(x: Any) -> Any:
+    one, two, three, four = (Exception(i) for i in range(1, 5))
+    try:
+        with contextlib.ExitStack() as stack:
+            for exc in (four, three, two):
+                stack.enter_context(raising(exc))
+            raise one
+    except Exception as e:
+        return x + 1, contexts(e)
+
+
+@program
+def what_is_thrown_in_has_no_context_of_the_callers(x: Any) -> Any:
+    def waits() -> Any:
+        try:
+            yield 1
+        except ValueError as e:
+            yield e.__context__
+
+    def handles() -> Any:
+        try:
+            raise KeyError("inside")
+        except KeyError:
+            yield from waits_in_a_handler()
+
+    def waits_in_a_handler() -> Any:
+        try:
+            raise OSError("deeper")
+        except OSError:
+            try:
+                yield 1
+            except ValueError as e:
+                yield repr(e.__context__)
+
+    found = []
+    for made in (waits(), handles()):
+        next(made)
+        try:
+            raise LookupError("outside")
+        except LookupError:
+            found.append(made.throw(ValueError("thrown")))
+    return x + 1, found
+
+
+def bases_fields(x: Any) -> Any:
+    @dataclasses.dataclass
+    class Base:
+        x: int
+        init_base: dataclasses.InitVar[int]
+
+    @dataclasses.dataclass
+    class Scale:
+        a: Any
+        by: dataclasses.InitVar[float] = 2.0
+        known: typing.ClassVar[int] = 3
+
+        def __post_init__(self, by: float) -> None:
+            self.a = self.a * by
+
+    return vars(Base(0, 10)), Scale(x).a + Scale.known, [f.name for f in dataclasses.fields(Scale)]
+
+
+@program
+def defaults_of_what_is_no_field(x: Any) -> Any:
+    try:
+
+        @dataclasses.dataclass
+        class Wrong:
+            c: dataclasses.InitVar[list[Any]] = dataclasses.field(default_factory=list)
+
+    except TypeError as e:
+        return x + 1, str(e)
+
+
+@program
+def a_member_twice(x: Any) -> Any:
+    try:
+
+        class Color(enum.Enum):
+            RED = 1
+            RED = 4  # type: ignore[misc]
+
+    except TypeError as e:
+        return x + 1, str(e)
+
+
+@program
+def members_read_in_the_body(x: Any) -> Any:
+    class Rights(enum.IntFlag):
+        READ = enum.auto()
+        WRITE = enum.auto()
+        BOTH = READ | WRITE
+
+    return x * int(Rights.BOTH), Rights.BOTH.name
+
+
+@program
+def members_are_one_each(x: Any) -> Any:
+    class Color(enum.Enum):
+        RED = 1
+        BLUE = 2
+
+    members, red = list(Color), Color(1)
+    y = x + 1
+    pycompiler.graph_break()
+    return y, members == [Color.RED, Color.BLUE], red is Color.RED, [m.name for m in members]
+
+
+def called(*args: Any, **kwargs: Any) -> Any:
+    return args, kwargs
+
+
+held = functools.partial(called, [1], a=[2])
+
+
+@program
+def parts_of_a_partial(x: Any) -> Any:
+    made = functools.partial(called, [1], a=[2])
+    same = [p.args is p.args and p.keywords is p.keywords for p in (held, made)]
+    made.keywords["b"] = 3
+    return x + 1, same, made(), held.keywords["a"] is held.keywords["a"]
+
+
+@program
+def what_cannot_be_extended(x: Any) -> Any:
+    class Color(enum.Enum):
+        RED = 1
+
+    try:
+
+        class More(Color, enum.IntEnum):  # type: ignore[misc]
+            BLUE = 2
+
+    except TypeError as e:
+        return x + 1, str(e)
+
+
+@program
+def a_field_that_is_its_own_annotation(x: Any) -> Any:
+    @dataclasses.dataclass
+    class Odd:
+        field: Any = 1
+        C: field = dataclasses.field(default=2)  # type: ignore[valid-type]
+        C: C = dataclasses.field(default=3)  # type: ignore[valid-type, no-redef]  # noqa: PIE794
+
+    return x + 1, ",type=...," in repr(Odd.__dataclass_fields__["C"])
+
+
+@program
+def keywords_of_a_partial_beyond_a_break(x: Any) -> Any:
+    made = functools.partial(called, 1)
+    words = made.keywords
+    words["z"] = 3
+    y = x + 1
+    pycompiler.graph_break()
+    words["w"] = 2
+    return y, made(), made.keywords is words
+
+
+@program
+def keywords_that_are_no_texts(x: Any) -> Any:
+    made = functools.partial(called)
+    made.keywords[1] = "one"  # type: ignore[index]
+    return x + 1, "1='one'" in repr(made)
+
+
+prepared: list[str] = []
+
+
+class Preparing(type):
+    @classmethod
+    def __prepare__(cls, name: str, bases: tuple[type, ...], **words: Any) -> dict[str, Any]:
+        prepared.append(name)
+        return {}
+
+
+@program
+def namespaces_are_asked_for_once(x: Any) -> Any:
+    prepared.clear()
+
+    class Made(metaclass=Preparing):
+        factor = 2
+
+    return x * Made.factor, prepared
+
+
+@program
+def a_cell_that_is_none(x: Any) -> Any:
+    try:
+
+        class Odd:
+            __classcell__ = 42
+
+    except TypeError as e:
+        return x + 1, str(e)
+
+
+@pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_as_eager(fn: Callable[..., Any], backend: str) -> None:
+    compiled = pycompiler.compile(fn, backend=backend)
+    for x in (torch.ones(2), torch.ones(2), torch.full((3,), 2.0)):
+        assert str(compiled(x)) == str(fn(x))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_fields_that_are_none(backend: str) -> None:
+    compiled = pycompiler.compile(bases_fields, backend=backend, fullgraph=sys.version_info < (3, 14))
+    for x in (torch.ones(2), torch.ones(2)):
+        assert str(compiled(x)) == str(bases_fields(x))
+    assert compiled.counters()["hits"] == 1

@@ -1,0 +1,150 @@
+"""A program may put anything into `builtins`, at any time: torch's Python and this compiler's must not compute with it."""
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+from pycompiler.ir import own_builtins
+from pycompiler.pipeline import compiler
+
+
+def program(x: torch.Tensor, y: torch.Tensor, items: list[int]) -> tuple[torch.Tensor, int]:
+    w = abs((x * 2 + y).relu() - 1)
+    for a, b in zip(items, reversed(items)):
+        w = w * a + b
+    n = len(items) + max(items) + sum(sorted(items)) + min(items)
+    if isinstance(x, torch.Tensor) and getattr(x, "ndim") == 2:
+        w = w @ y.t() + n
+    return w.softmax(-1).sum(0), n
+
+
+def arguments() -> tuple[Any, ...]:
+    torch.manual_seed(0)
+    return torch.randn(3, 4), torch.randn(3, 4), [3, 1, 2]
+
+
+NAMES = ("abs", "len", "max", "sum", "isinstance", "getattr", "zip", "sorted", "range", "hasattr", "any")
+
+
+@contextlib.contextmanager
+def put_back() -> Iterator[None]:
+    """`pytest` itself calls builtins before a fixture could end."""
+    before, update, now = dict(vars(builtins)), dict.update, vars(builtins)
+    try:
+        yield
+    finally:
+        update(now, before)
+
+
+def counting(name: str, calls: list[str]) -> Callable[..., Any]:
+    real = getattr(builtins, name)
+
+    def replaced(*args: Any, **kwargs: Any) -> Any:
+        calls.append(name)
+        return real(*args, **kwargs)
+
+    return replaced
+
+
+def agree(found: Any, wanted: Any) -> None:
+    torch.testing.assert_close(found[0], wanted[0])
+    assert found[1:] == wanted[1:]
+
+
+@pytest.mark.parametrize("backend", ("eager", "native"))
+@pytest.mark.parametrize("name", NAMES)
+def test_who_counts_the_calls_of_a_builtin_counts_the_programs(name: str, backend: str) -> None:
+    """Replaced before the first call, and between two."""
+    compiled, early = pycompiler.compile(program, backend=backend), pycompiler.compile(program, backend=backend)
+    x, y, items = arguments()
+    wanted = program(x, y, items)
+    agree(early(x, y, items), wanted)
+    calls: list[str] = []
+    found, counts = [], []
+    with put_back():
+        setattr(builtins, name, counting(name, calls))
+        for fn in (program, compiled, early, compiled):
+            calls.clear()
+            found.append(fn(x, y, items))
+            counts.append(calls.copy())
+    for result, count in zip(found, counts, strict=True):
+        agree(result, wanted)
+        assert count == counts[0]
+    agree(compiled(x, y, items), wanted)
+    agree(compiled(x, y, items), wanted)
+    assert compiled.counters()["hits"] == 1
+
+
+@pytest.mark.parametrize("name", ("abs", "len", "max", "min", "next", "isinstance", "hasattr", "getattr", "divmod"))
+def test_nothing_is_kept_of_a_compile_during_which_a_builtin_was_replaced(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kernel made with another `abs` of strides reads other memory."""
+    real, compile_graph = getattr(builtins, name), compiler.compile_graph
+
+    def wrong(*args: Any, **kwargs: Any) -> Any:
+        found = real(*args, **kwargs)
+        kind = found.__class__
+        return not found if kind is bool else found * 3 if kind in (int, float, torch.Tensor) else found
+
+    def while_replaced(*args: Any) -> Any:
+        setattr(builtins, name, wrong)
+        return compile_graph(*args)
+
+    monkeypatch.setattr(compiler, "compile_graph", while_replaced)
+    compiled = pycompiler.compile(program)
+    with put_back(), contextlib.suppress(Exception):  # the program itself goes on with it
+        compiled(*arguments())
+    monkeypatch.undo()
+    agree(compiled(*arguments()), program(*arguments()))
+    agree(compiled(*arguments()), program(*arguments()))
+    assert compiled.counters()["hits"] == 1
+
+
+def test_a_backward_that_would_be_compiled_meanwhile() -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        return (x.sin() * x.abs()).sum(0)
+
+    x = torch.randn(4, 5, requires_grad=True)
+    (wanted,) = torch.autograd.grad(fn(x).sum(), x)
+    out = pycompiler.compile(fn, fullgraph=True)(x).sum()
+    calls: list[str] = []
+    with put_back():
+        builtins.abs = counting("abs", calls)
+        (found,) = torch.autograd.grad(out, x)
+    torch.testing.assert_close(found, wanted)
+    assert calls == []
+
+
+def test_one_graph_or_an_error() -> None:
+    compiled, raised = pycompiler.compile(program, fullgraph=True), []
+    with put_back():
+        builtins.len = counting("len", [])
+        try:
+            compiled(*arguments())
+        except pycompiler.exc.Unsupported as e:
+            raised.append(e)
+    assert "builtins.len is replaced" in str(raised[0])
+    agree(compiled(*arguments()), program(*arguments()))
+
+
+def test_what_shells_and_import_hooks_replace_is_no_reason() -> None:
+    calls: list[str] = []
+    compiled = pycompiler.compile(program, fullgraph=True)
+    with put_back():
+        for name in ("print", "open", "__import__", "input"):
+            setattr(builtins, name, counting(name, calls))
+        found = compiled(*arguments())
+    agree(found, program(*arguments()))
+    assert compiled.counters()["compiles"] == 1
+
+
+def test_the_packages_functions_have_builtins_of_their_own() -> None:
+    assert compiler.FrameCompiler.__call__.__builtins__ is own_builtins.OWN  # type: ignore[attr-defined]
