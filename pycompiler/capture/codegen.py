@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pycompiler.capture import again, looks, rebuild, shown
+from pycompiler.capture import again, looks, nodes, rebuild, shown
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins import backwards
 from pycompiler.capture.builtins.numbers import Getter
@@ -799,7 +799,7 @@ def ask_warnings(head: Head) -> Code:
 def _watch(head: Head) -> list[Code]:
     """Hang on to the results of such calls what their backward looks at again; other results are known by now."""
     bodies = [b for b in head.cx.effects.looks.bodies if b.runs_again]
-    reached = head.cx.graph.reached_from([b.call for b in bodies if b.call is not None])
+    reached = nodes.reached_from(head.cx.graph.graph, [b.call for b in bodies if b.call is not None])
     leading: dict[tuple[str, ...], list[looks.Body]] = {}  # to these results
     for k, body in enumerate(bodies):
         results = tuple(head.output(t) for t in head.outputs if reached.get(t.node, 0) >> k & 1)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.capture import rebuild, skip
+from pycompiler.capture import nodes, rebuild, skip
 from pycompiler.capture.breaks import Again, Break, BreakRecord, NotCaptured, Raised, SkipFrame
 from pycompiler.capture.builtins import gradients, parameters, torch_api
 from pycompiler.capture.bytecode import build
@@ -483,8 +483,10 @@ class _Session:
     def has_graph(self, cx: Capture, head: Head) -> bool:
         """Whether a graph is to run."""
         graph = cx.graph
-        needed = bool(head.outputs) or bool(graph.mutated_inputs()) or graph.has_effects() or graph.must_check()
-        return needed or (self.unused and graph.computes())
+        needed = (
+            bool(head.outputs) or bool(graph.mutated_inputs()) or nodes.has_effects(graph.graph) or graph.must_check()
+        )
+        return needed or (self.unused and nodes.computes(graph.graph))
 
     def captured(
         self,
@@ -531,7 +533,7 @@ class _Session:
             list(cx.guards.values()), tuple(inputs), None if gm is None else template, code, broke is not None, errors,
             tuple(cx.process), tuple(cx.abstract.values()),
         )  # fmt: skip
-        op_count = cx.graph.op_count() if gm is not None else 0
+        op_count = nodes.op_count(cx.graph.graph) if gm is not None else 0
         return Captured(recipe, gm, examples, broke, tuple(self.breaks), op_count, cx.inlined, cx.sizes)
 
     def code_of(

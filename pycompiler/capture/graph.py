@@ -7,7 +7,6 @@ placeholders carry `meta["example_value"]`.
 from __future__ import annotations
 
 import contextlib
-import enum
 import itertools
 import keyword
 import operator
@@ -24,14 +23,12 @@ from torch._subclasses.fake_tensor import (
     FakeTensor,
     UnsupportedOperatorException,
 )
-from torch.overrides import TorchFunctionMode
-from torch.utils import _device
-from torch.utils import _pytree as pytree
 
 from pycompiler import config
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.converted import convert
 from pycompiler.capture.errors_of_data import EXPECTED
+from pycompiler.capture.nodes import has_tensor, name_of, operands_of, remove_dead, version_of
 from pycompiler.capture.sizes import NeedsSymbols
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
@@ -40,7 +37,16 @@ from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
 from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.symbolic import NestedInt, Symbolic
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import arrays, attention, jagged, late, transforms
+from pycompiler.capture.written_calls import (
+    OwnTensors,
+    dtype_of,
+    is_told_by_fakes,
+    makes_tensors,
+    method_named,
+    mutable,
+    plain_constant,
+)
+from pycompiler.ir import attention, jagged, late, transforms
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, as_plain, fake_of, is_plain
 from pycompiler.ir.kernels import counts_with, memory_of, tensors_of
@@ -297,14 +303,14 @@ class GraphBuilder:
     def _note_bound(self, node: fx.Node, result: Any) -> None:
         """Where what `node` binds is read: of results sizes, or the number that is the result."""
         node.meta["binds"], self._binding = self._binding, []
-        if not _has_tensor(result):
+        if not has_tensor(result):
             if len(node.meta["binds"]) != 1:
-                raise Break("data-dependent-value", f"{_name(node.target)}, of several numbers")
+                raise Break("data-dependent-value", f"{name_of(node.target)}, of several numbers")
             ((_, names),) = node.meta["binds"]
             tensor = self.by_fake[id(node.all_input_nodes[0].meta["example_value"])]
             reads = (late.positive, late.negative) if len(names) == 2 else (None,)
             for name, read in zip(names, reads, strict=True):
-                self.bound[name] = Reading(tensor, _version(tensor.node), read, (), node)
+                self.bound[name] = Reading(tensor, version_of(tensor.node), read, (), node)
             if len(names) == 2:
                 self.numbers.known[result.node.value] = node
             return
@@ -313,7 +319,9 @@ class GraphBuilder:
             found = [(t, dim) for t in results if isinstance(t, torch.Tensor)
                      for dim, n in enumerate(t.shape) if is_symbolic(n) and [expr_of(n)] == [*map(Expr.sym, names)]]  # fmt: skip
             if not found:
-                raise Break("data-dependent-value", f"{_name(node.target)}, which reads a number that no result shows")
+                raise Break(
+                    "data-dependent-value", f"{name_of(node.target)}, which reads a number that no result shows"
+                )
             t, dim = found[0]
             self.bound[names[0]] = Reading(self.by_fake[id(t)], None, late.size, (dim,), None)
 
@@ -363,7 +371,7 @@ class GraphBuilder:
         """A function of the program's as one node; a tensor of its own that requires grad would get no gradient."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            with _OwnTensors():
+            with OwnTensors():
                 return target(*map(mutable, args), **{k: mutable(v) for k, v in kwargs.items()})
 
         if self.cx.devices:
@@ -371,7 +379,7 @@ class GraphBuilder:
         return self._call("call_function", target, run, args, kwargs, False, whole=True)
 
     def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value], *, always: bool = False) -> Value:
-        return self._call("call_method", name, _method(name), args, kwargs, always)
+        return self._call("call_method", name, method_named(name), args, kwargs, always)
 
     def index_mapped(self, tensor: Tensor, key: Value) -> Value:
         """``tensor[key]``, whose integers as tensors `vmap` maps: no call asks them for their numbers."""
@@ -460,9 +468,9 @@ class GraphBuilder:
         nodes = [self.to_arg(a) for a in args]
         knodes = {k: self.to_arg(a) for k, a in kwargs.items()}
         if not (isinstance(target, types.FunctionType) and str(target.__module__).partition(".")[0] != "torch"):
-            nodes, knodes = [_dtype(a) for a in nodes], {k: _dtype(a) for k, a in knodes.items()}
+            nodes, knodes = [dtype_of(a) for a in nodes], {k: dtype_of(a) for k, a in knodes.items()}
         elif any(isinstance(a, type) for a in (*nodes, *knodes.values())):
-            raise Break("unsupported-operation", f"a class as an argument of {_name(target)}")
+            raise Break("unsupported-operation", f"a class as an argument of {name_of(target)}")
         try:
             return self._record(op, target, run, nodes, knodes, always, whole=whole)
         except ReadsNumber as reads:
@@ -505,14 +513,18 @@ class GraphBuilder:
         """Run the call on fakes, and add it to the graph.  `whole`: a function of the program's, which may have effects."""
         fakes = fx.node.map_arg(nodes, lambda n: n.meta["example_value"])
         kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
-        given = _operands(nodes, knodes)
+        given = operands_of(nodes, knodes)
         operands = [n for n in given if isinstance(n.meta["example_value"], torch.Tensor)]
         if not self.lands and any(FLIES in n.meta for n in operands):
-            raise Break("unsupported-operation", f"{_name(target)} of what a collective gave, which was not waited for")
-        before, counted = [_version(n) for n in operands], self._counts()
+            raise Break(
+                "unsupported-operation", f"{name_of(target)} of what a collective gave, which was not waited for"
+            )
+        before, counted = [version_of(n) for n in operands], self._counts()
         wrappers = [n.meta["example_value"] for n in operands if is_wrapper(type(n.meta["example_value"]))]
         if not wrappers and any(jagged.is_nested_int(n.meta["example_value"]) for n in given):
-            raise Break("tensor-subclass", f"{_name(target)} of the size of a ragged dimension")  # fakes would take it
+            raise Break(
+                "tensor-subclass", f"{name_of(target)} of the size of a ragged dimension"
+            )  # fakes would take it
         leaves, specs = flatten_all(wrappers)
         inside = [(t, None if t.is_inference() else t._version) for t in leaves]
         draws, tells, kernels_draw = self.fake_mode.draws, self.fake_mode.tells, self.fake_mode.kernels_draw
@@ -526,15 +538,15 @@ class GraphBuilder:
                 result = run(*fakes, **kfakes)
         except DataDependentOutputException as e:
             self.settle_numbers(operands)
-            raise Break("data-dependent-value", f"{_name(target)} ({e})") from e
+            raise Break("data-dependent-value", f"{name_of(target)} ({e})") from e
         except DynamicOutputShapeException as e:
             self.settle_numbers(operands)
-            raise Break("dynamic-output-shape", f"{_name(target)}") from e
+            raise Break("dynamic-output-shape", f"{name_of(target)}") from e
         except UnsupportedOperatorException as e:
-            raise Break("operator-failed", f"{_name(target)}: no shape function ({e})") from e
+            raise Break("operator-failed", f"{name_of(target)}: no shape function ({e})") from e
         except Specialise as e:
             if self.cx.sizes.symbols is not None and self.cx.sizes.symbols.is_late(e.names):
-                raise Break("data-dependent-value", f"{_name(target)}: {e.why}") from e
+                raise Break("data-dependent-value", f"{name_of(target)}: {e.why}") from e
             raise
         except (Break, KeyboardInterrupt, NeedsSymbols):
             raise
@@ -545,49 +557,49 @@ class GraphBuilder:
             self._specialise(fakes, kfakes, e)
             if isinstance(_first_cause(e), DataDependentOutputException):
                 self.settle_numbers(operands)
-                raise Break("data-dependent-value", f"{_name(target)}") from e
-            raise Break("operator-failed", f"{_name(target)}: {type(e).__name__}: {e}") from e
+                raise Break("data-dependent-value", f"{name_of(target)}") from e
+            raise Break("operator-failed", f"{name_of(target)}: {type(e).__name__}: {e}") from e
         finally:
             self.fake_mode.asks, self.fake_mode.binder = False, None
             cause = None  # an error and this frame would hold each other
         acts, writes, once, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
-        python = whole and not _has_tensor(result)
+        python = whole and not has_tensor(result)
         drawn = self.fake_mode.draws > draws
         draws_only = drawn and self.fake_mode.effects - counted[0] == self.fake_mode.kernels_draw - kernels_draw
         draws_only &= not python and target not in _CHECKING
         acts |= target in _CHECKING or python
-        mutates = before != [_version(n) for n in operands] or (None in before and writes)
+        mutates = before != [version_of(n) for n in operands] or (None in before and writes)
         if writes and not mutates and _below_versions():
-            raise Break("unsupported-operation", f"{_name(target)}, which may write, where versions are not counted")
+            raise Break("unsupported-operation", f"{name_of(target)}, which may write, where versions are not counted")
         may_refuse = target in _CHECKING or self.fake_mode.refusals > refusals
         if wrappers and not self._writes_in_place(wrappers, specs, inside, mutates):
-            raise Break("tensor-subclass", f"{_name(target)}, which writes, on a {type(wrappers[0]).__name__}")
+            raise Break("tensor-subclass", f"{name_of(target)}, which writes, on a {type(wrappers[0]).__name__}")
         late = may_refuse and (mutates or always or self.cx.errors_of_data.writes)
         written: list[fx.Node] = []
         if mutates:
-            written = [n for n, v in zip(operands, before, strict=True) if v is None or v != _version(n)]
+            written = [n for n, v in zip(operands, before, strict=True) if v is None or v != version_of(n)]
             self.cx.effects.looks.writes(n.meta["example_value"] for n in written)
             for changing in self.replaced.values():
                 changing.look(written)
             changed = [n.meta["example_value"] for n in written]
             if self.waited and not self.waited.isdisjoint(memory_of(t) for t in changed if t.layout is torch.strided):
                 raise Break(
-                    "unsupported-operation", f"{_name(target)}, which writes what a collective gave by another name"
+                    "unsupported-operation", f"{name_of(target)}, which writes what a collective gave by another name"
                 )
             self.written |= {memory_of(t) for t in changed if t.layout is torch.strided}
             checked = any(self._may_be_refused(n.meta["example_value"]) for n in written)  # before it writes
             drops = not any(n.meta["example_value"].is_complex() for n in written)
             if drops and any(type(a) is complex for a in (*nodes, *knodes.values())):  # eager refuses, fakes do not
-                raise Break("operator-failed", f"{_name(target)}, which writes a complex number to others")
+                raise Break("operator-failed", f"{name_of(target)}, which writes a complex number to others")
             late |= checked and self.cx.errors_of_data.writes
             may_refuse |= checked
             self.cx.errors_of_data.writes |= self._is_given(n.meta["example_value"] for n in written)
         outermost = self.levels and not hasattr(self, "outer")
         if outermost and mutates:  # what shares memory there is not known, and a refused graph runs again
-            raise Break("inner-graph", f"{_name(target)}, which writes, under a transform")
-        cut = bool(self.levels) and _name(target).endswith("detach_")
+            raise Break("inner-graph", f"{name_of(target)}, which writes, under a transform")
+        cut = bool(self.levels) and name_of(target).endswith("detach_")
         if cut or any(not n.meta["example_value"].requires_grad for n in tracked):  # no value tells it, and no operator
-            raise Break("unsupported-operation", f"{_name(target)} of a tensor that requires grad")
+            raise Break("unsupported-operation", f"{name_of(target)} of a tensor that requires grad")
         around = bool(wrappers) or any(is_wrapper(type(t)) for t in tensors_of(result))
         if self.fake_mode.shape_env is None and not around:
             self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others, once=once)
@@ -603,15 +615,15 @@ class GraphBuilder:
         )  # fmt: skip
         self.cx.errors_of_data.writes |= always and not mutates
         self.cx.errors_of_data.late |= late
-        if not (always or mutates or acts or binds or _has_tensor(result)):
-            if operands and not _is_told_by_fakes(result, op):
-                raise Break("operator-failed", f"{_name(target)} gives a {type(result).__name__}")
+        if not (always or mutates or acts or binds or has_tensor(result)):
+            if operands and not is_told_by_fakes(result, op):
+                raise Break("operator-failed", f"{name_of(target)} gives a {type(result).__name__}")
             return self.cx.make(result)
         known = self.known(result) if isinstance(result, torch.Tensor) else None
         if outermost and any(t.requires_grad for t in tensors_of(result)):
-            raise Break("inner-graph", f"{_name(target)} gives what requires grad, where autograd is left out")
+            raise Break("inner-graph", f"{name_of(target)} gives what requires grad, where autograd is left out")
         if outermost and self.cx.errors_of_data.levelled and known is not None and not mutates:
-            raise Break("inner-graph", f"{_name(target)} gives its argument, which it may not do for other strides")
+            raise Break("inner-graph", f"{name_of(target)} gives its argument, which it may not do for other strides")
         node = self.graph.create_node(op, target, tuple(nodes), knodes)
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
@@ -770,14 +782,14 @@ class GraphBuilder:
         if isinstance(result, (tuple, list)):
             items = []
             for i, element in enumerate(result):
-                if _has_tensor(element):
+                if has_tensor(element):
                     item = self.graph.call_function(operator.getitem, (node, i))
                     item.meta["example_value"] = element
                     items.append(self.from_result(element, item))
                 else:
                     items.append(self.cx.make(element))
             return self.cx.sequence(items, type(result))
-        if _has_tensor(result):
+        if has_tensor(result):
             raise Break("operator-failed", f"{node.target} returned {type(result).__name__}")
         return self.cx.make(result)
 
@@ -793,7 +805,7 @@ class GraphBuilder:
         if isinstance(value, Array):
             raise Break("unsupported-operation", f"{value.describe()} among the arguments of a function of torch's")
         if isinstance(value, Const):
-            return _plain_constant(value.value)
+            return plain_constant(value.value)
         return value_to_arg(self, value)
 
     def number(self, value: Symbolic) -> Any:
@@ -874,20 +886,6 @@ class GraphBuilder:
         module = fx.GraphModule(self.attributes, self.graph, class_name="CapturedGraph")
         return module
 
-    def op_count(self) -> int:
-        return sum(1 for n in self.graph.nodes if n.op == "call_function")
-
-    def has_effects(self) -> bool:
-        """Whether a call must run although nothing of it is returned (changes of global state aside)."""
-        return any(
-            n.meta.get("acts") or (n.meta.get("mutates") and isinstance(n.meta["example_value"], torch.Tensor) and not n.users)
-            for n in self.graph.nodes if n.op in ("call_function", "call_method")
-        )  # fmt: skip
-
-    def computes(self) -> bool:
-        """Whether the program calls anything."""
-        return any(map(_is_programs, self.graph.nodes))
-
     def must_check(self) -> bool:
         """Whether something is assumed of what a call binds, although nothing of the graph may be returned."""
         return bool(self.bound) and bool(self.cx.sizes.known_symbols.late)
@@ -937,21 +935,6 @@ class GraphBuilder:
         """Whether an input is of a class that takes part in calls."""
         return any(i.aliased for i in self.placeholders.values())
 
-    def reached_from(self, starts: list[fx.Node]) -> dict[fx.Node, int]:
-        """Of each node, which of these calls lead to it, as bits; a hook's call leads where its tensor does."""
-        found: dict[fx.Node, int] = {}
-        for k, call in enumerate(starts):
-            first = call.args[1] if call.target is transforms.hooked else call
-            assert isinstance(first, fx.Node)
-            found[first] = found.get(first, 0) | 1 << k
-        for node in self.graph.nodes if found else ():
-            bits = found.get(node, 0)
-            for n in node.all_input_nodes:
-                bits |= found.get(n, 0)
-            if bits:
-                found[node] = bits
-        return found
-
     def positions(self, inputs: Iterable[int]) -> list[int]:
         """Where inputs are among those of the finished graph, by their numbers."""
         nodes = {self.inputs[i].node for i in inputs}
@@ -976,38 +959,10 @@ class GraphBuilder:
         return [i for i, t in enumerate(self.inputs) if t.fake._version != self.versions[i]]
 
 
-def makes_tensors(fn: Any) -> bool:
-    """Whether `fn` makes a tensor on the default device."""
-    try:
-        return fn in _device._device_constructors()
-    except TypeError:  # not hashable
-        return False
-
-
 def _inside(wrapper: torch.Tensor) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     flatten(wrapper, found)
     return found
-
-
-def mutable(value: Any) -> Any:
-    """A copy with plain lists and dicts in the place of the graph's."""
-    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-        items = [mutable(v) for v in value]
-        return items if isinstance(value, list) else tuple(items)
-    return {k: mutable(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-class _OwnTensors(TorchFunctionMode):
-    """Looks for tensors that are no arguments."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for leaf in pytree.tree_leaves((args, kwargs)):
-            if isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor) and leaf.requires_grad:
-                raise Break(
-                    "unsupported-operation", "a function that is put into the graph uses a parameter of its own"
-                )
-        return func(*args, **(kwargs or {}))
 
 
 def _by_position(target: Any, args: list[Value], kwargs: dict[str, Value]) -> tuple[list[Value], dict[str, Value]]:
@@ -1024,65 +979,11 @@ def _by_position(target: Any, args: list[Value], kwargs: dict[str, Value]) -> tu
             given.append(named.pop(argument.name, Const(argument.default_value)))
         if not any(map(keyword.iskeyword, named)):
             return given, named
-    raise Break("unsupported-operation", f"{_name(target)} with the names {', '.join(kwargs)}")
-
-
-def _method(name: str) -> Callable[..., Any]:
-    return lambda owner, /, *args, **kwargs: getattr(owner, name)(*args, **kwargs)
-
-
-TENSOR_TYPE = type(torch.FloatTensor)
-
-
-def _plain_constant(value: Any) -> Any:
-    """An enum member that is also a number or text goes into the graph as that, a number of NumPy's as Python's, and a class of
-    tensors that stands for a dtype as its name, which is what graphs can be written with."""
-    if (
-        isinstance(value, torch.dtype) and value in QUANTIZED
-    ):  # what has it is told to be a float tensor by shape functions
-        raise Break("unsupported-operation", f"{value}, whose tensors no fake stands for")
-    if isinstance(value, TENSOR_TYPE):
-        return f"{value.__module__}.{value.__name__}"  # type: ignore[attr-defined]
-    if isinstance(value, enum.Enum):
-        return next((base(value) for base in (int, float, str) if isinstance(value, base)), value)  # type: ignore[arg-type, call-overload]
-    return value.item() if arrays.is_number(value) else value
-
-
-def _is_told_by_fakes(result: Any, op: str) -> bool:
-    """Whether a result without tensors of a call on tensors is what their metadata say: a method's text shows data, an
-    iterator holds tensors."""
-    if isinstance(result, (tuple, list)):
-        return all(_is_told_by_fakes(r, op) for r in result)
-    return not hasattr(result, "__next__") and not (isinstance(result, str) and op == "call_method")
-
-
-def _dtype(argument: Any) -> Any:
-    """Python's types of numbers mean dtypes to torch, which is what graphs can be written with."""
-    return DTYPES.get(argument, argument) if type(argument) is type else argument
-
-
-QUANTIZED = frozenset((torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4))
-DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-
-
-def _operands(nodes: Any, knodes: Any) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    fx.node.map_arg((nodes, knodes), found.append)
-    return [n for node in found for n in (_operands(node.args, {}) if MADE in node.meta else [node])]
+    raise Break("unsupported-operation", f"{name_of(target)} with the names {', '.join(kwargs)}")
 
 
 # Functions that look at numbers, but not of a fake tensor.
 _CHECKING = frozenset((torch.nn.functional.one_hot,))
-
-
-def _version(node: fx.Node) -> int | None:
-    """How often the node's tensor was changed; None for an inference tensor, which does not count."""
-    fake = node.meta["example_value"]
-    return None if fake.is_inference() else fake._version
-
-
-def _name(target: Any) -> str:
-    return target if isinstance(target, str) else str(getattr(target, "__name__", target))
 
 
 def _first_cause(error: BaseException) -> BaseException:
@@ -1090,18 +991,6 @@ def _first_cause(error: BaseException) -> BaseException:
     return error if error.__cause__ is None else _first_cause(error.__cause__)
 
 
-def _has_tensor(result: Any) -> bool:
-    if isinstance(result, torch.Tensor):
-        return True
-    if isinstance(result, (tuple, list)):
-        return any(_has_tensor(r) for r in result)
-    if isinstance(result, dict):
-        return any(_has_tensor(r) for r in result.values())
-    return False
-
-
-MADE = "made"
-"""Marks a node that makes an object: what it is made of are the operands of whoever takes it."""
 OBJECTS: list[Callable[[GraphBuilder, Object], fx.Node | None]] = []
 """What makes nodes of objects; filled by `builtins/`."""
 
@@ -1120,7 +1009,7 @@ def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
     if isinstance(value, Dict):
         return {k.const(): builder.to_arg(v) for k, v in value.pairs(builder.cx)}
     if value.is_const():
-        return _plain_constant(value.const())
+        return plain_constant(value.const())
     if isinstance(value, Object):
         made = next(filter(None, (make(builder, value) for make in OBJECTS)), None)
         if made is not None:
@@ -1130,20 +1019,6 @@ def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
     raise Break("unsupported-operation", f"{value.describe()} as an operator's argument")
 
 
-def _is_programs(node: fx.Node) -> bool:
-    """Whether it is a call that the program makes: not the parts of its result, or numbers made of sizes."""
-    return "user" in node.meta and node.op in ("call_function", "call_method")
-
-
 def _below_versions() -> bool:
     """Whether writes count no versions, as where torch calls a `__torch_dispatch__`: nothing tells what was written."""
     return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView)
-
-
-def remove_dead(graph: fx.Graph, *, unused: bool = False) -> None:
-    """Remove what nobody reads and has no effect; `unused`: but calls of the program."""
-    for node in reversed(list(graph.nodes)):
-        if node.op == "placeholder" or node.op == "output" or node.users:
-            continue
-        if not (node.meta.get("mutates") or node.meta.get("acts") or (unused and _is_programs(node))):
-            graph.erase_node(node)

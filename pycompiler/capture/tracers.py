@@ -23,7 +23,8 @@ from torch import fx
 
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.builtins import torch_api
-from pycompiler.capture.graph import GraphBuilder, remove_dead
+from pycompiler.capture.graph import GraphBuilder
+from pycompiler.capture.nodes import remove_dead
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.containers import Dict, List, Tuple
 from pycompiler.capture.values.objects import Opaque
