@@ -194,7 +194,7 @@ class Head:
 
     def symbol(self, name: str) -> Code:
         """Push the value of a symbol; of one that the graph binds it is read of the graph's result."""
-        at = self.cx.graph.bound.get(name)
+        at = self.cx.graph.bound.readings.get(name)
         if at is None:
             return self.at_entry(self.cx.sizes.source_of(name))
         if at.version is not None and at.tensor.fake._version != at.version:

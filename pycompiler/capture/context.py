@@ -25,6 +25,7 @@ from pycompiler.capture.errors_of_data import ErrorsOfData
 from pycompiler.capture.funnel import STACK, Functions
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.items import Items
+from pycompiler.capture.on_fakes import settle_numbers
 from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import array, exceptions
 from pycompiler.capture.values.array import Array
@@ -437,7 +438,7 @@ class Capture:
         if isinstance(value, Tensor):
             known = self.graph.literal(value)
             if known is None:
-                self.graph.settle_numbers([value.node])
+                settle_numbers(self.sizes, [value.node])
                 raise Break("data-dependent-value", "a tensor used as an index")
             return known
         method = value.special(self, "__index__") if isinstance(value, Object) else None

@@ -484,7 +484,10 @@ class _Session:
         """Whether a graph is to run."""
         graph = cx.graph
         needed = (
-            bool(head.outputs) or bool(graph.mutated_inputs()) or nodes.has_effects(graph.graph) or graph.must_check()
+            bool(head.outputs)
+            or bool(graph.mutated_inputs())
+            or nodes.has_effects(graph.graph)
+            or graph.bound.must_check()
         )
         return needed or (self.unused and nodes.computes(graph.graph))
 

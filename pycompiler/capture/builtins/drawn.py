@@ -90,7 +90,7 @@ def may_come_first(cx: Capture, *, apart: bool = False) -> bool:
     errors, graph = cx.errors_of_data, cx.graph
     return not (
         graph.is_inner
-        or graph.bound
+        or graph.bound.readings
         or errors.refuses
         or errors.expected
         or any(n.meta.get("acts") and not (apart and n.meta.get("draws")) for n in graph.graph.nodes)
