@@ -31,27 +31,56 @@ class Running(Protocol):
     def instructions(self) -> Sequence[Any]: ...
     @property
     def stack(self) -> Sequence[Any]: ...
+    @property
+    def ways_out(self) -> dict[Any, WayOut]: ...
+
+
+class WayOut:
+    """Where an error goes in a frame from where one handler of its table is the innermost: by the `exits` of `with` statements,
+    places on the stack, the innermost first, to a handler of the program's (`handled`) or out of the frame."""
+
+    def __init__(self, frame: Running, handler: Any) -> None:
+        self.exits: list[slice] = []
+        self.handled = False
+        self._left: list[Any] = []  # what was on the stack when it was last asked
+        self._answer: bool | None = None
+        while handler is not None:
+            landed = [*frame.instructions[frame.instructions.index(handler.target) :][:2]]
+            cleanup = handler.target.handler
+            if landed[-1].opname != "WITH_EXCEPT_START" or cleanup is None:
+                self.handled = landed[0].opname == "PUSH_EXC_INFO"
+                break
+            self.exits.append(slice(handler.depth + 3 - EXIT_DEPTH, handler.depth))  # from 3.14 on with its receiver
+            handler = cleanup.target.handler
+
+    def catches(self, stack: Sequence[Any]) -> bool:
+        """Whether the program handles the error, or a manager may that is none of torch's, which put back state."""
+        left = [v for at in self.exits for v in stack[at]]
+        if self._answer is None or any(a is not b for a, b in zip(left, self._left, strict=True)):
+            try:
+                self._answer = self.handled or not all(_is_torchs(stack[at]) for at in self.exits)
+            except Break:  # nobody has looked at it
+                return True
+            self._left = left
+        return self._answer
+
+
+def _is_torchs(leave: Sequence[Any]) -> bool:
+    """Whether it is by a manager of torch's that a `with` statement is left."""
+    managers = [getattr(v, "receiver", v) for v in leave if v.describe() != "NULL"]
+    return any(m.python_type().__module__.partition(".")[0] == "torch" for m in managers)
 
 
 def catches(frame: Running) -> bool:
     """Whether the program handles what the current instruction raises: also by `with`, but for managers of torch's, which put
     back state."""
-    entry = frame.current.handler
-    while entry is not None:
-        landed = [*frame.instructions[frame.instructions.index(entry.target) :][:2]]
-        cleanup = entry.target.handler
-        if landed[-1].opname != "WITH_EXCEPT_START" or cleanup is None:
-            return bool(landed[0].opname == "PUSH_EXC_INFO")
-        leave = frame.stack[entry.depth + 3 - EXIT_DEPTH : entry.depth]  # from 3.14 on with its receiver
-        managers = [getattr(v, "receiver", v) for v in leave]
-        try:
-            classes = [v.python_type() for v in managers if v.describe() != "NULL"]
-        except Break:  # nobody has looked at it
-            return True
-        if not any(c.__module__.partition(".")[0] == "torch" for c in classes):
-            return True
-        entry = cleanup.target.handler
-    return False
+    handler = frame.current.handler
+    if handler is None:
+        return False
+    way = frame.ways_out.get(handler)
+    if way is None:
+        way = frame.ways_out[handler] = WayOut(frame, handler)
+    return way.catches(frame.stack)
 
 
 @dataclass

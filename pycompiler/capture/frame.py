@@ -582,7 +582,7 @@ class _Session:
         return lambda body: [*first, *(landing(self.code, body) if inside else build.op("RERAISE", 0))]
 
     def call_graph(self, head: Head, inputs: list[Source], graph: GraphBuilder) -> Code:
-        loads = [head.follow(s) for s in inputs]
+        loads = head.follow_all(inputs)
         code = build.call_function(build.load_const(GRAPH), *loads)
         if graph.is_wrapped() or head.cx.functions.begun[1]:
             aliased = tuple(i.aliased for i in graph.used)

@@ -72,6 +72,7 @@ class Input:
     layout: Layout | None = None
     aliased: bool = False  # the graph gets an alias of class torch.Tensor
     make: Callable[[Any], Any] | None = None  # one of what generated code makes, in this scope
+    at: int | None = None  # its number among the tensors
 
 
 def _replaced(cx: Capture, value: Value, tensor: Tensor, number: Value) -> Value:
@@ -113,7 +114,7 @@ class GraphBuilder:
         self.memory = InputMemory()
         self.replaced: dict[Tensor, Writes] = {}  # tensors that have got other data
         self.happened = False  # something that cannot be done twice
-        self.written: set[int] = set()  # memory that calls wrote
+        self.written: dict[int, None] = {}  # memory that calls wrote, in order
         self.named: set[fx.Node] = set()  # symbols in the sizes of inputs
         self.used: list[Input] = []  # inputs of the finished graph
         self.in_region = self.regions = 0  # how many surround what is traced now, and how many there were
@@ -162,6 +163,7 @@ class GraphBuilder:
         node = self.read(source, fake)
         self.placeholders[node].layout = layout
         self.placeholders[node].aliased = cls is not None and not wrapper
+        self.placeholders[node].at = len(self.inputs)
         value = Tensor(node, fake, real, cls)
         value.source = source
         self.inputs.append(value)
@@ -425,7 +427,7 @@ class GraphBuilder:
         places = {memory_of(t) for t in written if t.layout is torch.strided}
         if not self.waited.isdisjoint(places):
             raise Break("unsupported-operation", f"{name}, which writes what a collective gave by another name")
-        self.written |= places
+        self.written |= dict.fromkeys(places)
         checked = any(map(self.memory.may_refuse, written))  # before it writes
         drops = not any(t.is_complex() for t in written)
         if drops and any(type(a) is complex for a in call.arguments):  # eager refuses, fakes do not

@@ -6,7 +6,7 @@ In: the inputs, as they come.  Out: answers about tensors that calls have writte
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -16,8 +16,10 @@ from pycompiler.ir.places import apart
 
 @dataclass
 class Place:
-    """A storage in which inputs lie: whether any of them stands for a tensor that there is, for one of inference mode."""
+    """A storage in which inputs lie, by their numbers: whether any of them stands for a tensor that there is, for one of
+    inference mode."""
 
+    inputs: list[int] = field(default_factory=list)
     exists: bool = False
     is_inference: bool = False
 
@@ -35,9 +37,11 @@ class InputMemory:
         self._inputs.append((fake, real))
 
     def replace(self, at: int, fake: torch.Tensor) -> None:
-        """An input is another fake from now on."""
-        self._inputs[at] = (fake, self._inputs[at][1])
-        self._begin_anew()
+        """An input is from now on another fake, which lies in the same storage."""
+        was, real = self._inputs[at]
+        self._inputs[at] = (fake, real)
+        if (storage := self._storages.pop(id(was), None)) is not None:
+            self._storages[id(fake)] = storage
 
     def _begin_anew(self) -> None:
         self._looked_at, self._places, self._storages = 0, {}, {}
@@ -46,10 +50,11 @@ class InputMemory:
         """The places, after a call that may have given inputs among what it wrote another storage."""
         if any(self._storages.get(id(t), place) != place for t, place in ((t, memory_of(t)) for t in written)):
             self._begin_anew()
-        for fake, real in self._inputs[self._looked_at :]:
+        for at, (fake, real) in enumerate(self._inputs[self._looked_at :], self._looked_at):
             if fake.layout is torch.strided:
                 self._storages[id(fake)] = storage = memory_of(fake)
                 place = self._places.setdefault(storage, Place())
+                place.inputs.append(at)
                 place.exists |= real is not None
                 place.is_inference |= real is not None and real.is_inference()
         self._looked_at = len(self._inputs)
@@ -60,6 +65,11 @@ class InputMemory:
         plain = [t for t in written if t.layout is torch.strided]
         places = self._look(plain)
         return not plain or any(memory_of(t) in places for t in plain)
+
+    def inputs_in(self, storages: Iterable[int]) -> list[int]:
+        """The numbers of inputs that lie in these."""
+        places = self._look(())
+        return [at for storage in storages if storage in places for at in places[storage].inputs]
 
     def may_refuse(self, written: torch.Tensor) -> bool:
         """Whether eager may refuse a write that fakes allow: into elements that share memory (its kernels know), or what is

@@ -5,6 +5,7 @@ In: a `Call`, whose arguments are nodes.  Out: its result, or a `Break`; and `Di
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -81,10 +82,13 @@ class Counts(NamedTuple):
 
     @staticmethod
     def of(mode: FakeMode) -> Counts:
-        return Counts(*(getattr(mode, name) for name in Counts._fields))
+        return Counts._make(_read(mode))
 
     def since(self, then: Counts) -> Counts:
-        return Counts(*(a - b for a, b in zip(self, then, strict=True)))
+        return Counts._make(map(operator.sub, self, then))
+
+
+_read = operator.attrgetter(*Counts._fields)
 
 
 @dataclass

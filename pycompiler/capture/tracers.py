@@ -244,7 +244,7 @@ class Tracer(GraphBuilder):
 
     def _writes(self, held: Iterable[torch.Tensor]) -> bool:
         """Whether a call writes memory of these, unseen by their versions (`x.data.add_`)."""
-        return not self.written.isdisjoint(map(memory_of, held))
+        return any(memory_of(t) in self.written for t in held)
 
 
 @contextmanager
