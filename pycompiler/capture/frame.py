@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.capture import nodes, rebuild, skip
+from pycompiler.capture import apart, nodes, rebuild, skip
 from pycompiler.capture.breaks import Again, Break, BreakRecord, NotCaptured, Raised, SkipFrame
 from pycompiler.capture.builtins import gradients, parameters, torch_api
 from pycompiler.capture.bytecode import build
@@ -509,7 +509,7 @@ class _Session:
             cx.guard("no_alias", sources[0], None, tuple(sources[1:]))
         if (decided := cx.items.guard()) is not None:
             cx.guards["data",] = decided
-        cx.guard_mutated_objects()
+        apart.guard_mutated(cx)
         cx.guard_keys_apart()
         head.only_referred()
         head.counts_alone()
