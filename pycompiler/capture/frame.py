@@ -526,8 +526,8 @@ class _Session:
             inputs = [t.source for t in cx.graph.used]
             examples = [Example(t.fake, t.layout, t.aliased, t.make) for t in cx.graph.used]
         errors = cx.errors_of_data
-        errors.written = tuple(cx.graph.positions(mutated)) if gm is not None else ()
-        errors.shown = bool(cx.effects.journal or self.state_changes())
+        errors.done.written = tuple(cx.graph.positions(mutated)) if gm is not None else ()
+        errors.seen.shown = bool(cx.effects.journal or self.state_changes())
         code: types.CodeType | None = None
         if tail is not None:
             start = self.call_graph(head, inputs, cx.graph) if has_graph else []
@@ -566,7 +566,7 @@ class _Session:
         """What a graph's error leads to where the program sees it: the frame runs again as it is written, or, of a resume
         function's with an active handler, it is raised where the function goes on."""
         errors = head.cx.errors_of_data
-        again = errors.undone and (errors.handled or not self.unused)  # errors of a user's backend reach the user
+        again = errors.undone and (errors.seen.handled or not self.unused)  # errors of a user's backend reach the user
         inside = lands(self.code)
         if not start or not (again or inside):
             return None

@@ -417,7 +417,7 @@ class GraphBuilder:
             raise Break("unsupported-operation", f"{name}, which may write, where versions are not counted")
         if before.wrappers and not before.writes_in_place(did.mutates, self._write_around):
             raise Break("tensor-subclass", f"{name}, which writes, on a {type(before.wrappers[0]).__name__}")
-        late = did.refuses and (did.mutates or call.always or errors.writes)
+        late = did.refuses and (did.mutates or call.always or errors.done.writes)
         if not did.mutates:
             return late
         written = [n.meta["example_value"] for n in did.written]
@@ -432,9 +432,9 @@ class GraphBuilder:
         drops = not any(t.is_complex() for t in written)
         if drops and any(type(a) is complex for a in call.arguments):  # eager refuses, fakes do not
             raise Break("operator-failed", f"{name}, which writes a complex number to others")
-        late |= checked and errors.writes
+        late |= checked and errors.done.writes
         did.refuses |= checked
-        errors.writes |= hasattr(self, "outer") or self.memory.has(written)
+        errors.done.writes |= hasattr(self, "outer") or self.memory.has(written)
         if self.levels and not hasattr(
             self, "outer"
         ):  # what shares memory is not known, and a refused graph runs again
@@ -468,7 +468,7 @@ class GraphBuilder:
             draws=[t.device for t in tensors_of((result, call.fakes, call.kfakes))] if did.drawn else (),
             frames=self.cx.frames, effects=bool(self.cx.effects),
         )  # fmt: skip
-        errors.writes |= call.always and not did.mutates
+        errors.done.writes |= call.always and not did.mutates
         errors.late |= late
 
     def _check_levels(self, call: Call, did: Did, result: Any, known: Tensor | None) -> None:
@@ -529,7 +529,7 @@ class GraphBuilder:
         """Apply a change of global torch state now, and record it as a node."""
         result = setter(*args, **kwargs)
         self.happened = True
-        self.cx.errors_of_data.switches = True
+        self.cx.errors_of_data.done.switches = True
         self.asker.forget()
         node = self.graph.create_node("call_function", setter, args, kwargs)
         node.meta["mutates"] = True
@@ -634,12 +634,12 @@ class GraphBuilder:
         one = all(type(n) is int and n == 1 for n in fake.shape)
         if not (config.rewrite_assert_with_torch_assert and one and fake.device.type == "cpu") or fake.is_complex():
             return False  # on other devices a wrong assumption ends the process
-        if hasattr(self, "outer") or errors.acts or self.cx.functions.concerns([value], {}):
+        if hasattr(self, "outer") or errors.done.once or self.cx.functions.concerns([value], {}):
             return False
         holds = value if fake.dtype is torch.bool else self.call_function(torch.ne, [value, Const(0)], {})
         if not truth:
             holds = self.call_function(torch.logical_not, [holds], {})
-        errors.expected = errors.seen = True
+        errors.expected = errors.seen.early = True
         self.call_function(torch._assert_async, [holds, Const(EXPECTED)], {})
         return True
 

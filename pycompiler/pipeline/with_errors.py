@@ -24,15 +24,15 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
     """`graph`, or what runs it; an error of a user's backend reaches the user.  None: the frame has to run eagerly."""
     left = ours or errors.levelled  # to eager
     again = errors.are_eagers and (left or errors.expected)
-    switched = errors.switches and not isinstance(graph, _native.Plan)
+    switched = errors.done.switches and not isinstance(graph, _native.Plan)
     if runs_as_captured(
         graph
     ):  # what it has written by then is what eager has; where that is nothing, the frame raises
-        if again and errors.seen and errors.writes:
+        if again and errors.seen.early and errors.done.writes:
             log.info("a frame runs eagerly: it sees an error of data, behind which its graph has written inputs")
             return None
-        refused = ours and errors.refuses and not (errors.acts or errors.late)
-        again = errors.levelled or again and errors.seen or refused
+        refused = ours and errors.refuses and not (errors.done.once or errors.late)
+        again = errors.levelled or again and errors.seen.early or refused
     elif errors.levelled:
         log.info("a frame runs eagerly: under a transform a graph runs as it was captured, or not at all")
         return None
@@ -42,8 +42,8 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
     now = torch_api.read_state() if switched else {}  # the call's, which guards compare
     now.pop(torch_api.NESTING, None)
     state = tuple(now.items())
-    devices = tuple(d for d in errors.draws if d.type in GENERATORS) if again else ()
-    written = errors.written
+    devices = tuple(d for d in errors.done.draws if d.type in GENERATORS) if again else ()
+    written = errors.done.written
 
     def run(*inputs: Any) -> Any:
         drawn, versions = [GENERATORS[d.type][0](d) for d in devices], counts(inputs, written)

@@ -47,7 +47,7 @@ def _drawing(name: str, parameters: dict[str, float | None], greatest: Callable[
 
 def _draw(cx: Capture, method: Callable[..., float], args: list[Value]) -> None:
     cx.effects.draw(Builtin(method), args)
-    cx.graph.happened = cx.errors_of_data.acts = True
+    cx.graph.happened = cx.errors_of_data.done.takes = True
 
 
 def _drawing_of(name: str, numbers: Callable[..., range]) -> BuiltinHandler:
