@@ -90,7 +90,8 @@ class Done:
     writes: inputs are written; `written`: the positions of those whose versions count it.
     acts: operators that happen once.  takes: random numbers of Python's or NumPy's were drawn for it.
     meets: processes meet in a call, which none of them can repeat alone.
-    switches: state of torch's is switched, and would stay so.  draws: the devices of random numbers."""
+    switches: state of torch's is switched, and would stay so.
+    draws: the devices of random numbers; `given`: also by generators of the program's."""
 
     writes: bool = False
     acts: bool = False
@@ -98,6 +99,7 @@ class Done:
     meets: bool = False
     switches: bool = False
     draws: dict[torch.device, None] = field(default_factory=dict)
+    given: bool = False
     written: tuple[int, ...] = ()
 
     @property

@@ -527,6 +527,7 @@ class _Session:
             examples = [Example(t.fake, t.layout, t.aliased, t.make) for t in cx.graph.used]
         errors = cx.errors_of_data
         errors.done.written = tuple(cx.graph.positions(mutated)) if gm is not None else ()
+        errors.done.given = bool(cx.graph.generators)
         errors.seen.shown = bool(cx.effects.journal or self.state_changes())
         code: types.CodeType | None = None
         if tail is not None:
