@@ -112,3 +112,18 @@ def three() -> Iterator[Processes]:
     made = Processes(3)
     yield made
     made.close()
+
+
+@pytest.fixture
+def fresh() -> Iterator[None]:
+    """Nothing was compiled before, and nothing stays."""
+    torch.set_num_threads(1)
+    pycompiler.reset()
+    yield
+    pycompiler.reset()
+
+
+@pytest.fixture
+def warnings_of_graphs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
+    with caplog.at_level("WARNING"):
+        yield caplog

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import random
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -14,15 +14,9 @@ from torch import Tensor, nn
 
 import pycompiler
 
+pytestmark = pytest.mark.usefixtures("fresh")
+
 ERROR = "one of the variables needed for gradient computation has been modified by an inplace operation"
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch.set_num_threads(1)
-    pycompiler.reset()
-    yield
-    pycompiler.reset()
 
 
 def memories(how: str) -> tuple[Tensor, Tensor]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pytest
@@ -18,12 +18,6 @@ pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensor
 @pytest.fixture(autouse=True)
 def _seeded() -> None:
     torch.manual_seed(0)
-
-
-@pytest.fixture
-def warnings_of_graphs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    with caplog.at_level("WARNING"):
-        yield caplog
 
 
 def eager_graphs(log: pytest.LogCaptureFixture) -> list[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -11,6 +11,8 @@ import torch
 from torch import nn
 
 import pycompiler
+
+pytestmark = pytest.mark.usefixtures("fresh")
 
 OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
     "Adam": lambda ps: torch.optim.Adam(ps, lr=1e-2),
@@ -34,14 +36,6 @@ OPTIMIZERS: dict[str, Callable[[list[nn.Parameter]], torch.optim.Optimizer]] = {
 
 if torch.__version__ < "2.15":
     del OPTIMIZERS["Adafactor of lists"]  # which raises in eager
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch.set_num_threads(1)
-    pycompiler.reset()
-    yield
-    pycompiler.reset()
 
 
 def parameters() -> list[nn.Parameter]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -114,12 +114,6 @@ def compare(compiled: Callable[..., Any], fn: Callable[..., Any], *args: Any, ba
 
 def linear(x: Any, w: Any) -> Any:
     return torch.nn.functional.linear(x, w).relu()
-
-
-@pytest.fixture
-def warnings_of_graphs(caplog: pytest.LogCaptureFixture) -> Iterator[pytest.LogCaptureFixture]:
-    with caplog.at_level("WARNING"):
-        yield caplog
 
 
 def eager_graphs(log: pytest.LogCaptureFixture) -> list[str]:

@@ -17,7 +17,7 @@ from pycompiler.autograd import joint, partition, replay, runtime, views
 from pycompiler.autograd import saved as saved_tensors
 from pycompiler.capture import again, cached, calls
 from pycompiler.capture.bytecode.resume import ResumeInfo
-from pycompiler.capture.errors_of_data import ErrorsOfData
+from pycompiler.capture.errors_of_data import Done, ErrorsOfData, Seen
 from pycompiler.capture.recipe import Recipe, Resume
 from pycompiler.ir import guards, late, source
 from pycompiler.pipeline import Made
@@ -58,7 +58,7 @@ class SavedCallable:
 # classes ---------------------------------------------------------------------------------------------------------
 # What printed wrappers and generated code hold, besides the dataclasses of `ir` and of autograd.
 CLASSES: frozenset[type] = frozenset({
-    SavedFunction, SavedCallable, Made, Recipe, ErrorsOfData, ResumeInfo,
+    SavedFunction, SavedCallable, Made, Recipe, ErrorsOfData, Done, Seen, ResumeInfo,
     views.Step, joint.Mutation, joint.Output, joint.Path, joint.Way,
     joint.Joint, partition.Partition, runtime.LazyBackward, runtime.Node, runtime._Variants, runtime._Like, replay.Replay,
     replay._Like, saved_tensors.Saved, calls.Kept, cached.Cached, again.Again, late.Check,

@@ -14,12 +14,12 @@ import itertools
 import threading
 import types
 import weakref
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 import torch
 
-from pycompiler.capture import again, looks, rebuild, shown
+from pycompiler.capture import again, looks, nodes, rebuild, shown
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins import backwards
 from pycompiler.capture.builtins.numbers import Getter
@@ -88,6 +88,9 @@ RELOAD: dict[str, Callable[[Any], Code]] = {
 }
 
 
+READ_ALONE = frozenset((*RELOAD, "instance_dict"))
+
+
 class _Guarded(NamedTuple):
     """What guards tell of places."""
 
@@ -112,6 +115,7 @@ class Head:
         self.count = 0
         self.building: set[int] = set()
         self.pinned: dict[Source, str] = {}
+        self.shared: dict[Source, str] = {}  # what was read for others below it
         self.first: Code = []  # reads what begun iterators have ahead, before anything else
         self.ahead: dict[Source, str] = {}
         self.entry: Code = []  # reads numbers before the graph runs
@@ -123,7 +127,7 @@ class Head:
         given = (v for w in cx.effects.draws for v in w.value[:1] if not isinstance(v, Tensor))
         owners = [v for v in given if v.source is not None and v.source not in made]
         self.states = (
-            self.temp() if owners and cx.errors_of_data.handled else None
+            self.temp() if owners and cx.errors_of_data.seen.handled else None
         )  # to draw anew where the graph fails
         if self.states is not None:
             loads = [self.follow(v.source) for v in owners if v.source is not None]
@@ -197,7 +201,7 @@ class Head:
 
     def symbol(self, name: str) -> Code:
         """Push the value of a symbol; of one that the graph binds it is read of the graph's result."""
-        at = self.cx.graph.bound.get(name)
+        at = self.cx.graph.bound.readings.get(name)
         if at is None:
             return self.at_entry(self.cx.sizes.source_of(name))
         if at.version is not None and at.tensor.fake._version != at.version:
@@ -248,7 +252,29 @@ class Head:
             self.store(self.follow(source), name)
         return build.load_fast(name)
 
+    def follow_all(self, sources: Sequence[Source]) -> list[Code]:
+        """Push what is at these, one after the other; what several of them lead through is read once, and let go of behind the
+        last."""
+        below = collections.Counter(s.base for s in _links(sources) if s.base is not None and _is_read_alone(s.base))
+        loads = list[Code]()
+        for source in sources:
+            through = [s for s in _chain(source) if below[s] > 1 and s not in self.shared]
+            code: Code = []
+            for s in reversed(through):
+                read, name = self.follow(s), self.temp()
+                code += [*read, *build.store_fast(name)]
+                self.shared[s] = name
+            loads.append([*code, *self.follow(source)])
+        if self.shared:
+            loads[-1] += [
+                i for name in self.shared.values() for i in (*build.load_const(None), *build.store_fast(name))
+            ]
+        self.shared.clear()
+        return loads
+
     def follow(self, source: Source) -> Code:
+        if (name := self.shared.get(source)) is not None:
+            return build.load_fast(name)
         if source.base == DRAWN:
             return build.load_fast(self.numbers[source])
         if source.base is None:
@@ -836,7 +862,7 @@ def ask_warnings(head: Head) -> Code:
 def _watch(head: Head) -> list[Code]:
     """Hang on to the results of such calls what their backward looks at again; other results are known by now."""
     bodies = [b for b in head.cx.effects.looks.bodies if b.runs_again]
-    reached = head.cx.graph.reached_from([b.call for b in bodies if b.call is not None])
+    reached = nodes.reached_from(head.cx.graph.graph, [b.call for b in bodies if b.call is not None])
     leading: dict[tuple[str, ...], list[looks.Body]] = {}  # to these results
     for k, body in enumerate(bodies):
         results = tuple(head.output(t) for t in head.outputs if reached.get(t.node, 0) >> k & 1)
@@ -1055,6 +1081,30 @@ REPLAYS: dict[str, Callable[[Head, Write], Code]] = {
     "call": _replay_call, "contents": _replay_contents, "advance": _replay_advance, "draw": lambda head, write: [],
     "warning": _replay_warning, "keep": _replay_keep, "hit": _replay_hit,
 }  # fmt: skip
+
+
+def _chain(source: Source) -> Iterator[Source]:
+    """A source and those that it leads through."""
+    at: Source | None = source
+    while at is not None:
+        yield at
+        at = at.base
+
+
+def _links(sources: Sequence[Source]) -> dict[Source, None]:
+    """All that is read for these, once each."""
+    found: dict[Source, None] = {}
+    for source in sources:
+        for s in _chain(source):
+            if s in found:
+                break
+            found[s] = None
+    return found
+
+
+def _is_read_alone(source: Source) -> bool:
+    """Whether it is no variable, and read where it is asked for."""
+    return source.base is not None and all(s.base is None or s.kind in READ_ALONE for s in _chain(source))
 
 
 def is_computed(value: Symbolic) -> bool:

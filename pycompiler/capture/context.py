@@ -19,6 +19,7 @@ import torch
 
 from pycompiler.capture import calls, hints, rebuild, wrap
 from pycompiler.capture.answers import answered
+from pycompiler.capture.apart import COMPARED, may_be
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.effects import Effects
 from pycompiler.capture.errors_of_data import ErrorsOfData
@@ -26,13 +27,13 @@ from pycompiler.capture.funnel import STACK, Functions
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.inference import Inference
 from pycompiler.capture.items import Items
+from pycompiler.capture.on_fakes import settle_numbers
 from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import array, exceptions
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import (
     class_attribute,
     hide_written,
-    instance_dict,
     is_mutable,
     leave_bases,
     lookup,
@@ -59,7 +60,7 @@ from pycompiler.capture.values.deferred import Deferred, is_one
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import ALIASES, Builtin, Function
 from pycompiler.capture.values.iterators import INDEXING, PASSING, Generator, Iter, Over, ends_others, iterator_class
-from pycompiler.capture.values.objects import HOOK_DICTS, FunctionDict, InstanceDict, Object, Opaque, Token, as_text
+from pycompiler.capture.values.objects import FunctionDict, Object, Opaque, Token, as_text
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays
@@ -75,11 +76,9 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BUDGET = 400_000
-COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque, Iter)  # those whose guards may hold of other objects
 ONLY_SUSPENDED = (
     2 + ARGUMENT
 )  # references to a generator that only `Capture.suspended`, a variable and an argument hold
-PARTS = ("_parameters", "_buffers", "_modules", *HOOK_DICTS)
 CONSTANT: dict[str, Callable[[Any], bool]] = {
     "id_is": lambda known: False,
     "type_is": lambda known: is_mutable(type(known)) or isinstance(known, types.ModuleType),
@@ -443,7 +442,7 @@ class Capture:
         if isinstance(value, Tensor):
             known = self.graph.literal(value)
             if known is None:
-                self.graph.settle_numbers([value.node])
+                settle_numbers(self.sizes, [value.node])
                 raise Break("data-dependent-value", "a tensor used as an index")
             return known
         method = value.special(self, "__index__") if isinstance(value, Object) else None
@@ -456,69 +455,6 @@ class Capture:
         if value.is_const():
             return int(self.evaluate_raw(operator.index, value.const()))
         self.throw(TypeError, f"{class_name(cls)!r} object cannot be interpreted as an integer")
-
-    def guard_mutated_objects(self) -> None:
-        """What the program changed must not be another object that it read under another name."""
-        self._guard_gradients()
-        for value in dict.fromkeys(self.effects.written()):
-            if value.source is None:
-                continue
-            others = {
-                v.source: v for v in self.by_id.values() if v is not value and v.source not in (None, value.source)
-            }
-            alike = tuple(s for s, v in others.items() if s is not None and _may_be(v, value))
-            if alike:
-                self.guard("no_alias", value.source, None, alike)
-            self._guard_namespace(value)
-
-    def _guard_gradients(self) -> None:
-        """What has another gradient now is no other tensor whose gradient the program looked at."""
-        if any(w.kind == "grad" for w in self.effects.journal):
-            saw = self.effects.looks.saw
-            looked = [
-                v
-                for v in self.by_id.values()
-                if isinstance(v, Tensor) and (saw(("grad", id(v), None)) or "grad" in v.overlay)
-            ]
-            first, *others = dict.fromkeys(v.source for v in looked if v.source is not None)
-            if others:
-                self.guard("no_alias", first, None, tuple(others))
-
-    def _guard_namespace(self, value: Value) -> None:
-        """What the program changed as a dict holds no attributes that it looked at, nor the other way round."""
-        assert value.source is not None
-        real = getattr(value, "real", None)
-        others: dict[int, Source] = {}  # by what is there, which several may show
-        if isinstance(value, Dict):
-            mine, memory = value.source, real
-            for o in self.by_id.values():
-                if isinstance(o, Object) and o.source is not None and self._looked_at(o, value):
-                    others[id(instance_dict(o.real))] = o.namespace_source()
-        else:
-            mine, memory = value.namespace_source(), instance_dict(real)
-            for o in self.by_id.values():
-                shown = o.storage if isinstance(o, Object) else o
-                if isinstance(shown, Dict) and not isinstance(shown, InstanceDict) and not _is_table(shown.source):
-                    assert shown.source is not None
-                    others[id(shown.real)] = shown.source
-                if _may_be(o, value) and o is not value and isinstance(o, Object) and o.source is not None:
-                    others[id(instance_dict(o.real))] = o.namespace_source()
-        others.pop(id(memory), None)
-        if others and memory is not None:
-            self.guard("no_alias", mine, None, tuple(dict.fromkeys(others.values())))
-
-    def _looked_at(self, owner: Object, changed: Dict) -> bool:
-        """Whether the program looked at attributes of an object by the names of keys of a dict, or at all of them."""
-        if not owner.exists or instance_dict(owner.real) is None:
-            return False
-        names = {
-            k
-            for k in (*changed.real, *(k.value.const() for k in changed.known() if k.value.is_const()))
-            if type(k) is str
-        }
-        return any(self.effects.looks.saw(("attribute", id(owner), n)) for n in names) or self.effects.looks.saw(
-            ("attributes", id(owner))
-        )
 
     def identical(self, a: Value, b: Value) -> bool:
         """The operator `is`: unlike `same`, its answer no is an assumption about two existing objects."""
@@ -542,7 +478,7 @@ class Capture:
             return a.fn is b.fn
         if isinstance(a, Const) and isinstance(b, Const):  # equal numbers and texts need not be one object
             return answer and (a.value is b.value or isinstance(a.value, SINGLETONS))
-        if not answer and a.source is not None and b.source is not None and a.source != b.source and _may_be(a, b):
+        if not answer and a.source is not None and b.source is not None and a.source != b.source and may_be(a, b):
             self.guard("no_alias", a.source, None, (b.source,))
         return answer
 
@@ -884,19 +820,6 @@ def same_hash_everywhere(value: Any) -> bool:
     if type(value) in (tuple, frozenset):
         return all(map(same_hash_everywhere, value))
     return type(value) in (int, float, complex, bool)
-
-
-def _is_table(source: Source | None) -> bool:
-    """Whether a dict is one of those in which a module keeps its parts; None: made here."""
-    if source is None:
-        return True
-    of_instance = source.base is not None and source.base.kind == "instance_dict"
-    return of_instance and source.kind == "dict_item" and source.arg in PARTS
-
-
-def _may_be(a: Value, b: Value) -> bool:
-    """Whether two existing values could turn out to be one object: mutable ones of the same class."""
-    return type(a) is type(b) and isinstance(a, COMPARED) and a.python_type() is b.python_type()
 
 
 BOUND = (types.MethodType, types.BuiltinMethodType)

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.capture import rebuild, skip
+from pycompiler.capture import apart, nodes, rebuild, skip
 from pycompiler.capture.breaks import Again, Break, BreakRecord, NotCaptured, Raised, SkipFrame
 from pycompiler.capture.builtins import flags, gradients, parameters, torch_api
 from pycompiler.capture.bytecode import build
@@ -483,8 +483,13 @@ class _Session:
     def has_graph(self, cx: Capture, head: Head) -> bool:
         """Whether a graph is to run."""
         graph = cx.graph
-        needed = bool(head.outputs) or bool(graph.mutated_inputs()) or graph.has_effects() or graph.must_check()
-        return needed or (self.unused and graph.computes())
+        needed = (
+            bool(head.outputs)
+            or bool(graph.mutated_inputs())
+            or nodes.has_effects(graph.graph)
+            or graph.bound.must_check()
+        )
+        return needed or (self.unused and nodes.computes(graph.graph))
 
     def captured(
         self,
@@ -504,7 +509,7 @@ class _Session:
             cx.guard("no_alias", sources[0], None, tuple(sources[1:]))
         if (decided := cx.items.guard()) is not None:
             cx.guards["data",] = decided
-        cx.guard_mutated_objects()
+        apart.guard_mutated(cx)
         cx.guard_keys_apart()
         head.only_referred()
         head.counts_alone()
@@ -523,8 +528,9 @@ class _Session:
             inputs = [t.source for t in cx.graph.used]
             examples = [Example(t.fake, t.layout, t.aliased, t.make) for t in cx.graph.used]
         errors = cx.errors_of_data
-        errors.written = tuple(cx.graph.positions(mutated)) if gm is not None else ()
-        errors.shown = bool(cx.effects.journal or self.state_changes())
+        errors.done.written = tuple(cx.graph.positions(mutated)) if gm is not None else ()
+        errors.done.given = bool(cx.graph.generators)
+        errors.seen.shown = bool(cx.effects.journal or self.state_changes())
         code: types.CodeType | None = None
         if tail is not None:
             start = self.call_graph(head, inputs, cx.graph) if has_graph else []
@@ -533,7 +539,7 @@ class _Session:
             list(cx.guards.values()), tuple(inputs), None if gm is None else template, code, broke is not None, errors,
             tuple(cx.process), tuple(cx.abstract.values()),
         )  # fmt: skip
-        op_count = cx.graph.op_count() if gm is not None else 0
+        op_count = nodes.op_count(cx.graph.graph) if gm is not None else 0
         return Captured(recipe, gm, examples, broke, tuple(self.breaks), op_count, cx.inlined, cx.sizes)
 
     def code_of(
@@ -563,7 +569,7 @@ class _Session:
         """What a graph's error leads to where the program sees it: the frame runs again as it is written, or, of a resume
         function's with an active handler, it is raised where the function goes on."""
         errors = head.cx.errors_of_data
-        again = errors.undone and (errors.handled or not self.unused)  # errors of a user's backend reach the user
+        again = errors.undone and (errors.seen.handled or not self.unused)  # errors of a user's backend reach the user
         inside = lands(self.code)
         if not start or not (again or inside):
             return None
@@ -579,7 +585,7 @@ class _Session:
         return lambda body: [*first, *(landing(self.code, body) if inside else build.op("RERAISE", 0))]
 
     def call_graph(self, head: Head, inputs: list[Source], graph: GraphBuilder) -> Code:
-        loads = [head.follow(s) for s in inputs]
+        loads = head.follow_all(inputs)
         code = build.call_function(build.load_const(GRAPH), *loads)
         if graph.is_wrapped() or head.cx.functions.begun[1]:
             aliased = tuple(i.aliased for i in graph.used)

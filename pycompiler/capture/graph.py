@@ -7,7 +7,6 @@ placeholders carry `meta["example_value"]`.
 from __future__ import annotations
 
 import contextlib
-import enum
 import itertools
 import keyword
 import operator
@@ -19,20 +18,18 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 from torch._subclasses.fake_tensor import (
-    DataDependentOutputException,
-    DynamicOutputShapeException,
     FakeTensor,
-    UnsupportedOperatorException,
 )
-from torch.overrides import TorchFunctionMode
-from torch.utils import _device
-from torch.utils import _pytree as pytree
 
 from pycompiler import config
+from pycompiler.capture.bound import Bound, ReadsNumber
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.converted import convert
 from pycompiler.capture.errors_of_data import EXPECTED
-from pycompiler.capture.sizes import NeedsSymbols
+from pycompiler.capture.memory import InputMemory
+from pycompiler.capture.nodes import examples, has_tensor, name_of, operands_of, remove_dead
+from pycompiler.capture.on_fakes import Before, Call, Did, run
+from pycompiler.capture.replaced import Writes
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
@@ -40,19 +37,26 @@ from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
 from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.symbolic import NestedInt, Symbolic
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import arrays, attention, jagged, late, transforms
+from pycompiler.capture.written_calls import (
+    OwnTensors,
+    dtype_of,
+    is_told_by_fakes,
+    makes_tensors,
+    method_named,
+    mutable,
+    plain_constant,
+)
+from pycompiler.ir import attention, jagged, transforms
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, as_plain, fake_of, is_plain
-from pycompiler.ir.kernels import counts_with, memory_of, tensors_of
-from pycompiler.ir.late import BINDS
+from pycompiler.ir.kernels import memory_of, tensors_of
 from pycompiler.ir.nested import REGION
-from pycompiler.ir.places import apart
 from pycompiler.ir.process_groups import FLIES
 from pycompiler.ir.size_graph import SizeNodes
 from pycompiler.ir.source import Source
 from pycompiler.ir.strides import Asker, layouts
-from pycompiler.ir.subclasses import Spec, flatten, flatten_all, is_wrapper, same
-from pycompiler.ir.symbols import Specialise, expr_of, is_symbolic
+from pycompiler.ir.subclasses import flatten, is_wrapper
+from pycompiler.ir.symbols import expr_of, is_symbolic
 
 if TYPE_CHECKING:
     from pycompiler.ir.fake import FakeMode
@@ -68,67 +72,7 @@ class Input:
     layout: Layout | None = None
     aliased: bool = False  # the graph gets an alias of class torch.Tensor
     make: Callable[[Any], Any] | None = None  # one of what generated code makes, in this scope
-
-
-@dataclass
-class Reading:
-    """Where a symbol that a call binds is read: a function of a tensor of the graph, as it was then."""
-
-    tensor: Tensor
-    version: int | None
-    read: Callable[..., Any] | None
-    args: tuple[int, ...]
-    item: fx.Node | None  # the number of which it is a part
-
-
-class Writes:
-    """How often a tensor that has got other data was written by its aliases, nodes that count for themselves: a constant of
-    generated code's, which grows until the graph ends.  Writes by views from before are counted where they happen.
-    What the graph makes is its last alias from then on: of that only what was before has to be counted."""
-
-    def __init__(self, fake: torch.Tensor, exists: bool, made_at: int | None) -> None:
-        self.fake, self.exists, self.made_at = fake, exists, made_at
-        self.aliases = list[fx.Node]()
-        self.count = Const(0)
-        self.seen = 0
-
-    def take(self, alias: fx.Node) -> None:
-        """From now on it is another alias."""
-        self.aliases.append(alias)
-        self.count, self.seen = Const(0 if self.exists else self.fake._version), self.fake._version
-
-    def shares(self, fake: object) -> bool:
-        return isinstance(fake, torch.Tensor) and (fake is self.fake or counts_with(fake, self.fake))
-
-    def is_of_alias(self, node: fx.Node) -> bool:
-        """Whether a node is an alias, or a view of one."""
-        if node in self.aliases:
-            return True
-        inputs = (n for n in node.all_input_nodes if self.shares(n.meta.get("example_value")))
-        return any(map(self.is_of_alias, inputs))
-
-    def look(self, written: list[fx.Node]) -> None:
-        """After a call that wrote these."""
-        grown, self.seen = self.fake._version - self.seen, self.fake._version
-        by_alias = {self.is_of_alias(n) for n in written if self.shares(n.meta["example_value"])}
-        if grown and len(by_alias) > 1:
-            raise Break(
-                "unsupported-operation", "a write of data that were replaced, by what has the old and the new ones"
-            )
-        if self.exists and True in by_alias:
-            self.count.value += grown
-
-
-GIVE_NUMBERS = ("item", torch.Tensor.item, torch.ops.aten.item.default, torch.ops.aten._local_scalar_dense.default)
-"""Targets whose result is the number in a tensor."""
-
-
-class ReadsNumber(Break):
-    """An operator takes a tensor for a number, and looks into it."""
-
-    def __init__(self, fake: torch.Tensor, name: str) -> None:
-        super().__init__("data-dependent-value", f"{name}, which reads a number that no result shows")
-        self.fake = fake
+    at: int | None = None  # its number among the tensors
 
 
 def _replaced(cx: Capture, value: Value, tensor: Tensor, number: Value) -> Value:
@@ -166,14 +110,11 @@ class GraphBuilder:
         self.placeholders: dict[fx.Node, Input] = {}
         self.generators: dict[object, fx.Node] = {}  # by identity
         self.numbers = SizeNodes(self.graph, self._symbol)
-        self.bound: dict[str, Reading] = {}  # symbols that a call binds
+        self.bound: Bound[Tensor] = Bound(self.graph, cx.sizes, self.by_fake)
+        self.memory = InputMemory()
         self.replaced: dict[Tensor, Writes] = {}  # tensors that have got other data
-        self._binding: list[
-            tuple[Any, tuple[str, ...]]
-        ] = []  # numbers that the operator called now binds, their symbols
-        self._sizes: dict[Any, Any] = {}  # of data that has not changed: the size that an operator gave
         self.happened = False  # something that cannot be done twice
-        self.written: set[int] = set()  # memory that calls wrote
+        self.written: dict[int, None] = {}  # memory that calls wrote, in order
         self.named: set[fx.Node] = set()  # symbols in the sizes of inputs
         self.used: list[Input] = []  # inputs of the finished graph
         self.in_region = self.regions = 0  # how many surround what is traced now, and how many there were
@@ -228,11 +169,13 @@ class GraphBuilder:
         node = self.read(source, fake)
         self.placeholders[node].layout = layout
         self.placeholders[node].aliased = cls is not None and not wrapper
+        self.placeholders[node].at = len(self.inputs)
         value = Tensor(node, fake, real, cls)
         value.source = source
         self.inputs.append(value)
         self.by_fake[id(fake)] = value
         self.versions[len(self.inputs) - 1] = fake._version
+        self.memory.add(fake, real)
         return value
 
     def generator(self, value: Opaque) -> fx.Node:
@@ -250,78 +193,18 @@ class GraphBuilder:
 
     def _symbol(self, name: str) -> fx.Node:
         """A placeholder for a size, or an integer argument."""
-        if name in self.bound:
-            return self._bound(name)
+        if name in self.bound.readings:
+            return self.bound.node_of(name)
         symbols, source = self.cx.sizes.known_symbols, self.cx.sizes.source_of(name)
         return self.read(source, symbols.symbol(name))
-
-    def _bound(self, name: str) -> fx.Node:
-        """The node of a symbol that a call binds."""
-        at, symbols = self.bound[name], self.cx.sizes.known_symbols
-        if at.item is not None and name in symbols.floats:
-            return at.item
-        assert at.read is not None
-        node = self.graph.call_function(at.read, (at.item or at.tensor.node, *at.args))
-        node.meta["example_value"] = symbols.int(Expr.sym(name))
-        return node
 
     def takes_items(self) -> bool:
         """Whether numbers in tensors are captured."""
         return bool(config.capture_scalar_outputs)
 
     def _bind(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What an operator gives whose result depends on data, under the knob that wants it captured."""
-        scalar = func is torch.ops.aten._local_scalar_dense.default
-        if not (config.capture_scalar_outputs if scalar else config.capture_dynamic_output_shape_ops):
-            return NotImplemented
-        symbols = self.cx.sizes.symbols
-        if symbols is None:
-            raise NeedsSymbols
-        if getattr(self, "outer", None) is not None:
-            raise Break("inner-graph", f"{func}, whose result depends on data")
-        if self.happened:
-            raise Break("data-dependent-value", f"{func}, after a write or a random number: an assumption may not hold")
-        if scalar and not self._gives_number:
-            raise ReadsNumber(args[0], str(func))
-
-        def new(kind: str, most: Any = None) -> Any:
-            same = (func, id(args[0]), args[0]._version)
-            if same in self._sizes:
-                return self._sizes[same][0]
-            known = len(symbols.bound)
-            made = symbols.bind(kind, None if most is None else expr_of(most))
-            if kind == "float":
-                symbols.greatest[tuple(symbols.bound)[known]] = torch.finfo(args[0].dtype).max
-            self._binding.append((made, tuple(symbols.bound)[known:]))
-            if kind == "size":
-                self._sizes[same] = made, args[0]
-            return made
-
-        with self.fake_mode:
-            return BINDS[func](new, *args, **kwargs)
-
-    def _note_bound(self, node: fx.Node, result: Any) -> None:
-        """Where what `node` binds is read: of results sizes, or the number that is the result."""
-        node.meta["binds"], self._binding = self._binding, []
-        if not _has_tensor(result):
-            if len(node.meta["binds"]) != 1:
-                raise Break("data-dependent-value", f"{_name(node.target)}, of several numbers")
-            ((_, names),) = node.meta["binds"]
-            tensor = self.by_fake[id(node.all_input_nodes[0].meta["example_value"])]
-            reads = (late.positive, late.negative) if len(names) == 2 else (None,)
-            for name, read in zip(names, reads, strict=True):
-                self.bound[name] = Reading(tensor, _version(tensor.node), read, (), node)
-            if len(names) == 2:
-                self.numbers.known[result.node.value] = node
-            return
-        results = result if isinstance(result, (tuple, list)) else (result,)
-        for _, names in node.meta["binds"]:
-            found = [(t, dim) for t in results if isinstance(t, torch.Tensor)
-                     for dim, n in enumerate(t.shape) if is_symbolic(n) and [expr_of(n)] == [*map(Expr.sym, names)]]  # fmt: skip
-            if not found:
-                raise Break("data-dependent-value", f"{_name(node.target)}, which reads a number that no result shows")
-            t, dim = found[0]
-            self.bound[names[0]] = Reading(self.by_fake[id(t)], None, late.size, (dim,), None)
+        """What an operator gives whose result depends on data, or NotImplemented."""
+        return self.bound.bind(self.fake_mode, func, args, kwargs, inner=hasattr(self, "outer"), happened=self.happened)
 
     def read(self, source: Source, fake: Any) -> fx.Node:
         """A placeholder for what is at `source`."""
@@ -369,7 +252,7 @@ class GraphBuilder:
         """A function of the program's as one node; a tensor of its own that requires grad would get no gradient."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
-            with _OwnTensors():
+            with OwnTensors():
                 return target(*map(mutable, args), **{k: mutable(v) for k, v in kwargs.items()})
 
         if self.cx.devices:
@@ -377,7 +260,7 @@ class GraphBuilder:
         return self._call("call_function", target, run, args, kwargs, False, whole=True)
 
     def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value], *, always: bool = False) -> Value:
-        return self._call("call_method", name, _method(name), args, kwargs, always)
+        return self._call("call_method", name, method_named(name), args, kwargs, always)
 
     def index_mapped(self, tensor: Tensor, key: Value) -> Value:
         """``tensor[key]``, whose integers as tensors `vmap` maps: no call asks them for their numbers."""
@@ -429,7 +312,7 @@ class GraphBuilder:
     ) -> Value:
         """`target(*bodies, *args)`, a function of `ir/transforms.py`; values among `args` go into the graph."""
         nodes = [*(self.submodule(b) for b in bodies), *(self.to_arg(a) if isinstance(a, Value) else a for a in args)]
-        made = self._record("call_function", target, target, nodes, {}, always)
+        made = self._record(Call("call_function", target, target, nodes, {}, always=always))
         self._note_bodies(target)
         return made
 
@@ -445,16 +328,8 @@ class GraphBuilder:
         nodes = [*(self.submodule(b) for b in bodies), *(self.to_arg(a) if isinstance(a, Value) else a for a in args)]
         node = self.graph.call_function(target, tuple(nodes))
         made = tuple(t.fake for t in results)
-        self.cx.inference.look(
-            _name(target),
-            [
-                n.meta["example_value"]
-                for n in _operands(nodes, {})
-                if isinstance(n.meta["example_value"], torch.Tensor)
-            ],
-            [],
-            made,
-        )
+        given = [n for n in operands_of(nodes, {}) if isinstance(n.meta["example_value"], torch.Tensor)]
+        self.cx.inference.look(name_of(target), examples(given), [], made)
         node.meta["example_value"], node.meta["strides"], node.meta["user"] = made, layouts(made), self.cx.user_stack
         node.meta["acts"] = any(n.meta.get("acts") for body in bodies for n in body.graph.nodes)
         self._note_bodies(target)
@@ -509,11 +384,11 @@ class GraphBuilder:
         nodes = [self.to_arg(a) for a in args]
         knodes = {k: self.to_arg(a) for k, a in kwargs.items()}
         if not (isinstance(target, types.FunctionType) and str(target.__module__).partition(".")[0] != "torch"):
-            nodes, knodes = [_dtype(a) for a in nodes], {k: _dtype(a) for k, a in knodes.items()}
+            nodes, knodes = [dtype_of(a) for a in nodes], {k: dtype_of(a) for k, a in knodes.items()}
         elif any(isinstance(a, type) for a in (*nodes, *knodes.values())):
-            raise Break("unsupported-operation", f"a class as an argument of {_name(target)}")
+            raise Break("unsupported-operation", f"a class as an argument of {name_of(target)}")
         try:
-            return self._record(op, target, run, nodes, knodes, always, whole=whole)
+            return self._record(Call(op, target, run, nodes, knodes, always=always, whole=whole))
         except ReadsNumber as reads:
             again = None if whole else self._with_number(op, target, self.by_fake.get(id(reads.fake)), args, kwargs)
             if again is None:
@@ -540,166 +415,77 @@ class GraphBuilder:
             else (given[0].getattr(self.cx, target), given[1:], named)
         )
 
-    def _record(
-        self,
-        op: str,
-        target: Any,
-        run: Any,
-        nodes: list[Any],
-        knodes: dict[str, Any],
-        always: bool,
-        *,
-        whole: bool = False,
-    ) -> Value:
-        """Run the call on fakes, and add it to the graph.  `whole`: a function of the program's, which may have effects."""
-        fakes = fx.node.map_arg(nodes, lambda n: n.meta["example_value"])
-        kfakes = fx.node.map_arg(knodes, lambda n: n.meta["example_value"])
-        given = _operands(nodes, knodes)
-        operands = [n for n in given if isinstance(n.meta["example_value"], torch.Tensor)]
-        if not self.lands and any(FLIES in n.meta for n in operands):
-            raise Break("unsupported-operation", f"{_name(target)} of what a collective gave, which was not waited for")
-        before, counted = [_version(n) for n in operands], self._counts()
-        wrappers = [n.meta["example_value"] for n in operands if is_wrapper(type(n.meta["example_value"]))]
-        if not wrappers and any(jagged.is_nested_int(n.meta["example_value"]) for n in given):
-            raise Break("tensor-subclass", f"{_name(target)} of the size of a ragged dimension")  # fakes would take it
-        leaves, specs = flatten_all(wrappers)
-        inside = [(t, None if t.is_inference() else t._version) for t in leaves]
-        draws, tells, kernels_draw = self.fake_mode.draws, self.fake_mode.tells, self.fake_mode.kernels_draw
-        refusals, fails, meets = self.fake_mode.refusals, self.fake_mode.fails, self.fake_mode.meets
-        tracked = [n for n in operands if n.meta["example_value"].requires_grad]
-        self.fake_mode.asks, self.fake_mode.binder, self._binding = True, self._bind, []
-        self._gives_number = target in GIVE_NUMBERS
-        cause: BaseException | None = None
-        try:
-            with self.fake_mode:
-                result = run(*fakes, **kfakes)
-        except DataDependentOutputException as e:
-            self.settle_numbers(operands)
-            raise Break("data-dependent-value", f"{_name(target)} ({e})") from e
-        except DynamicOutputShapeException as e:
-            self.settle_numbers(operands)
-            raise Break("dynamic-output-shape", f"{_name(target)}") from e
-        except UnsupportedOperatorException as e:
-            raise Break("operator-failed", f"{_name(target)}: no shape function ({e})") from e
-        except Specialise as e:
-            if self.cx.sizes.symbols is not None and self.cx.sizes.symbols.is_late(e.names):
-                raise Break("data-dependent-value", f"{_name(target)}: {e.why}") from e
-            raise
-        except (Break, KeyboardInterrupt, NeedsSymbols):
-            raise
-        except Exception as e:
-            cause = _first_cause(e)
-            if isinstance(cause, (Break, NeedsSymbols)):
-                raise cause from None
-            self._specialise(fakes, kfakes, e)
-            if isinstance(_first_cause(e), DataDependentOutputException):
-                self.settle_numbers(operands)
-                raise Break("data-dependent-value", f"{_name(target)}") from e
-            raise Break("operator-failed", f"{_name(target)}: {type(e).__name__}: {e}") from e
-        finally:
-            self.fake_mode.asks, self.fake_mode.binder = False, None
-            cause = None  # an error and this frame would hold each other
-        acts, writes, once, others = (now > then for now, then in zip(self._counts(), counted, strict=True))
-        python = whole and not _has_tensor(result)
-        drawn = self.fake_mode.draws > draws
-        draws_only = drawn and self.fake_mode.effects - counted[0] == self.fake_mode.kernels_draw - kernels_draw
-        draws_only &= not python and target not in _CHECKING
-        acts |= target in _CHECKING or python
-        mutates = before != [_version(n) for n in operands] or (None in before and writes)
-        if writes and not mutates and _below_versions():
-            raise Break("unsupported-operation", f"{_name(target)}, which may write, where versions are not counted")
-        may_refuse = target in _CHECKING or self.fake_mode.refusals > refusals
-        if wrappers and not self._writes_in_place(wrappers, specs, inside, mutates):
-            raise Break("tensor-subclass", f"{_name(target)}, which writes, on a {type(wrappers[0]).__name__}")
-        late = may_refuse and (mutates or always or self.cx.errors_of_data.writes)
-        written: list[fx.Node] = []
-        if mutates:
-            written = [n for n, v in zip(operands, before, strict=True) if v is None or v != _version(n)]
-            self.cx.effects.looks.writes(n.meta["example_value"] for n in written)
-            for changing in self.replaced.values():
-                changing.look(written)
-            changed = [n.meta["example_value"] for n in written]
-            self.check_picks(changed, written=True)
-            if self.waited and not self.waited.isdisjoint(memory_of(t) for t in changed if t.layout is torch.strided):
-                raise Break(
-                    "unsupported-operation", f"{_name(target)}, which writes what a collective gave by another name"
-                )
-            self.written |= {memory_of(t) for t in changed if t.layout is torch.strided}
-            checked = any(self._may_be_refused(n.meta["example_value"]) for n in written)  # before it writes
-            drops = not any(n.meta["example_value"].is_complex() for n in written)
-            if drops and any(type(a) is complex for a in (*nodes, *knodes.values())):  # eager refuses, fakes do not
-                raise Break("operator-failed", f"{_name(target)}, which writes a complex number to others")
-            late |= checked and self.cx.errors_of_data.writes
-            may_refuse |= checked
-            self.cx.errors_of_data.writes |= self._is_given(n.meta["example_value"] for n in written)
-        outermost = self.levels and not hasattr(self, "outer")
-        if outermost and mutates:  # what shares memory there is not known, and a refused graph runs again
-            raise Break("inner-graph", f"{_name(target)}, which writes, under a transform")
-        cut = bool(self.levels) and _name(target).endswith("detach_")
-        if cut or any(not n.meta["example_value"].requires_grad for n in tracked):  # no value tells it, and no operator
-            raise Break("unsupported-operation", f"{_name(target)} of a tensor that requires grad")
-        around = bool(wrappers) or any(is_wrapper(type(t)) for t in tensors_of(result))
+    def _record(self, call: Call) -> Value:
+        """Run the call on fakes, and add it to the graph."""
+        self._check_operands(call)
+        before = Before(self.fake_mode, call)
+        self.bound.begin(call.target)
+        result = run(self.fake_mode, self.cx.sizes, call, self._bind)
+        did = before.did(result)
+        late = self._note_writes(call, before, did)
+        self._check_gradients(call, before)
+        around = bool(before.wrappers) or any(is_wrapper(type(t)) for t in tensors_of(result))
         if self.fake_mode.shape_env is None and not around:
-            self.asker.lay(target, run, fakes, kfakes, result, ordinary=not others, once=once)
-        self.cx.inference.look(
-            _name(target),
-            [n.meta["example_value"] for n in operands],
-            [n.meta["example_value"] for n in written],
-            tensors_of(result),
-        )
-        binds = bool(self._binding)
-        self.happened |= always or mutates or once
-        self.cx.errors_of_data.note(
-            refuses=may_refuse,
-            fails=self.fake_mode.fails > fails,
-            acts=self.fake_mode.tells > tells,
-            meets=self.fake_mode.meets > meets,
-            draws=[t.device for t in tensors_of((result, fakes, kfakes))] if drawn else (),
-            frames=self.cx.frames, effects=bool(self.cx.effects),
-        )  # fmt: skip
-        self.cx.errors_of_data.writes |= always and not mutates
-        self.cx.errors_of_data.late |= late
-        if not (always or mutates or acts or binds or _has_tensor(result)):
-            if operands and not _is_told_by_fakes(result, op):
-                raise Break("operator-failed", f"{_name(target)} gives a {type(result).__name__}")
+            ordinary, once = not did.counts.others, did.counts.once > 0
+            self.asker.lay(call.target, call.run, call.fakes, call.kfakes, result, ordinary=ordinary, once=once)
+        self.cx.inference.look(call.name, examples(call.operands), examples(did.written), tensors_of(result))
+        self.happened |= call.always or did.mutates or did.counts.once > 0
+        self._note_errors(call, did, result, late)
+        if not (call.always or did.mutates or did.acts or self.bound.binding or has_tensor(result)):
+            if call.operands and not is_told_by_fakes(result, call.op):
+                raise Break("operator-failed", f"{call.name} gives a {type(result).__name__}")
             return self.cx.make(result)
         known = self.known(result) if isinstance(result, torch.Tensor) else None
-        if outermost and any(t.requires_grad for t in tensors_of(result)):
-            raise Break("inner-graph", f"{_name(target)} gives what requires grad, where autograd is left out")
-        if outermost and self.cx.errors_of_data.levelled and known is not None and not mutates:
-            raise Break("inner-graph", f"{_name(target)} gives its argument, which it may not do for other strides")
-        node = self.graph.create_node(op, target, tuple(nodes), knodes)
-        node.meta["example_value"], node.meta["strides"] = result, layouts(result)
-        node.meta["user"] = self.cx.user_stack
-        node.meta["mutates"], node.meta["acts"], node.meta["refuses"] = mutates or always, acts, may_refuse
-        node.meta["draws"] = draws_only
-        node.meta["writes"] = written
-        if python:
-            node.meta["python"] = True  # no trace of its operators stands for a call
-        self.doubtful |= known is not None and self.levels and not mutates
+        self._check_levels(call, did, result, known)
+        node = self._add(call, did, result)
         if known is not None:  # an in-place operator: the result is its argument
             return known
         value = self.from_result(result, node)
-        if binds:
-            self._note_bound(node, result)
+        if self.bound.binding:
+            self.numbers.known |= self.bound.note(node, result)
         return value
 
-    def _writes_in_place(
-        self,
-        wrappers: list[torch.Tensor],
-        specs: list[Spec | None],
-        inside: list[tuple[torch.Tensor, int | None]],
-        mutates: bool,
-    ) -> bool:
-        """Whether a call has written these wrappers, if at all, so that the program can see it: the very tensors inside, and
-        the version of what is around them.  What is inside of inputs, and an input of the graph too, is written with them."""
-        now, after = flatten_all(wrappers)
-        if not all(map(same, specs, after)) or any(a is not b for a, (b, _) in zip(now, inside, strict=True)):
-            return False
-        if mutates and any(t.is_inference() for t in (*wrappers, *now)):  # which count no versions
-            return False
-        if not mutates:
-            return all(version is None or t._version == version for t, version in inside)
+    def _check_operands(self, call: Call) -> None:
+        if not self.lands and any(FLIES in n.meta for n in call.operands):
+            raise Break("unsupported-operation", f"{call.name} of what a collective gave, which was not waited for")
+        if any(jagged.is_nested_int(n.meta["example_value"]) for n in call.given):  # which fakes would take
+            if not any(is_wrapper(type(n.meta["example_value"])) for n in call.operands):
+                raise Break("tensor-subclass", f"{call.name} of the size of a ragged dimension")
+
+    def _note_writes(self, call: Call, before: Before, did: Did) -> bool:
+        """What a call has written; whether it may raise an error of data when inputs are written."""
+        name, errors = call.name, self.cx.errors_of_data
+        if did.counts.writes and not did.mutates and _below_versions():
+            raise Break("unsupported-operation", f"{name}, which may write, where versions are not counted")
+        if before.wrappers and not before.writes_in_place(did.mutates, self._write_around):
+            raise Break("tensor-subclass", f"{name}, which writes, on a {type(before.wrappers[0]).__name__}")
+        late = did.refuses and (did.mutates or call.always or errors.done.writes)
+        if not did.mutates:
+            return late
+        written = [n.meta["example_value"] for n in did.written]
+        self.cx.effects.looks.writes(written)
+        for changing in self.replaced.values():
+            changing.look(did.written)
+        places = {memory_of(t) for t in written if t.layout is torch.strided}
+        if not self.waited.isdisjoint(places):
+            raise Break("unsupported-operation", f"{name}, which writes what a collective gave by another name")
+        self.written |= dict.fromkeys(places)
+        self.check_picks(written, written=True)
+        checked = any(map(self.memory.may_refuse, written))  # before it writes
+        drops = not any(t.is_complex() for t in written)
+        if drops and any(type(a) is complex for a in call.arguments):  # eager refuses, fakes do not
+            raise Break("operator-failed", f"{name}, which writes a complex number to others")
+        late |= checked and errors.done.writes
+        did.refuses |= checked
+        errors.done.writes |= hasattr(self, "outer") or self.memory.has(written)
+        if self.levels and not hasattr(
+            self, "outer"
+        ):  # what shares memory is not known, and a refused graph runs again
+            raise Break("inner-graph", f"{name}, which writes, under a transform")
+        return late
+
+    def _write_around(self) -> None:
+        """What is inside of inputs, and an input of the graph too, is written with them."""
         written = {
             t.source for t, version in zip(self.inputs, self.versions.values(), strict=True)
             if t.wrapper and t.source is not None and t.fake._version != version
@@ -711,32 +497,47 @@ class GraphBuilder:
                     torch.autograd.graph.increment_version(t.fake)
                     break
                 at = at.base
-        return True
+
+    def _check_gradients(self, call: Call, before: Before) -> None:
+        """No value tells, and no operator, that a tensor is cut off from its history."""
+        cut = bool(self.levels) and call.name.endswith("detach_")
+        if cut or any(not n.meta["example_value"].requires_grad for n in before.tracked):
+            raise Break("unsupported-operation", f"{call.name} of a tensor that requires grad")
+
+    def _note_errors(self, call: Call, did: Did, result: Any, late: bool) -> None:
+        errors, counts = self.cx.errors_of_data, did.counts
+        errors.note(
+            refuses=did.refuses, fails=counts.fails > 0, acts=counts.tells > 0, meets=counts.meets > 0,
+            draws=[t.device for t in tensors_of((result, call.fakes, call.kfakes))] if did.drawn else (),
+            frames=self.cx.frames, effects=bool(self.cx.effects),
+        )  # fmt: skip
+        errors.done.writes |= call.always and not did.mutates
+        errors.late |= late
+
+    def _check_levels(self, call: Call, did: Did, result: Any, known: Tensor | None) -> None:
+        """Where tensors are wrapped when the graph runs, which fakes are not."""
+        if known is not None and not did.mutates:
+            self.doubtful |= self.levels
+        if not self.levels or hasattr(self, "outer"):
+            return
+        if any(t.requires_grad for t in tensors_of(result)):
+            raise Break("inner-graph", f"{call.name} gives what requires grad, where autograd is left out")
+        if self.cx.errors_of_data.levelled and known is not None and not did.mutates:
+            raise Break("inner-graph", f"{call.name} gives its argument, which it may not do for other strides")
+
+    def _add(self, call: Call, did: Did, result: Any) -> fx.Node:
+        node = self.graph.create_node(call.op, call.target, tuple(call.args), call.kwargs)
+        node.meta["example_value"], node.meta["strides"] = result, layouts(result)
+        node.meta["user"] = self.cx.user_stack
+        node.meta["mutates"], node.meta["acts"] = did.mutates or call.always, did.acts
+        node.meta["refuses"], node.meta["draws"], node.meta["writes"] = did.refuses, did.draws_only, did.written
+        if did.python:
+            node.meta["python"] = True  # no trace of its operators stands for a call
+        return node
 
     def is_given(self, value: Tensor) -> bool:
         """Whether it shares memory with an input."""
-        return self._is_given((value.fake,))
-
-    def _is_given(self, written: Iterable[torch.Tensor]) -> bool:
-        """Whether a tensor lies in memory of an input, seen or not (`.data`)."""
-        given = {t.fake.untyped_storage()._cdata for t in self.inputs if t.fake.layout is torch.strided}
-        plain = [t for t in written if t.layout is torch.strided]
-        return hasattr(self, "outer") or any(t.untyped_storage()._cdata in given for t in plain) or not plain
-
-    def _may_be_refused(self, written: torch.Tensor) -> bool:
-        """Whether eager may refuse a write that fakes allow: into elements that share memory (its kernels know), or what is
-        given as a view of a leaf, or made under inference mode."""
-        if written.layout is not torch.strided:
-            return False
-        shape, stride = written.shape, written.stride()
-        if all(type(n) is int for n in (*shape, *stride)) and not apart(shape, stride):
-            return True
-        strided = [t for t in self.inputs if t.fake.layout is torch.strided]
-        place = written.untyped_storage()._cdata
-        given = [t.real for t in strided if t.real is not None and t.fake.untyped_storage()._cdata == place]
-        if written.requires_grad and torch.is_grad_enabled():
-            return bool(given)
-        return not torch.is_inference_mode_enabled() and any(t.is_inference() for t in given)
+        return hasattr(self, "outer") or self.memory.has((value.fake,))
 
     def known(self, fake: torch.Tensor) -> Tensor | None:
         """The value that `fake` stands for, if there is one."""
@@ -764,6 +565,7 @@ class GraphBuilder:
         before = self.inputs[at] = Tensor(value.node, was, value.real)
         before.source = value.source
         self.by_fake[id(was)] = before
+        self.memory.replace(at, was)
         value.node.meta["example_value"] = self.placeholders[value.node].fake = was
 
     def stand_in(self, value: Tensor) -> None:
@@ -772,45 +574,11 @@ class GraphBuilder:
         before = self.inputs[at] = Tensor(value.node, value.fake, value.real)
         before.source = value.source
 
-    def settle_numbers(self, operands: Iterable[fx.Node]) -> None:
-        """Somebody looks into these: numbers of which the program made tensors become constants, which fakes know."""
-        todo, seen, names = [*operands], set[fx.Node](), set[str]()
-        while todo:
-            node = todo.pop()
-            if node not in seen:
-                seen.add(node)
-                names |= node.meta.get("numbers", frozenset())
-                todo += node.all_input_nodes
-        if names and not self.cx.sizes.known_symbols.is_late(names):
-            raise Specialise(sorted(names), "a tensor that was made of it is looked into")
-
-    def _specialise(self, args: Any, kwargs: Any, error: Exception) -> None:
-        """What fails for symbolic sizes is captured again with numbers; where all are marked, it breaks the graph."""
-        sizes = self.cx.sizes
-        if sizes.symbols is None:
-            return
-        given: list[Any] = []
-        fx.node.map_aggregate(
-            (args, kwargs), lambda a: given.extend([*a.shape] if isinstance(a, torch.Tensor) else [a])
-        )
-        names = sorted(
-            frozenset().union(*(n.node.value.symbols for n in given if is_symbolic(n) and not n.node.is_bool()))
-        )
-        if sizes.symbols.is_late(names):
-            raise Break("data-dependent-value", f"{type(error).__name__}: {error}") from error
-        if free := [n for n in names if n not in sizes.required]:
-            raise Specialise(free, f"{type(error).__name__}: {error}") from error
-
-    def _counts(self) -> tuple[int, ...]:
-        """How many operators have been dispatched: with effects, that write, that happen once, that are not ordinary."""
-        mode = self.fake_mode
-        return mode.effects, mode.writes, mode.once, mode.others
-
     def set_state(self, setter: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Apply a change of global torch state now, and record it as a node."""
         result = setter(*args, **kwargs)
         self.happened = True
-        self.cx.errors_of_data.switches = True
+        self.cx.errors_of_data.done.switches = True
         self.asker.forget()
         node = self.graph.create_node("call_function", setter, args, kwargs)
         node.meta["mutates"] = True
@@ -832,14 +600,14 @@ class GraphBuilder:
         if isinstance(result, (tuple, list)):
             items = []
             for i, element in enumerate(result):
-                if _has_tensor(element):
+                if has_tensor(element):
                     item = self.graph.call_function(operator.getitem, (node, i))
                     item.meta["example_value"] = element
                     items.append(self.from_result(element, item))
                 else:
                     items.append(self.cx.make(element))
             return self.cx.sequence(items, type(result))
-        if _has_tensor(result):
+        if has_tensor(result):
             raise Break("operator-failed", f"{node.target} returned {type(result).__name__}")
         return self.cx.make(result)
 
@@ -855,7 +623,7 @@ class GraphBuilder:
         if isinstance(value, Array):
             raise Break("unsupported-operation", f"{value.describe()} among the arguments of a function of torch's")
         if isinstance(value, Const):
-            return _plain_constant(value.value)
+            return plain_constant(value.value)
         return value_to_arg(self, value)
 
     def number(self, value: Symbolic) -> Any:
@@ -915,12 +683,12 @@ class GraphBuilder:
         one = all(type(n) is int and n == 1 for n in fake.shape)
         if not (config.rewrite_assert_with_torch_assert and one and fake.device.type == "cpu") or fake.is_complex():
             return False  # on other devices a wrong assumption ends the process
-        if hasattr(self, "outer") or errors.acts or self.cx.functions.concerns([value], {}):
+        if hasattr(self, "outer") or errors.done.once or self.cx.functions.concerns([value], {}):
             return False
         holds = value if fake.dtype is torch.bool else self.call_function(torch.ne, [value, Const(0)], {})
         if not truth:
             holds = self.call_function(torch.logical_not, [holds], {})
-        errors.expected = errors.seen = True
+        errors.expected = errors.seen.early = True
         self.call_function(torch._assert_async, [holds, Const(EXPECTED)], {})
         return True
 
@@ -929,52 +697,12 @@ class GraphBuilder:
         """The graph returning a tuple of `outputs`; calls whose result nobody reads are removed unless they mutate, but with
         `unused`, if they are the program's."""
         self.graph.output(tuple(self.node_of(t) for t in outputs))
-        self._check_bound()
+        self.bound.check((t.fake for t in self.inputs), self._symbol)
         remove_dead(self.graph, unused=unused)
         self._name_sizes()
         self.used = self._prune_inputs()
         module = fx.GraphModule(self.attributes, self.graph, class_name="CapturedGraph")
         return module
-
-    def op_count(self) -> int:
-        return sum(1 for n in self.graph.nodes if n.op == "call_function")
-
-    def has_effects(self) -> bool:
-        """Whether a call must run although nothing of it is returned (changes of global state aside)."""
-        return any(
-            n.meta.get("acts") or (n.meta.get("mutates") and isinstance(n.meta["example_value"], torch.Tensor) and not n.users)
-            for n in self.graph.nodes if n.op in ("call_function", "call_method")
-        )  # fmt: skip
-
-    def computes(self) -> bool:
-        """Whether the program calls anything."""
-        return any(map(_is_programs, self.graph.nodes))
-
-    def must_check(self) -> bool:
-        """Whether something is assumed of what a call binds, although nothing of the graph may be returned."""
-        return bool(self.bound) and bool(self.cx.sizes.known_symbols.late)
-
-    def _check_bound(self) -> None:
-        """A node behind what binds symbols that looks if what is assumed of them holds; more may be assumed later, of these
-        and of the sizes of inputs."""
-        if not self.bound:
-            return
-        symbols = self.cx.sizes.known_symbols
-        last = next(n for n in reversed(self.graph.nodes) if "binds" in n.meta)
-        wanted = {n for r in symbols.late for n in r.expr.symbols}
-        for value in self.inputs:
-            wanted |= {s for n in value.fake.shape if is_symbolic(n) for s in expr_of(n).symbols}
-        names = sorted(n for n in (wanted | self.bound.keys()) if n in self.bound or n in self.cx.sizes.origins)
-        names = [n for n in names if n not in symbols.floats]
-        if self.bound.keys().isdisjoint(names):  # of floats nothing is assumed
-            return
-        behind = last.next
-        while behind.target is operator.getitem and behind.args[0] is last:  # several results, which sizes are read of
-            behind = behind.next
-        with self.graph.inserting_before(behind):
-            nodes = tuple(self._symbol(n) for n in names)
-            node = self.graph.call_function(late.Check(symbols, names), nodes)
-        node.meta["acts"], node.meta["example_value"], node.meta["user"] = True, None, ()
 
     def _name_sizes(self) -> None:
         """Each symbol in the sizes and strides of an input is one as well: what is made of the graph may need it."""
@@ -998,21 +726,6 @@ class GraphBuilder:
     def is_wrapped(self) -> bool:
         """Whether an input is of a class that takes part in calls."""
         return any(i.aliased for i in self.placeholders.values())
-
-    def reached_from(self, starts: list[fx.Node]) -> dict[fx.Node, int]:
-        """Of each node, which of these calls lead to it, as bits; a hook's call leads where its tensor does."""
-        found: dict[fx.Node, int] = {}
-        for k, call in enumerate(starts):
-            first = call.args[1] if call.target is transforms.hooked else call
-            assert isinstance(first, fx.Node)
-            found[first] = found.get(first, 0) | 1 << k
-        for node in self.graph.nodes if found else ():
-            bits = found.get(node, 0)
-            for n in node.all_input_nodes:
-                bits |= found.get(n, 0)
-            if bits:
-                found[node] = bits
-        return found
 
     def positions(self, inputs: Iterable[int]) -> list[int]:
         """Where inputs are among those of the finished graph, by their numbers."""
@@ -1040,38 +753,10 @@ class GraphBuilder:
         return [i for i, t in enumerate(self.inputs) if t.fake._version != self.versions[i]]
 
 
-def makes_tensors(fn: Any) -> bool:
-    """Whether `fn` makes a tensor on the default device."""
-    try:
-        return fn in _device._device_constructors()
-    except TypeError:  # not hashable
-        return False
-
-
 def _inside(wrapper: torch.Tensor) -> list[torch.Tensor]:
     found: list[torch.Tensor] = []
     flatten(wrapper, found)
     return found
-
-
-def mutable(value: Any) -> Any:
-    """A copy with plain lists and dicts in the place of the graph's."""
-    if isinstance(value, (list, tuple)) and type(value) is not torch.Size:
-        items = [mutable(v) for v in value]
-        return items if isinstance(value, list) else tuple(items)
-    return {k: mutable(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-class _OwnTensors(TorchFunctionMode):
-    """Looks for tensors that are no arguments."""
-
-    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        for leaf in pytree.tree_leaves((args, kwargs)):
-            if isinstance(leaf, torch.Tensor) and not isinstance(leaf, FakeTensor) and leaf.requires_grad:
-                raise Break(
-                    "unsupported-operation", "a function that is put into the graph uses a parameter of its own"
-                )
-        return func(*args, **(kwargs or {}))
 
 
 def _by_position(target: Any, args: list[Value], kwargs: dict[str, Value]) -> tuple[list[Value], dict[str, Value]]:
@@ -1088,84 +773,9 @@ def _by_position(target: Any, args: list[Value], kwargs: dict[str, Value]) -> tu
             given.append(named.pop(argument.name, Const(argument.default_value)))
         if not any(map(keyword.iskeyword, named)):
             return given, named
-    raise Break("unsupported-operation", f"{_name(target)} with the names {', '.join(kwargs)}")
+    raise Break("unsupported-operation", f"{name_of(target)} with the names {', '.join(kwargs)}")
 
 
-def _method(name: str) -> Callable[..., Any]:
-    return lambda owner, /, *args, **kwargs: getattr(owner, name)(*args, **kwargs)
-
-
-TENSOR_TYPE = type(torch.FloatTensor)
-
-
-def _plain_constant(value: Any) -> Any:
-    """An enum member that is also a number or text goes into the graph as that, a number of NumPy's as Python's, and a class of
-    tensors that stands for a dtype as its name, which is what graphs can be written with."""
-    if (
-        isinstance(value, torch.dtype) and value in QUANTIZED
-    ):  # what has it is told to be a float tensor by shape functions
-        raise Break("unsupported-operation", f"{value}, whose tensors no fake stands for")
-    if isinstance(value, TENSOR_TYPE):
-        return f"{value.__module__}.{value.__name__}"  # type: ignore[attr-defined]
-    if isinstance(value, enum.Enum):
-        return next((base(value) for base in (int, float, str) if isinstance(value, base)), value)  # type: ignore[arg-type, call-overload]
-    return value.item() if arrays.is_number(value) else value
-
-
-def _is_told_by_fakes(result: Any, op: str) -> bool:
-    """Whether a result without tensors of a call on tensors is what their metadata say: a method's text shows data, an
-    iterator holds tensors."""
-    if isinstance(result, (tuple, list)):
-        return all(_is_told_by_fakes(r, op) for r in result)
-    return not hasattr(result, "__next__") and not (isinstance(result, str) and op == "call_method")
-
-
-def _dtype(argument: Any) -> Any:
-    """Python's types of numbers mean dtypes to torch, which is what graphs can be written with."""
-    return DTYPES.get(argument, argument) if type(argument) is type else argument
-
-
-QUANTIZED = frozenset((torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4))
-DTYPES = {bool: torch.bool, int: torch.int64, float: torch.float64, complex: torch.complex128}
-
-
-def _operands(nodes: Any, knodes: Any) -> list[fx.Node]:
-    found: list[fx.Node] = []
-    fx.node.map_arg((nodes, knodes), found.append)
-    return [n for node in found for n in (_operands(node.args, {}) if MADE in node.meta else [node])]
-
-
-# Functions that look at numbers, but not of a fake tensor.
-_CHECKING = frozenset((torch.nn.functional.one_hot,))
-
-
-def _version(node: fx.Node) -> int | None:
-    """How often the node's tensor was changed; None for an inference tensor, which does not count."""
-    fake = node.meta["example_value"]
-    return None if fake.is_inference() else fake._version
-
-
-def _name(target: Any) -> str:
-    return target if isinstance(target, str) else str(getattr(target, "__name__", target))
-
-
-def _first_cause(error: BaseException) -> BaseException:
-    """Where a chain of causes begins."""
-    return error if error.__cause__ is None else _first_cause(error.__cause__)
-
-
-def _has_tensor(result: Any) -> bool:
-    if isinstance(result, torch.Tensor):
-        return True
-    if isinstance(result, (tuple, list)):
-        return any(_has_tensor(r) for r in result)
-    if isinstance(result, dict):
-        return any(_has_tensor(r) for r in result.values())
-    return False
-
-
-MADE = "made"
-"""Marks a node that makes an object: what it is made of are the operands of whoever takes it."""
 OBJECTS: list[Callable[[GraphBuilder, Object], fx.Node | None]] = []
 """What makes nodes of objects; filled by `builtins/`."""
 
@@ -1184,7 +794,7 @@ def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
     if isinstance(value, Dict):
         return {k.const(): builder.to_arg(v) for k, v in value.pairs(builder.cx)}
     if value.is_const():
-        return _plain_constant(value.const())
+        return plain_constant(value.const())
     if isinstance(value, Object):
         made = next(filter(None, (make(builder, value) for make in OBJECTS)), None)
         if made is not None:
@@ -1194,20 +804,6 @@ def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
     raise Break("unsupported-operation", f"{value.describe()} as an operator's argument")
 
 
-def _is_programs(node: fx.Node) -> bool:
-    """Whether it is a call that the program makes: not the parts of its result, or numbers made of sizes."""
-    return "user" in node.meta and node.op in ("call_function", "call_method")
-
-
 def _below_versions() -> bool:
     """Whether writes count no versions, as where torch calls a `__torch_dispatch__`: nothing tells what was written."""
     return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView)
-
-
-def remove_dead(graph: fx.Graph, *, unused: bool = False) -> None:
-    """Remove what nobody reads and has no effect; `unused`: but calls of the program."""
-    for node in reversed(list(graph.nodes)):
-        if node.op == "placeholder" or node.op == "output" or node.users:
-            continue
-        if not (node.meta.get("mutates") or node.meta.get("acts") or (unused and _is_programs(node))):
-            graph.erase_node(node)

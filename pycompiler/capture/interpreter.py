@@ -13,6 +13,7 @@ from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.bytecode.instruction import Instruction
 from pycompiler.capture.bytecode.reading import reading
+from pycompiler.capture.errors_of_data import WayOut
 from pycompiler.capture.opcodes.registry import HANDLERS, SEND_POPS
 from pycompiler.capture.values.base import NULL, Capture, Cell, Value
 from pycompiler.capture.values.constant import Untold
@@ -67,6 +68,7 @@ class Frame:
         self.shown: Variables | None = None  # what `locals()` gave
         self.names: Any = None  # the namespace of code that has its variables by name
         self.scope: Any = None  # the dict of the program's that such code has for globals, if they are no module's
+        self.ways_out: dict[Any, WayOut] = {}  # by handlers, of errors
         self.direct = False  # entered by the caller's CALL itself: its return value is the call's
 
     # stack ----------------------------------------------------------------------------------------------------

@@ -12,6 +12,7 @@ Only sums of a tensor's number with constants are followed; whatever else writes
 
 from __future__ import annotations
 
+import itertools
 import math
 import operator
 from collections.abc import Callable
@@ -83,6 +84,7 @@ class Items:
         self.numbers: dict[fx.Node, Number] = {}
         self.results: dict[fx.Node, Number] = {}  # of which no other number was computed
         self.cells: dict[int, Cell] = {}  # by fake
+        self._lying: dict[int, list[Cell]] = {}  # by memory
         self.decided: dict[Decision, dict[Source, Tensor]] = {}
         self.places: dict[Source, Span] = {}  # where numbers lie that have decided
         self.written: dict[Source, Span] = {}  # what was written before
@@ -91,6 +93,7 @@ class Items:
         self._homes: dict[int, fx.Node] = {}  # the number that lies in a memory
         self._plain = 0  # how many inputs were found to be plain tensors
         self._counts = (0, 0)  # of inputs, and of what is written, as they were last asked for
+        self._newly: dict[Source, Span] = {}  # what was written, and no decision knows yet
         self._at: fx.Node | None = None
 
     # what the program does ------------------------------------------------------------------------------------
@@ -200,6 +203,7 @@ class Items:
         if self._at is not None and (self._at.graph is not graph or self._at._erased):
             self.numbers, self.results, self.cells, self._places, self._at = {}, {}, {}, set(), None
             self._homes.clear()
+            self._lying.clear()
         node = graph._root.next if self._at is None else self._at.next
         while node is not graph._root:
             self._note(node)
@@ -228,7 +232,7 @@ class Items:
         if value is None:
             value = node.args[0] if len(node.args) == 1 else None
         if "out" not in node.kwargs and _holds_number(fake) and (type(value) is float or _is_small(value)):
-            self.cells[id(fake)] = Cell(fake, 0, _rounded(float(value), fake.dtype))
+            self._add(Cell(fake, 0, _rounded(float(value), fake.dtype)))
 
     def _note_computed(self, node: fx.Node) -> None:
         operands = [self._operand(a) for a in node.args]
@@ -254,8 +258,8 @@ class Items:
         known = [self._cell(t) for t in targets if t in written] if followed else []
         for cell in filter(None, known):
             cell.now, cell.writes = _plus(cell, node.args[1]), cell.writes + 1
-        for cell in self.cells.values():
-            if not any(cell is c for c in known) and memory_of(cell.fake) in places:
+        for cell in (c for place in places for c in self._lying.get(place, ())):
+            if not any(cell is c for c in known):
                 cell.now = None
         for n in [self._homes[place] for place in places if place in self._homes]:
             self.numbers[n] = UNKNOWN
@@ -271,12 +275,16 @@ class Items:
             return known
         if node.op != "placeholder" or graph.placeholders[node].make is not None:
             return None
-        at = next((i for i, t in enumerate(graph.inputs) if t.fake is fake and _is_plain(t)), None)
-        if at is None:
+        at = graph.placeholders[node].at
+        if at is None or graph.inputs[at].fake is not fake or not _is_plain(graph.inputs[at]):
             return None
         start = None if memory_of(fake) in self._places else X
-        found = self.cells[id(fake)] = Cell(fake, graph.versions[at], start, graph.inputs[at])
-        return found
+        return self._add(Cell(fake, graph.versions[at], start, graph.inputs[at]))
+
+    def _add(self, cell: Cell) -> Cell:
+        self.cells[id(cell.fake)] = cell
+        self._lying.setdefault(memory_of(cell.fake), []).append(cell)
+        return cell
 
     # numbers --------------------------------------------------------------------------------------------------
     def _operand(self, argument: Any) -> Number | float | None:
@@ -313,21 +321,25 @@ class Items:
         places, written = self.places | place, self._newly_written()
         if any(meet(a, b) for a in place.values() for b in self.places.values()):
             return False
-        others = [(p, self.written | written) for p in place.values()]
+        others = [(p, spans) for p in place.values() for spans in (self.written, written)]
         others += [(p, written) for p in self.places.values()] if written else []
         if any(meet(at, span) for at, spans in others for source, span in spans.items() if source not in places):
             return False
-        self.places, self.written = places, self.written | written
+        self.places, self._newly = places, {}
+        self.written |= written
         return True
 
     def _newly_written(self) -> dict[Source, Span]:
         graph = self.cx.graph
-        counts = len(graph.inputs), len(graph.written)
-        if counts == self._counts:
-            return {}
-        self._counts = counts
-        found = [t for t in graph.inputs if t.source not in self.written and memory_of(t.fake) in graph.written]
-        return {t.source: memory_around(t.real) for t in found if t.source and t.real is not None and t.fake.is_cpu}
+        (inputs, places), self._counts = self._counts, (len(graph.inputs), len(graph.written))
+        found = [t for t in graph.inputs[inputs:] if memory_of(t.fake) in graph.written]
+        found += [graph.inputs[i] for i in graph.memory.inputs_in(itertools.islice(graph.written, places, None))]
+        self._newly |= {
+            t.source: memory_around(t.real)
+            for t in found
+            if t.source and t.source not in self.written and t.real is not None and t.fake.is_cpu
+        }
+        return self._newly
 
 
 def _holds_number(fake: Any) -> bool:

@@ -526,10 +526,6 @@ def delete_global(namespace: dict[str, Any], name: str) -> None:
     namespace.pop(name, None)
 
 
-def raise_unbound(name: str) -> None:
-    raise UnboundLocalError(f"cannot access local variable {name!r} where it is not associated with a value")
-
-
 def stored_at(kind: str, owner: Any, name: str | None) -> list[Any]:
     """What is at a place that is about to be written (the kinds are those of `effects.Write`), or a value that goes out."""
     if kind == "value":

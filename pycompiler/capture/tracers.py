@@ -23,7 +23,8 @@ from torch import fx
 
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.builtins import torch_api
-from pycompiler.capture.graph import GraphBuilder, remove_dead
+from pycompiler.capture.graph import GraphBuilder
+from pycompiler.capture.nodes import remove_dead
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.containers import Dict, List, Tuple
 from pycompiler.capture.values.objects import Opaque
@@ -243,7 +244,7 @@ class Tracer(GraphBuilder):
 
     def _writes(self, held: Iterable[torch.Tensor]) -> bool:
         """Whether a call writes memory of these, unseen by their versions (`x.data.add_`)."""
-        return not self.written.isdisjoint(map(memory_of, held))
+        return any(memory_of(t) in self.written for t in held)
 
 
 @contextmanager

@@ -95,7 +95,7 @@ Told = Callable[[Sequence[torch.Tensor], Any], "Results | None"]
 
 
 def _made(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], told: Told) -> Results | None:
-    given = list(tensors_of((args, kwargs)))
+    given = tensors_of((args, kwargs))
     if not all(type(t) is FakeTensor and on_host(t) and not t._has_symbolic_sizes_strides and t.numel() for t in given):
         return None
     if op._schema.is_mutable and len({memory_of(t) for t in given}) < len(given):

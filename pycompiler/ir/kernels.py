@@ -11,7 +11,7 @@ elements counts as well, and what it says about arguments that share the memory 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -48,7 +48,7 @@ def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
     """
     if not is_asked(op):
         return
-    tensors = list(tensors_of((args, kwargs)))
+    tensors = tensors_of((args, kwargs))
     if symbolic:
         if (
             op._schema.is_mutable
@@ -232,14 +232,22 @@ def _outcome(
     return None
 
 
-def tensors_of(value: Any) -> Iterator[torch.Tensor]:
+def tensors_of(value: Any) -> list[torch.Tensor]:
+    """The tensors in a value, in order."""
+    found: list[torch.Tensor] = []
+    _gather(value, found)
+    return found
+
+
+def _gather(value: Any, found: list[torch.Tensor]) -> None:
     if isinstance(value, torch.Tensor):
-        yield value
+        found.append(value)
     elif isinstance(value, (list, tuple)):
         for v in value:
-            yield from tensors_of(v)
+            _gather(v, found)
     elif isinstance(value, Mapping):
-        yield from tensors_of(list(value.values()))
+        for v in value.values():
+            _gather(v, found)
 
 
 def _key(value: Any) -> Any:

@@ -32,7 +32,7 @@ def limit_floats(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out:
     found = list(_given(func, args, kwargs)) if isinstance(func, OpOverload) else []
     if not found:
         return
-    results = list(tensors_of(out))
+    results = tensors_of(out)
     dtypes = [t.dtype for t in results if t.dtype.is_floating_point or t.dtype.is_complex]
     most = min((torch.finfo(d).max for d in dtypes), default=math.inf)
     if most >= torch.finfo(torch.float64).max:

@@ -16,7 +16,7 @@ well.  Its body is a list of `Op` in SSA form (a value is the position of the op
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
@@ -260,8 +260,3 @@ POINTWISE: dict[str, int] = {
     # leaves (see Op)
     "load": 0, "masked_load": 2, "const": 0, "index": 0, "rand": 0, "randn": 0,
 }  # fmt: skip
-
-
-def map_loads(body: tuple[Op, ...], f: Callable[[Op], Op]) -> tuple[Op, ...]:
-    """`body` with `f` applied to each load and masked_load."""
-    return tuple(f(op) if op.name in ("load", "masked_load") else op for op in body)

@@ -14,6 +14,7 @@ tensors. Of large tensors the shape functions (and `iterator.py`) have the last 
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import types
@@ -73,7 +74,7 @@ class Asker:
         `ordinary`: all its operators are (`propagate.is_ordinary`), whose kernels do the same on all devices, and are not
         loaded only to be asked.  `once`: some draw random numbers, or act.
         """
-        given, results = list(tensors_of((args, kwargs))), list(tensors_of(out))
+        given, results = tensors_of((args, kwargs)), tensors_of(out)
         symbols = next(filter(None, map(symbols_in, (*given, *results))), None)
         if symbols is not None:
             self._lay_symbolic(symbols, target, run, args, kwargs, given, results, ordinary=ordinary, once=once)
@@ -203,9 +204,10 @@ def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 def _fresh(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[bool]:
     """Which results have memory of their own, that no argument and no other result has."""
-    taken = [memory_of(t) for t in given]
+    taken = {memory_of(t) for t in given}
     found = [memory_of(t) for t in results]
-    return [m not in taken and found.count(m) == 1 for m in found]
+    times = collections.Counter(found)
+    return [m not in taken and times[m] == 1 for m in found]
 
 
 def _ask(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], once: bool) -> list[Layout]:

@@ -302,11 +302,6 @@ def begin_as(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
     return tensor.data.copy_(data.detach())
 
 
-def looks_again(target: object) -> bool:
-    """Whether a part of such a call runs in the backward, as the program was then."""
-    return target in (function, levelled, hooked) or is_checkpoint(target)
-
-
 def index_mapped(tensor: torch.Tensor, key: Any) -> torch.Tensor:
     """``tensor[key]`` as `vmap` has it, of the integers as tensors in it that it maps."""
     items = key if isinstance(key, tuple) else (key,)

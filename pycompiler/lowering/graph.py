@@ -11,6 +11,7 @@ of its ATen kernel.  Buffers have the strides of the fake tensors, so an Extern'
 
 from __future__ import annotations
 
+import functools
 import operator
 from collections.abc import Callable, Sequence, Set
 from dataclasses import replace
@@ -81,9 +82,15 @@ class Lowering:
         self.external: Set[str] = frozenset()
         self.updates: Any = None  # `updates.Updates`, when they were asked for
         self._placed: dict[fx.Node, Value] = {}  # what Externs were given for a node
+        self.filled: set[str] = set()  # buffers that loops fill
         self.symbols: Symbols | None = None
         self._reals: dict[Real, Real] = {}  # floats made of symbols -> their names
         self.replaced: dict[str, Expr] = {}  # what symbols were known to be when the lowering began
+
+    @functools.cached_property
+    def given(self) -> frozenset[str]:
+        """The buffers of inputs; placeholders are lowered first."""
+        return frozenset(b.name for b in self.program.inputs if b is not None)
 
     @property
     def fake(self) -> Any:
@@ -197,6 +204,8 @@ class Lowering:
 
     def add(self, node: Loop | Extern) -> None:
         self.program.nodes.append(node)
+        if isinstance(node, Loop):
+            self.filled.update(b.name for b in node.out)
 
     def copy(self, v: Value, stride: Exprs | None = None) -> Value:
         """v in fresh memory; broadcast dimensions of `stride` (0) stay broadcast."""
@@ -571,7 +580,7 @@ def _chosen(node: fx.Node) -> bool:
 def _lowered(low: Lowering, handler: Callable[..., Any], args: Any, kwargs: Any) -> Any:
     """What a lowering makes of the node; NotImplemented, and nothing of it is left, where it needs a symbolic size to be a
     number."""
-    nodes, placed = len(low.program.nodes), dict(low._placed)
+    nodes, placed = len(low.program.nodes), len(low._placed)
     try:
         return _as_traced(handler(low, *args, **kwargs), low.fake)
     except SymbolicError as needed:
@@ -580,7 +589,8 @@ def _lowered(low: Lowering, handler: Callable[..., Any], args: Any, kwargs: Any)
         if not any(isinstance(a, Real) for a in pytree.tree_leaves((args, kwargs))):
             raise
     del low.program.nodes[nodes:]
-    low._placed = placed
+    while len(low._placed) > placed:
+        low._placed.popitem()
     return NotImplemented
 
 

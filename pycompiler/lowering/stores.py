@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.loops import Extern, Loop
+from pycompiler.ir.loops import Extern
 from pycompiler.lowering.graph import Lowering, is_injective, same_strides
 from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value
@@ -21,7 +21,7 @@ COPY = torch.ops.aten.copy_.default
 @lowering(COPY)
 def copy_(low: Lowering, target: Value, value: Value, non_blocking: bool = False) -> Any:
     name = target.buffer
-    if name is None or low.program.buffers[name] not in low.program.inputs:
+    if name is None or name not in low.given:
         return NotImplemented
     to = low.program.buffers[name]
     if not is_injective(to.shape, to.stride) or value.device != to.device or target.shape != value.shape:
@@ -44,4 +44,4 @@ def _is_fresh(low: Lowering, value: Value, target: Value) -> bool:
     source: Any = low.node.args[1]
     if any(u.op == "output" or (u.target is COPY and u is not low.node) for u in source.users):
         return False
-    return any(isinstance(n, Loop) and made in n.out for n in reversed(low.program.nodes))
+    return made.name in low.filled

@@ -34,7 +34,7 @@ def _entry(family: Family, function: types.FunctionType, recipe: Recipe, graph: 
         return _native.Entry(recipe.guards, function, "eager")
     if recipe.code is None:
         assert run is not None
-        again = recipe.errors.undone and recipe.errors.handled
+        again = recipe.errors.undone and recipe.errors.seen.handled
         inside = lands(function.__code__)
         ask = functools.partial(plan_failed, again, inside) if again or inside else None
         return _native.Entry(recipe.guards, run, "plan", recipe.template, recipe.inputs, failed=ask)

@@ -105,7 +105,7 @@ class _Splitter:
                 raise Whole(f"an input is a {type(value).__name__}")
         for node in self.calls:
             made = node.meta.get("example_value")
-            found = list(tensors_of(made))
+            found = tensors_of(made)
             if not found or any(t._has_symbolic_sizes_strides for t in found):
                 raise Whole(
                     f"{node} changes torch's state" if made is None else f"{node} has symbolic sizes, or is no tensor"

@@ -24,15 +24,15 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
     """`graph`, or what runs it; an error of a user's backend reaches the user.  None: the frame has to run eagerly."""
     left = ours or errors.levelled  # to eager
     again = errors.are_eagers and (left or errors.expected)
-    switched = errors.switches and not isinstance(graph, _native.Plan)
+    switched = errors.done.switches and not isinstance(graph, _native.Plan)
     if runs_as_captured(
         graph
     ):  # what it has written by then is what eager has; where that is nothing, the frame raises
-        if again and errors.seen and errors.writes:
+        if again and errors.seen.early and errors.done.writes:
             log.info("a frame runs eagerly: it sees an error of data, behind which its graph has written inputs")
             return None
-        refused = ours and errors.refuses and not (errors.acts or errors.late)
-        again = errors.levelled or again and errors.seen or refused
+        refused = ours and errors.refuses and not (errors.done.once or errors.late)
+        again = errors.levelled or again and errors.seen.early or refused
     elif errors.levelled:
         log.info("a frame runs eagerly: under a transform a graph runs as it was captured, or not at all")
         return None
@@ -41,38 +41,88 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
         return graph
     now = torch_api.read_state() if switched else {}  # the call's, which guards compare
     now.pop(torch_api.NESTING, None)
-    state = tuple(now.items())
-    devices = tuple(d for d in errors.draws if d.type in GENERATORS) if again else ()
-    written = errors.written
+    undo = Undo(errors, graph, tuple(now.items()), again=again, left=left)
+    return _native.BackendCall(undo.of_one_generator() or undo.of_any())
 
-    def run(*inputs: Any) -> Any:
-        drawn, versions = [GENERATORS[d.type][0](d) for d in devices], counts(inputs, written)
-        given = [(g, g.get_state()) for g in inputs if isinstance(g, torch.Generator)] if again else []
-        try:
-            return graph(*inputs)
-        except BaseException as error:
-            torch_api.write_state({name: value for name, value in state if name not in torch_api.STAYS})
-            unfit = isinstance(error, Unfit)  # raised before anything is written; a part before may have drawn numbers
-            if not again or isinstance(error, PyCompilerError) or not (unfit or isinstance(error, Exception)):
-                raise
-            if of_saving(error):
-                raise
-            if not (left or unfit) and EXPECTED not in str(error):
-                raise
-            if versions != counts(inputs, written):
-                log.warning("a graph that has written its inputs raised: what eager does then is not done")
-                raise
-            torch_api.write_state(dict(state))
-            for device, numbers in zip(devices, drawn, strict=True):
-                GENERATORS[device.type][1](numbers, device)
-            for generator, numbers in given:
-                generator.set_state(numbers)
-            if unfit:
-                raise
+
+class Undo:
+    """Puts back what a graph has changed that raises, and leaves the call to eager (`again`: if it is one of the errors that
+    are eager's; `left`: all are)."""
+
+    def __init__(
+        self,
+        errors: ErrorsOfData,
+        graph: Callable[..., Any],
+        state: Sequence[tuple[str, Any]],
+        *,
+        again: bool,
+        left: bool,
+    ) -> None:
+        self.graph, self.state, self.again, self.left = graph, state, again, left
+        self.written, self.given = errors.done.written, errors.done.given and again
+        self.devices = tuple(d for d in errors.done.draws if d.type in GENERATORS) if again else ()
+
+    def of_any(self) -> Callable[..., Any]:
+        """What runs the graph."""
+        graph, written, given = self.graph, self.written, self.given
+
+        def run(*inputs: Any) -> Any:
+            drawn = [GENERATORS[d.type][0](d) for d in self.devices]
+            of_inputs = [(g, g.get_state()) for g in inputs if isinstance(g, torch.Generator)] if given else []
+            versions = counts(inputs, written)
+            try:
+                return graph(*inputs)
+            except BaseException as error:
+                if not self.is_undone(error, drawn, of_inputs, written=versions != counts(inputs, written)):
+                    raise
+            raise Unfit("an operator raised")
+
+        return run
+
+    def of_one_generator(self) -> Callable[..., Any] | None:
+        """The same of a graph that draws on the CPU, and writes nothing: without what a call pays for the rest (dropout where
+        the program handles errors)."""
+        if self.written or self.given or [d.type for d in self.devices] != ["cpu"]:
+            return None
+        graph, is_undone, get_state = self.graph, self.is_undone, torch.default_generator.get_state
+
+        def run(*inputs: Any) -> Any:
+            drawn = get_state()
+            try:
+                return graph(*inputs)
+            except BaseException as error:
+                if not is_undone(error, (drawn,)):
+                    raise
+            raise Unfit("an operator raised")
+
+        return run
+
+    def is_undone(
+        self,
+        error: BaseException,
+        drawn: Sequence[torch.Tensor],
+        of_inputs: Sequence[tuple[torch.Generator, torch.Tensor]] = (),
+        *,
+        written: bool = False,
+    ) -> bool:
+        """Whether the call is left to eager, which finds all as the graph has found it."""
+        torch_api.write_state({name: value for name, value in self.state if name not in torch_api.STAYS})
+        unfit = isinstance(error, Unfit)  # raised before anything is written; a part before may have drawn numbers
+        if not self.again or isinstance(error, PyCompilerError) or not (unfit or isinstance(error, Exception)):
+            return False
+        if of_saving(error) or not (self.left or unfit or EXPECTED in str(error)):
+            return False
+        if written:
+            log.warning("a graph that has written its inputs raised: what eager does then is not done")
+            return False
+        torch_api.write_state(dict(self.state))
+        for device, numbers in zip(self.devices, drawn, strict=True):
+            GENERATORS[device.type][1](numbers, device)
+        for generator, numbers in of_inputs:
+            generator.set_state(numbers)
+        if not unfit:
             log.info("a graph raised %s: its frame runs eagerly", type(error).__name__)
-        raise Unfit("an operator raised")
-
-    return _native.BackendCall(run)
+        return not unfit  # which says so itself
 
 
 def runs_as_captured(graph: Callable[..., Any]) -> bool:

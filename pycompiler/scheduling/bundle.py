@@ -19,13 +19,45 @@ def bundle(
 ) -> list[list[Nest] | Extern]:
     """`touched`: id(nest) -> (buffers in memory that it reads, that it writes)."""
     out: list[list[Nest] | Extern] = []
+    last: Bundle | None = None
     for step in steps:
-        last = out[-1] if out else None
-        if isinstance(step, Nest) and isinstance(last, list) and _joins(last, step, touched, target):
-            last.append(step)
-        else:
-            out.append([step] if isinstance(step, Nest) else step)
+        if not isinstance(step, Nest):
+            out.append(step)
+            last = None
+            continue
+        here, touches = points(step, target.bundle), touched[id(step)]
+        if last is None or not last.takes(step, here, touches, target):
+            last = Bundle(device_of(step))
+            out.append(last.nests)
+        last.add(step, here, touches[1])
     return out
+
+
+class Bundle:
+    """Nests of one function, and what they have together: points, and buffers that they write."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = device
+        self.nests: list[Nest] = []
+        self.points = 0
+        self.made = set[str]()
+        self.made_last = set[str]()
+
+    def add(self, nest: Nest, points: int, writes: set[str]) -> None:
+        self.nests.append(nest)
+        self.points += points
+        self.made |= writes
+        self.made_last = writes
+
+    def takes(self, new: Nest, points: int, touches: tuple[set[str], set[str]], target: Target) -> bool:
+        """Whether another nest costs no memory here."""
+        if self.device != device_of(new):
+            return False
+        if min(points, self.points) <= target.small_nest:
+            return True
+        reads, writes = touches
+        parts = bool(writes & self.made_last)
+        return reads.isdisjoint(self.made) and (parts or points + self.points <= target.bundle)
 
 
 def points(nest: Nest, unknown: int) -> int:
@@ -35,15 +67,3 @@ def points(nest: Nest, unknown: int) -> int:
 
 def device_of(nest: Nest) -> torch.device:
     return nest.stages[0].loop.out[0].device
-
-
-def _joins(nests: list[Nest], new: Nest, touched: dict[int, tuple[set[str], set[str]]], target: Target) -> bool:
-    if device_of(nests[0]) != device_of(new):
-        return False
-    here, there = points(new, target.bundle), sum(points(n, target.bundle) for n in nests)
-    if min(here, there) <= target.small_nest:
-        return True
-    reads, writes = touched[id(new)]
-    made = set().union(*(touched[id(n)][1] for n in nests))
-    parts = bool(writes & touched[id(nests[-1])][1])
-    return not reads & made and (parts or here + there <= target.bundle)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,15 +13,9 @@ from torch.optim.optimizer import _get_value
 
 import pycompiler
 
+pytestmark = pytest.mark.usefixtures("fresh")
+
 BACKENDS = ("eager", "aot_eager", "native")
-
-
-@pytest.fixture(autouse=True)
-def fresh() -> Iterator[None]:
-    torch.set_num_threads(1)
-    pycompiler.reset()
-    yield
-    pycompiler.reset()
 
 
 def both(fn: Callable[..., Any], *calls: Callable[[], tuple[Any, ...]], backend: str = "native") -> dict[str, int]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -19,15 +18,6 @@ from pycompiler.ir.symbolic_node import Real
 A, B, W = local("a"), local("b"), local("w")
 SINGLE, DOUBLE = (torch.Tensor, torch.float32, 4), (torch.Tensor, torch.float64, 8)
 ODD = (0.0, -0.0, 1.0, -1.0, 0.5, -2.5, 3.0, 2.0**24, 1e300, -1e300, 5e-324, math.inf, -math.inf, math.nan)
-
-
-@pytest.fixture(params=["offsets", "c_abi", "slow"])
-def level(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = _native.force_tensor_level("offsets")
-    if _native.force_tensor_level(request.param) != request.param:
-        pytest.skip("the probe does not allow this level")
-    yield request.param
-    _native.force_tensor_level(before)
 
 
 def agree(guard: Guard, locals_: dict[str, Any], tree: Any = None) -> bool:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -26,15 +25,6 @@ ORIGINS = {
     "i": Origin(N, int, "int"),
     "m": Origin(N, int, "minus"),
 }
-
-
-@pytest.fixture(params=["offsets", "c_abi", "slow"])
-def level(request: pytest.FixtureRequest) -> Iterator[str]:
-    before = _native.force_tensor_level("offsets")
-    if _native.force_tensor_level(request.param) != request.param:
-        pytest.skip("the probe does not allow this level")
-    yield request.param
-    _native.force_tensor_level(before)
 
 
 def made(*relations: Relation) -> Guard:

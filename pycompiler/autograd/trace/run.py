@@ -248,11 +248,18 @@ class _Trace:
         return any("as_strided" in str(n.target) for n in self.gm.graph.nodes)
 
     def _refuse_shared_storage(self, index: int) -> None:
-        storage = storage_of(self.examples[index])
-        for j, other in enumerate(self.examples):
-            if j != index and isinstance(other, torch.Tensor) and storage_of(other) == storage:
+        for j in self._inputs_by_storage[storage_of(self.examples[index])]:
+            if j != index:
                 names = f"{self.joint.inputs[index].name} is mutated and shares memory with {self.joint.inputs[j].name}"
                 raise AutogradUnsupported("mutation of aliasing inputs", names, "pass one of them, or a clone")
+
+    @functools.cached_property
+    def _inputs_by_storage(self) -> dict[int, list[int]]:
+        found: dict[int, list[int]] = {}
+        for j, example in enumerate(self.examples):
+            if isinstance(example, torch.Tensor):
+                found.setdefault(storage_of(example), []).append(j)
+        return found
 
     def _differentiate(self) -> None:
         wanted = [item.leaf for item in self.inputs if item is not None and item.requires_grad]

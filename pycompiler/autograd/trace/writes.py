@@ -88,7 +88,8 @@ class Given:
         for places in self.places:
             now = [p for p in places if p.is_written and p.storage not in taken]
             wrote += now
-            read += [p for p in places if not any(p is n for n in now)]
+            fresh = {id(p) for p in now}
+            read += [p for p in places if id(p) not in fresh]
             taken.update(p.storage for p in now if p.storage)
         return wrote, read
 

@@ -15,7 +15,7 @@ from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.builtins.parameters import Parameter
 from pycompiler.capture.calls import Args, Kwargs
-from pycompiler.capture.graph import Writes
+from pycompiler.capture.replaced import Writes
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
@@ -67,11 +67,12 @@ def _take(cx: Capture, tensor: Tensor, given: Tensor, take: Callable[..., Any]) 
     with cx.fake_mode, torch.no_grad():
         take(tensor.fake, given.fake, 0)
     writes = cx.graph.replaced.setdefault(tensor, Writes(tensor.fake, tensor.exists, cx.step()))
-    writes.take(alias.node)
+    count = Const(0 if tensor.exists else tensor.fake._version)
+    writes.take(alias.node, count)
     if tensor.exists:
-        cx.effects.defer(Builtin(take), [tensor, data, writes.count])
-    elif writes.count.value:
-        cx.effects.defer(Builtin(rebuild.count), [tensor, writes.count])
+        cx.effects.defer(Builtin(take), [tensor, data, count])
+    elif count.value:
+        cx.effects.defer(Builtin(rebuild.count), [tensor, count])
     alias.node.meta["example_value"] = tensor.fake
     tensor.node, tensor.parted = alias.node, tensor.fake.requires_grad
 

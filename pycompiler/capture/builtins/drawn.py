@@ -47,7 +47,7 @@ def _drawing(name: str, parameters: dict[str, float | None], greatest: Callable[
 
 def _draw(cx: Capture, method: Callable[..., float], args: list[Value]) -> None:
     cx.effects.draw(Builtin(method), args)
-    cx.graph.happened = cx.errors_of_data.acts = True
+    cx.graph.happened = cx.errors_of_data.done.takes = True
 
 
 def _drawing_of(name: str, numbers: Callable[..., range]) -> BuiltinHandler:
@@ -90,7 +90,7 @@ def may_come_first(cx: Capture, *, apart: bool = False) -> bool:
     errors, graph = cx.errors_of_data, cx.graph
     return not (
         graph.is_inner
-        or graph.bound
+        or graph.bound.readings
         or errors.refuses
         or errors.expected
         or any(n.meta.get("acts") and not (apart and n.meta.get("draws")) for n in graph.graph.nodes)

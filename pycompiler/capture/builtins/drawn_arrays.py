@@ -93,7 +93,7 @@ def draw(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise _unknown(name) from None
     draws = _draw_number if type(example) in (int, float) else _draw_array
     made = draws(cx, owner, call, example)
-    cx.graph.happened = cx.errors_of_data.acts = True
+    cx.graph.happened = cx.errors_of_data.done.takes = True
     return made
 
 

@@ -12,11 +12,13 @@ from typing import Any
 from torch import fx
 
 from pycompiler.capture import graph
-from pycompiler.capture.graph import MADE, GraphBuilder, mutable
+from pycompiler.capture.graph import GraphBuilder
+from pycompiler.capture.nodes import MADE
 from pycompiler.capture.values.attributes import lookup
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.written_calls import mutable
 
 
 def argument(builder: GraphBuilder, value: Object) -> fx.Node | None:

@@ -122,10 +122,10 @@ def make(cx: Capture, data: Tensor) -> Parameter:
     graph.by_fake[id(stands_for)] = made
     last = next(iter(reversed(graph.graph.nodes)))
     if copied:
-        errors, happened = cx.errors_of_data.writes, graph.happened
+        writes, happened = cx.errors_of_data.done.writes, graph.happened
         graph.call_inner(transforms.begin_as, [], [made, data], always=True)
         last = next(iter(reversed(graph.graph.nodes)))
-        cx.errors_of_data.writes, graph.happened = errors, happened  # nobody has it yet
+        cx.errors_of_data.done.writes, graph.happened = writes, happened  # nobody has it yet
     graph.parameters.append(Making(fake, made, last, copied, cx.step()))
     return made
 

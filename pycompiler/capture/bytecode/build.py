@@ -14,7 +14,6 @@ from collections.abc import Sequence
 
 from pycompiler.capture.bytecode.instruction import Handler, Instruction, UnitOf
 from pycompiler.capture.bytecode.tables import (
-    ALWAYS_KEYWORDS,
     BINARY_OPERATORS,
     COMPARE_OPERATORS,
     LASTI_IS_INT,
@@ -132,18 +131,6 @@ def call_function(
     return [*load_callable(fn_instrs), *arguments, *call(len(arg_instr_lists), kwnames)]
 
 
-def call_ex(
-    fn_instrs: Sequence[Instruction],
-    args_instrs: Sequence[Instruction],
-    kwargs_instrs: Sequence[Instruction] | None = None,
-) -> Code:
-    """Push the result of ``fn(*args, **kwargs)``: `args_instrs` pushes a tuple, `kwargs_instrs` a dict."""
-    if ALWAYS_KEYWORDS:
-        return [*load_callable(fn_instrs), *args_instrs, *(kwargs_instrs or push_null()), *op("CALL_FUNCTION_EX")]
-    flag = int(kwargs_instrs is not None)
-    return [*load_callable(fn_instrs), *args_instrs, *(kwargs_instrs or ()), *op("CALL_FUNCTION_EX", flag)]
-
-
 def build_tuple(count: int) -> Code:
     """Pop items, push a tuple."""
     return op("BUILD_TUPLE", count)
@@ -211,11 +198,6 @@ def load_item() -> Code:
     return op("BINARY_SUBSCR") if "BINARY_SUBSCR" in OPMAP else binary_op("[]")
 
 
-def store_item() -> Code:
-    """Stack: value, container, key. Pop all, set the item."""
-    return op("STORE_SUBSCR")
-
-
 def delete_item() -> Code:
     """Stack: container, key. Pop both, delete the item."""
     return op("DELETE_SUBSCR")
@@ -265,11 +247,6 @@ def swap(depth: int) -> Code:
     return op("SWAP", depth)
 
 
-def rot(count: int) -> Code:
-    """Move the top below the next ``count - 1`` items."""
-    return [Instruction("SWAP", depth, depth) for depth in range(count, 1, -1)]
-
-
 def nop() -> Code:
     """An instruction to jump to."""
     return op("NOP")
@@ -298,11 +275,6 @@ def load_lasti(entry: Instruction, depth: int) -> Code:
 def enter_handler(exception_instrs: Sequence[Instruction]) -> Code:
     """Make an exception the one being handled, and push the previous one, which POP_EXCEPT restores."""
     return [*exception_instrs, *op("PUSH_EXC_INFO"), *pop_top()]
-
-
-def raise_value() -> Code:
-    """Pop an exception and raise it."""
-    return op("RAISE_VARARGS", 1)
 
 
 def return_value() -> Code:

@@ -20,7 +20,6 @@ Example: ``Instruction("LOAD_GLOBAL", argval="print", flag=1)``.
 
 from __future__ import annotations
 
-import dataclasses
 from dataclasses import dataclass
 from typing import Any
 
@@ -68,7 +67,10 @@ class Instruction:
 
     def copy(self) -> Instruction:
         """The same instruction as a new object: same target, same handler."""
-        return dataclasses.replace(self)
+        return Instruction(
+            self.opname, self.arg, self.argval, self.target, self.offset, self.lineno, self.positions, self.handler,
+            self.flag, self.reads,
+        )  # fmt: skip
 
     def __repr__(self) -> str:
         shown = f" {self.argval!r}" if self.argval is not None else f" {self.arg}" if self.arg is not None else ""

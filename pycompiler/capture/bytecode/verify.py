@@ -15,6 +15,7 @@ Example: ``prove([*build.load_fast("x"), *build.return_value()], ("x",))`` raise
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Final
 
@@ -220,7 +221,7 @@ def _made(instruction: Instruction, count: int) -> Items:
 
 
 def _united(a: Items, b: Items) -> Items:
-    return a if a is b or a == b else tuple(x | y for x, y in zip(a, b, strict=True))
+    return a if a is b or a == b else tuple(map(operator.or_, a, b))  # of one length
 
 
 def _shown(items: Items) -> str:

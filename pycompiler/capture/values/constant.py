@@ -24,7 +24,6 @@ LITERAL_IDS = frozenset(map(id, LITERALS))  # to ask of a class without its meta
 TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo, TorchVersion)
 SHOWN = 80  # characters of a constant in the reason of a break
 ONLY_ITS_ID = 2 + ARGUMENT  # references to a value that an `Identity`, a variable and an argument hold
-CONSTANT_TYPES: frozenset[type] = frozenset({*LITERALS, *TORCH_CONSTANTS, range, slice, frozenset})
 
 
 class Const(Value):

@@ -531,12 +531,6 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
     return cx.graph.call_method(name, args, kwargs)
 
 
-def _method_of(name: str, spread: bool) -> Callable[..., Any]:
-    if spread:
-        return lambda t, *args, **kwargs: getattr(t, name)(*args, **kwargs)
-    return lambda t, *args, **kwargs: getattr(t, name)(*args)
-
-
 def as_subclass(cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """An alias of another class: of the class is only what the program sees of it, the graph computes with plain tensors."""
     given = [*args, *kwargs.values()]

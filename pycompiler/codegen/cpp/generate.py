@@ -290,7 +290,7 @@ def part_of(unit: Unit, function: Function, nest: Nest, parallel: bool, team: bo
     writes = [n for s in nest.stages for n in s.outputs if s.place[n] == "memory"]
     made = {n for s in nest.stages for n in s.outputs}
     reads = [n for s in nest.stages for n in ([s.loop.init] if s.loop.init else []) + [x for x, _ in loads(s.loop)]]
-    shared = {b: target for b, target in function.shared.items() if b in writes and target in reads}
+    shared = {b: function.shared[b] for b in writes if function.shared.get(b) in reads}
     used = list(dict.fromkeys([n for n in reads if n not in made] + [n for n in writes if n not in shared]))
     inner = Function(function.buffers, {name: f"p{k}" for k, name in enumerate(used)}, unit.target, shared)
     code = NestWriter(inner, nest, parallel).write()

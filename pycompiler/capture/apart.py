@@ -1,0 +1,130 @@
+"""What the program changed is no other object that it read under another name: guards at the end of a capture.
+
+In: the capture, with its effects.  Out: `no_alias` guards, one for all that may be one object: it says of each two that they are
+different ones.
+"""
+
+from __future__ import annotations
+
+import functools
+
+from pycompiler.capture.values.attributes import instance_dict
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.containers import Dict, Sequence, Set
+from pycompiler.capture.values.functions import Function
+from pycompiler.capture.values.iterators import Iter
+from pycompiler.capture.values.objects import HOOK_DICTS, InstanceDict, Object, Opaque
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.source import Source
+
+COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque, Iter)  # those whose guards may hold of other objects
+PARTS = ("_parameters", "_buffers", "_modules", *HOOK_DICTS)
+
+
+def may_be(a: Value, b: Value) -> bool:
+    """Whether two existing values could turn out to be one object: mutable ones of the same class."""
+    return type(a) is type(b) and isinstance(a, COMPARED) and a.python_type() is b.python_type()
+
+
+def guard_mutated(cx: Capture) -> None:
+    """Of objects and tensors that the program changed, and of the dicts that attributes are in."""
+    _guard_gradients(cx)
+    written = [v for v in dict.fromkeys(cx.effects.written()) if v.source is not None]
+    kinds = {type(v) for v in written if isinstance(v, COMPARED)}
+    alike: dict[tuple[type, type], dict[Source, None]] = {}
+    for source, v in {v.source: v for v in cx.by_id.values() if v.source is not None}.items():
+        if type(v) in kinds:
+            alike.setdefault((type(v), v.python_type()), {})[source] = None
+    guarded = set[tuple[type, type]]()
+    namespaces = Namespaces(cx)
+    for value in written:
+        assert value.source is not None
+        if type(value) in kinds:
+            kind = type(value), value.python_type()
+            group = alike.get(kind, {})
+            told = kind in guarded and value.source in group
+            others = () if told else tuple(s for s in group if s != value.source)
+            if others:
+                cx.guard("no_alias", value.source, None, others)
+            if value.source in group:
+                guarded.add(kind)
+        namespaces.guard(value)
+
+
+def _guard_gradients(cx: Capture) -> None:
+    """What has another gradient now is no other tensor whose gradient the program looked at."""
+    if any(w.kind == "grad" for w in cx.effects.journal):
+        saw = cx.effects.looks.saw
+        looked = [
+            v for v in cx.by_id.values()
+            if isinstance(v, Tensor) and (saw(("grad", id(v), None)) or "grad" in v.overlay)
+        ]  # fmt: skip
+        first, *others = dict.fromkeys(v.source for v in looked if v.source is not None)
+        if others:
+            cx.guard("no_alias", first, None, tuple(others))
+
+
+class Namespaces:
+    """What the program changed as a dict holds no attributes that it looked at, nor the other way round."""
+
+    def __init__(self, cx: Capture) -> None:
+        self.cx = cx
+        self._all: dict[tuple[type, type | None], dict[int, Source]] = {}
+        self._guarded = set[tuple[type, type | None]]()
+
+    def guard(self, value: Value) -> None:
+        assert value.source is not None
+        if isinstance(value, Dict):
+            memory, others = value.real, self._looked_at(value)
+            mine = value.source
+        else:
+            memory, mine = instance_dict(getattr(value, "real", None)), value.namespace_source()
+            kind = type(value), value.python_type() if isinstance(value, Object) else None
+            if kind not in self._all:
+                self._all[kind] = self._around(value)
+            others = self._all[kind]
+            if others.get(id(memory)) == mine:  # one of those of which a guard says that they are different ones
+                if kind in self._guarded:
+                    return
+                self._guarded.add(kind)
+        apart = tuple(dict.fromkeys(s for i, s in others.items() if i != id(memory)))
+        if apart and memory is not None:
+            self.cx.guard("no_alias", mine, None, apart)
+
+    def _around(self, value: Value) -> dict[int, Source]:
+        """Dicts that it may have its attributes in, by what is there, which several may show: those of its own kind, too."""
+        found: dict[int, Source] = {}
+        for o in self.cx.by_id.values():
+            shown = o.storage if isinstance(o, Object) else o
+            if isinstance(shown, Dict) and not isinstance(shown, InstanceDict) and not _is_table(shown.source):
+                assert shown.source is not None
+                found[id(shown.real)] = shown.source
+            if isinstance(o, Object) and o.source is not None and may_be(o, value):
+                found[id(instance_dict(o.real))] = o.namespace_source()
+        return found
+
+    def _looked_at(self, changed: Dict) -> dict[int, Source]:
+        """Those of objects of which the program looked at attributes that a dict has keys for, or at all."""
+        if not self._objects:
+            return {}
+        saw = self.cx.effects.looks.saw
+        keys = (*changed.real, *(k.value.const() for k in changed.known() if k.value.is_const()))
+        names = {k for k in keys if type(k) is str}
+        return {
+            id(instance_dict(o.real)): o.namespace_source()
+            for o in self._objects
+            if any(saw(("attribute", id(o), n)) for n in names) or saw(("attributes", id(o)))
+        }
+
+    @functools.cached_property
+    def _objects(self) -> list[Object]:
+        found = [o for o in self.cx.by_id.values() if isinstance(o, Object) and o.source is not None]
+        return [o for o in found if o.exists and instance_dict(o.real) is not None]
+
+
+def _is_table(source: Source | None) -> bool:
+    """Whether a dict is one of those in which a module keeps its parts; None: made here."""
+    if source is None:
+        return True
+    of_instance = source.base is not None and source.base.kind == "instance_dict"
+    return of_instance and source.kind == "dict_item" and source.arg in PARTS
