@@ -10,9 +10,8 @@ import torch
 from torch.nn import functional as F
 
 import pycompiler
-from tests.test_nested_tensors import assert_same, eager_graphs, jagged, loss, warnings_of_graphs
+from tests.test_nested_tensors import assert_same, eager_graphs, jagged, loss
 
-__all__ = ["warnings_of_graphs"]
 pytestmark = pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors:UserWarning")
 nested: Any = torch.nested
 

@@ -925,9 +925,10 @@ def _replay_grad(head: Head, write: Write) -> Code:
 def _replay_flag(head: Head, write: Write) -> Code:
     as_it_was = next(iter(head.cx.graph.turned[write.target]))
     others = [w for w in head.cx.effects.journal if w.kind == "flag" and w.target is write.target]
-    if write.value is as_it_was and len(others) == 1:
+    flag = write.value.const()
+    if flag is as_it_was and len(others) == 1:
         return []
-    return head.call(rebuild.set_flag, head.load(write.target), build.load_const(write.value))
+    return head.call(rebuild.set_flag, head.load(write.target), build.load_const(flag))
 
 
 def _replay_global(head: Head, write: Write) -> Code:

@@ -25,6 +25,7 @@ from pycompiler.capture.looks import Place as Spot
 from pycompiler.capture.namespaces import Namespaces, is_globals
 from pycompiler.capture.values.attributes import WRITTEN, instance_dict, is_held
 from pycompiler.capture.values.base import Cell, Place, StandIn, Value, next_age
+from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Set, values_in
 from pycompiler.capture.values.finalizers import in_slot, runs_code
 from pycompiler.capture.values.objects import DELETED
@@ -391,7 +392,7 @@ class Effects:
         """`tensor.requires_grad_(value)` of an existing tensor."""
         self.allow(tensor, f"{tensor.describe()}.requires_grad")
         self.looks.writes([tensor.fake])
-        self._write(("flag", id(tensor), None), "flag", tensor, quiet=True).value = value
+        self._write(("flag", id(tensor), None), "flag", tensor, quiet=True).value = Const(value)
 
     def set_global(self, namespace: dict[str, Any], name: str, value: Value) -> None:
         self.allow(None, f"global {name}")
@@ -431,7 +432,7 @@ LINES: dict[str, Callable[[Write], str]] = {
     "contents": lambda w: f"the contents of {w.target.source}",
     "attribute": lambda w: f"{_object(w.target)}.{w.name} = {w.value!r}",
     "class": lambda w: f"{w.target.describe()}.{w.name} = {w.value!r}",
-    "flag": lambda w: f"{_object(w.target)}.requires_grad_({w.value})",
+    "flag": lambda w: f"{_object(w.target)}.requires_grad_({w.value!r})",
     "grad": lambda w: f"{_object(w.target)}.grad = {w.value!r}",
     "global": lambda w: f"global {w.name} = {w.value!r}",
     "cell": lambda w: f"cell {_object(w.target)} = {w.value!r}",

@@ -8,9 +8,12 @@ Example: after ``builtins.len = f`` graphs are not compiled, and what was compil
 from __future__ import annotations
 
 import builtins
+import operator
 import sys
 import types
-from importlib.machinery import ModuleSpec, PathFinder, SourceFileLoader
+from collections.abc import Callable
+from functools import partial
+from importlib.machinery import ModuleSpec, SourceFileLoader
 from typing import Any
 
 _NOW = vars(builtins)
@@ -20,31 +23,41 @@ OWN: dict[str, Any] = dict(_NOW)
 _OUTWARD = ("print", "input", "open", "breakpoint", "exit", "quit", "help", "copyright", "credits", "license", "_",
             "__import__", "__doc__", "__loader__", "__spec__")  # fmt: skip
 RELIED_ON = {name: value for name, value in OWN.items() if name not in _OUTWARD}
+_read, _VALUES = operator.itemgetter(*RELIED_ON), (*RELIED_ON.values(),)
+_all, _map = all, map  # as they are now: this module has no builtins of its own
 
 
 def replaced() -> str:
     """The name of a builtin that is not what it was when the package was imported, or ""."""
+    try:
+        if _all(_map(operator.is_, _read(_NOW), _VALUES)):
+            return ""
+    except KeyError:  # it was deleted
+        pass
     for name, value in RELIED_ON.items():
         if _NOW.get(name) is not value:
             return f"builtins.{name}"
     return ""
 
 
-class _Loader(SourceFileLoader):
-    def exec_module(self, module: types.ModuleType) -> None:
-        module.__dict__["__builtins__"] = OWN  # functions keep what they find there when they are made
-        super().exec_module(module)
-
-
 class _Finder:
+    """What others find (import hooks of the program's, too), loaded with these builtins."""
+
     @staticmethod
     def find_spec(name: str, path: Any = None, target: types.ModuleType | None = None) -> ModuleSpec | None:
         if not name.startswith("pycompiler."):
             return None
-        spec = PathFinder.find_spec(name, path, target)
-        if spec is not None and spec.loader.__class__ is SourceFileLoader:
-            spec.loader = _Loader(spec.loader.name, spec.loader.path)
+        others = (finder for finder in sys.meta_path if finder is not _Finder)
+        spec = next(filter(None, (finder.find_spec(name, path, target) for finder in others)), None)
+        if spec is not None and isinstance(spec.loader, SourceFileLoader):
+            load: Any = spec.loader
+            load.exec_module = partial(_run, load.exec_module)
         return spec
+
+
+def _run(run: Callable[[types.ModuleType], None], module: types.ModuleType) -> None:
+    module.__dict__["__builtins__"] = OWN  # functions keep what they find there when they are made
+    run(module)
 
 
 sys.meta_path.insert(0, _Finder)
