@@ -10,6 +10,7 @@ place of the earlier.  Of a place that is written often the last entry stands fo
 
 from __future__ import annotations
 
+import builtins
 import collections
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -395,6 +396,8 @@ class Effects:
 
     def set_global(self, namespace: dict[str, Any], name: str, value: Value) -> None:
         self.allow(None, f"global {name}")
+        if namespace is vars(builtins):  # what all names may mean, of functions that run already, too
+            raise Break("mutation-unsupported", f"builtins.{name}")
         self.namespaces.reached(namespace, None)
         self.namespaces.write(namespace)
         place = ("global", id(namespace), name)
