@@ -238,3 +238,43 @@ def test_a_checkpoint_ends_what_it_computes_again(backend: str) -> None:
 
     expected, found = gradient(fn), gradient(pycompiler.compile(fn, backend=backend))
     torch.testing.assert_close(found[1], expected[1])
+
+
+@torch.library.custom_op("errors_behind_effects::write", mutates_args=("x",))
+def write_and_raise(x: torch.Tensor, limit: torch.Tensor) -> None:
+    x.add_(1)
+    if limit.sum() > 2:
+        raise RuntimeError("too much")
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_a_writing_operator_of_the_programs_behind_effects(backend: str) -> None:
+    """It cannot be done twice: what the frame did before it is done in a frame of its own."""
+
+    def of_an_input(x: torch.Tensor, limit: torch.Tensor, log: list[Any]) -> torch.Tensor:
+        log.append("before")
+        write_and_raise(x, limit)
+        log.append("behind")
+        return x * 2
+
+    def of_a_copy(x: torch.Tensor, limit: torch.Tensor, log: list[Any]) -> torch.Tensor:
+        y = x * 2
+        log.append(y)
+        write_and_raise(y, limit)
+        return y
+
+    for fn in (of_an_input, of_a_copy):
+        compiled = pycompiler.compile(fn, backend=backend)
+        for limit in (0.0, 5.0, 0.0):
+            ends = []
+            for run in (fn, compiled):
+                x, log = torch.ones(2), list[Any]()
+                try:
+                    result = run(x, torch.tensor(limit), log).tolist()
+                except RuntimeError as error:
+                    result = str(error)
+                ends.append((result, x.tolist(), str(log)))
+            assert ends[0] == ends[1], (fn, limit)
+        assert pycompiler.explain(fn)(torch.ones(2), torch.tensor(0.0), []).graph_break_count
+    whole = pycompiler.compile(of_a_copy, backend=backend, fullgraph=True)
+    assert whole(torch.ones(2), torch.tensor(0.0), []).tolist() == [3.0, 3.0]

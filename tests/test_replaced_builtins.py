@@ -148,3 +148,30 @@ def test_what_shells_and_import_hooks_replace_is_no_reason() -> None:
 
 def test_the_packages_functions_have_builtins_of_their_own() -> None:
     assert compiler.FrameCompiler.__call__.__builtins__ is own_builtins.OWN  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("backend", ("eager", "native"))
+def test_a_function_that_replaces_one_itself(backend: str) -> None:
+    def replaces(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+        real = builtins.sum
+        builtins.sum = lambda v: real(v) + 1  # type: ignore[assignment]
+        try:
+            seen.append(sum([1]))
+            return x * sum([1, 1])
+        finally:
+            builtins.sum = real
+
+    def adds(x: torch.Tensor, seen: list[int]) -> torch.Tensor:
+        builtins.added_by_a_test = x  # type: ignore[attr-defined]
+        y = added_by_a_test * 2  # type: ignore[name-defined]  # noqa: F821
+        del builtins.added_by_a_test  # type: ignore[attr-defined]
+        seen.append(hasattr(builtins, "added_by_a_test"))
+        return y  # type: ignore[no-any-return]
+
+    for fn in (replaces, adds):
+        compiled = pycompiler.compile(fn, backend=backend)
+        for i in range(3):
+            ours, theirs = list[int](), list[int]()
+            assert torch.equal(compiled(torch.ones(1) * i, ours), fn(torch.ones(1) * i, theirs))
+            assert ours == theirs
+        assert vars(builtins)["sum"] is own_builtins.OWN["sum"]

@@ -10,6 +10,7 @@ place of the earlier.  Of a place that is written often the last entry stands fo
 
 from __future__ import annotations
 
+import builtins
 import collections
 import threading
 from collections.abc import Callable, Iterable, Iterator
@@ -139,7 +140,7 @@ class Effects:
 
     def _stays(self, write: Write) -> bool:
         """Whether generated code can make the state after this write, although other writes followed."""
-        made = values_in(write.target) if write.kind == "contents" else (write.value,)
+        made = values_in(write.target) if write.kind == "contents" else () if write.kind == "flag" else (write.value,)
         return all(
             v is None or v is DELETED or v.source is not None or isinstance(v, PLAIN_VALUES)
             or (isinstance(v, Tensor) and v.node.graph is self.graph)
@@ -396,6 +397,8 @@ class Effects:
 
     def set_global(self, namespace: dict[str, Any], name: str, value: Value) -> None:
         self.allow(None, f"global {name}")
+        if namespace is vars(builtins):  # what all names may mean, of functions that run already, too
+            raise Break("mutation-unsupported", f"builtins.{name}")
         self.namespaces.reached(namespace, None)
         self.namespaces.write(namespace)
         place = ("global", id(namespace), name)

@@ -168,7 +168,8 @@ class ErrorsOfData:
         seen.early |= fails and here
         if refuses and not seen.early:
             seen.early = effects or self.counting > 0 or any(f.current.handler is not None for f in frames)
-        if (refuses or acts) and seen.early and done.once and (self.expected or not self.whole):
+        told = ((refuses or acts) and seen.early) or (fails and effects)
+        if told and done.once and (self.expected or not self.whole):
             raise Break(
                 "unsupported-operation", "an error of data, seen by the program, beside a call that cannot be undone"
             )

@@ -513,7 +513,7 @@ class _Session:
         cx.guard_keys_apart()
         head.only_referred()
         head.counts_alone()
-        flags.check(cx)
+        flags.check(cx, [t.fake for t in head.outputs])
         gradients.check_leaves(cx, [*(t.fake for t in head.outputs), *(cx.graph.inputs[i].fake for i in mutated)])
         parameters.check(cx, [t.fake for t in head.outputs])
         cx.graph.check_picks(t.fake for t in head.outputs)

@@ -547,8 +547,17 @@ class GraphBuilder:
         """From now on `fake`, too, is an input's value, whose fake is another."""
         self.by_fake[id(fake)] = value
 
-    def node_of(self, value: Tensor) -> fx.Node:
-        """The node of this graph that stands for a tensor."""
+    def follows(self, value: Tensor) -> bool:
+        """Whether it is a view, without a history, of a tensor whose flag is another now (`builtins/flags.py`), as the
+        view's is."""
+        base = value.fake._base if self.turned else None
+        owner = None if base is None or value.fake.grad_fn is not None else self.known(base)
+        return owner in self.turned and owner.fake is not base  # type: ignore[union-attr]
+
+    def node_of(self, value: Tensor, *, leaves: bool = False) -> fx.Node:
+        """The node of this graph that stands for a tensor, which is used or `leaves` the graph."""
+        if not leaves and self.follows(value):
+            raise Break("unsupported-operation", f"Tensor.requires_grad_() of what {value.describe()} is a view of")
         if value.node.graph is not self.graph:
             raise Break("inner-graph", f"{value.describe()} outlives the function that made it")
         if value.parted and torch.is_grad_enabled():
@@ -696,7 +705,7 @@ class GraphBuilder:
     def finish(self, outputs: list[Tensor], *, unused: bool = False) -> fx.GraphModule:
         """The graph returning a tuple of `outputs`; calls whose result nobody reads are removed unless they mutate, but with
         `unused`, if they are the program's."""
-        self.graph.output(tuple(self.node_of(t) for t in outputs))
+        self.graph.output(tuple(self.node_of(t, leaves=True) for t in outputs))
         self.bound.check((t.fake for t in self.inputs), self._symbol)
         remove_dead(self.graph, unused=unused)
         self._name_sizes()

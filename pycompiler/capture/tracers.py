@@ -105,11 +105,14 @@ class Tracer(GraphBuilder):
     def constant_tensor(self, real: torch.Tensor) -> Tensor:
         return self.outer.constant_tensor(real)
 
+    def follows(self, value: Tensor) -> bool:
+        return self.outer.follows(value)
+
     def known(self, fake: torch.Tensor) -> Tensor | None:
         beside = self.before.known(fake) if self.before else None
         return super().known(fake) or beside or self.outer.known(fake)
 
-    def node_of(self, value: Tensor) -> fx.Node:
+    def node_of(self, value: Tensor, *, leaves: bool = False) -> fx.Node:
         if value.parted:
             raise Break("inner-graph", f"{value.describe()}, whose data were replaced")
         if value.node.graph is self.graph:

@@ -569,6 +569,45 @@ def test_a_key_that_comes_again_may_be_another() -> None:
             repeated(fn, kind({1: 3, 2: 4, 3: 5}), calls=4)
 
 
+def test_a_key_that_is_moved_stays_the_one_that_was_stored() -> None:
+    def moves(x: Any, table: Any, i: int) -> Any:
+        table.move_to_end(1, last=i % 2 == 0)
+        table.move_to_end(2.0)
+        table[i + 10] = i
+        table.move_to_end("a", last=False)
+        return x, list(table)
+
+    def made_here(x: Any, table: Any, i: int) -> Any:
+        table = collections.OrderedDict([(1.0, x), ("b", 2), (True + 1, i)])
+        table.move_to_end(True)
+        table.move_to_end(2.0, last=False)
+        return table
+
+    for stored in (1, 1.0, True):
+        repeated(moves, collections.OrderedDict({"a": 0, stored: 1, 2: 2}), calls=4)
+    repeated(made_here, collections.OrderedDict(), calls=4)
+    compiled = pycompiler.compile(moves, backend="eager")
+    for stored in (1, 1.0, True, 1):
+        results = []
+        for run in (compiled, moves):
+            table: Any = collections.OrderedDict({"a": 0, stored: 1, 2: 2})
+            results.append((told(run(torch.ones(2), table, 2)), told(table)))
+        assert results[0] == results[1], stored
+
+
+def test_what_an_empty_dict_says() -> None:
+    def takes(x: Any, table: Any, i: int) -> Any:
+        try:
+            table.popitem()
+            table.popitem()
+        except KeyError as error:
+            table[i] = str(error)
+        return x
+
+    for kind in KINDS:
+        repeated(takes, kind({1: 2}), calls=3)
+
+
 # what modules keep ------------------------------------------------------------------------------------------------
 class Kept(torch.nn.Module):
     def __init__(self, place: int = 0) -> None:

@@ -187,12 +187,16 @@ def move_to_end(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     found = target.lookup(cx, args[1])
     if found is None:
         cx.throw_value(KeyError, [args[1]])
-    target.delitem(cx, args[1])
+    if not (args[1].is_const() and isinstance(args[1].const(), (str, bytes))):  # which of those that are equal
+        target.guard_keys(cx)
+    asked = target.key(cx, args[1])
+    stored = next(k for k in target.entries if k == asked).value
+    target.delitem(cx, stored)
     if cx.truth(last):
-        target.setitem(cx, args[1], found)
+        target.setitem(cx, stored, found)
     else:
         target.guard_keys(cx)
-        target.entries = {cx.key(args[1]): found, **target.entries}
+        target.entries = {cx.key(stored): found, **target.entries}
     return NONE
 
 

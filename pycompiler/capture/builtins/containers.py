@@ -337,7 +337,8 @@ def dict_pop(cx: Capture, target: Dict, key: Value, default: Value | None = None
 def dict_popitem(cx: Capture, target: Dict, last: Value = Const(True)) -> Value:
     target.guard_keys(cx)
     if not target.entries:
-        cx.throw(KeyError, "popitem(): dictionary is empty")
+        ordered = issubclass(target.cls, collections.OrderedDict)
+        cx.throw(KeyError, f"{'' if ordered else 'popitem(): '}dictionary is empty")
     key = list(target.entries)[-1 if last.truth(cx) else 0]
     value = target.at(cx, key)
     target.remove(cx, key)

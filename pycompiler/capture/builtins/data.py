@@ -101,6 +101,7 @@ def _may_have(cx: Capture, tensor: Tensor, given: Tensor) -> bool:
     """Whether it is what is written above: for both, and where the graph runs."""
     graph = cx.graph
     inner = hasattr(graph, "outer") or graph.levels or graph.packs or graph.later
+    inner |= tensor in graph.turned or given in graph.turned  # which are two nodes
     if inner or cx.functions.concerns([tensor, given], {}) or torch.is_inference_mode_enabled():
         return False
     for value in (tensor, given):

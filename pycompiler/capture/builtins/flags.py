@@ -55,8 +55,33 @@ def may_be_leaf(fake: torch.Tensor) -> bool:
     return fake.is_floating_point() or fake.is_complex()
 
 
-def check(cx: Capture) -> None:
-    """Where the graph ends: nothing was written into such a tensor that has a history, which it would have then."""
-    for tensor, sides in cx.graph.turned.items():
+def check(cx: Capture, outputs: list[torch.Tensor]) -> None:
+    """Where the graph ends: nothing was written into such a tensor that has a history, which it would have then; and what shows
+    it without a history of its own is one that the tensor leads, whatever its flag is by then."""
+    graph = cx.graph
+    for tensor, sides in graph.turned.items():
         if any(fake.requires_grad is not flag or not fake.is_leaf for flag, (_, fake) in sides.items()):
-            raise Break(KIND, f"{CALL} of what is written later", cx.graph.flipped_at[tensor])
+            raise Break(KIND, f"{CALL} of what is written later", graph.flipped_at[tensor])
+        made = [fake for _, fake in [*sides.values()][1:]]
+        if any(out._base is fake and out.grad_fn is None for fake in made for out in outputs):
+            raise Break(KIND, f"{CALL} of what a view leaves the graph of", graph.flipped_at[tensor])
+    if graph.flipped_at:
+        _check_views(cx)
+
+
+def _check_views(cx: Capture) -> None:
+    """No other input is a view of such a tensor: it would require grad as that does."""
+    turned = {id(t.real): (t.source, step) for t, step in cx.graph.flipped_at.items()}
+    sources = tuple(source for source, _ in turned.values() if source is not None)
+    for value in cx.graph.inputs:
+        real = value.real
+        if real is None or value.source is None or type(real) is torch.nn.Parameter or not may_be_leaf(value.fake):
+            continue
+        with torch._C.DisableTorchFunction():
+            base = None if real.is_inference() else real._base
+        if id(base) in turned:
+            raise Break(KIND, f"{CALL} of what another input is a view of", turned[id(base)][1])
+        if value.is_special or real.is_inference():  # of which nobody reads attributes
+            continue
+        place = value.source.attr("_base")
+        cx.guard(*(("id_is", place, None) if base is None else ("no_alias", place, None, sources)))

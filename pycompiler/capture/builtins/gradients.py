@@ -157,6 +157,7 @@ def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if wanted is True and tensor not in cx.graph.turned and _may_start(cx, tensor):
             tensor.fake.requires_grad_()
             cx.effects.draw(Builtin(rebuild.start_leaf), [tensor])
+            cx.graph.flipped_at[tensor] = cx.step()
             return tensor
         return flags.turn(cx, tensor, wanted)
     inner = cx.graph.packs or cx.graph.later or tensor.is_special

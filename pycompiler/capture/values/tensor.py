@@ -141,6 +141,8 @@ class Tensor(Value):
                 raise Break("unsupported-attribute", f"Tensor.{name} under a function mode")
         if name == "__torch_function__":
             return cx.class_attribute(self, name)
+        if name in ("requires_grad", "grad_fn") and cx.graph.follows(self):
+            raise Break("unsupported-attribute", f"Tensor.{name} of a view of what requires_grad_() was called of")
         if name in LEVELLED and cx.graph.levels:
             raise Break("inner-graph", f"Tensor.{name} under a transform")
         if name in UNGUARDED:
