@@ -272,6 +272,17 @@ class Head:
         self.shared.clear()
         return loads
 
+    def _read_ahead(self, source: Source, iterator: Source) -> Code:
+        """Push what a begun iterator gives next: it is read before anything that is shared."""
+        name = self.ahead.get(source)
+        if name is None:
+            name = self.ahead[source] = self.temp()
+            shared, self.shared = self.shared, {}
+            call = self.call(ACCESSORS["begun"].read, self.follow(iterator), build.load_const(source.arg))
+            self.first += [*call, *build.store_fast(name)]
+            self.shared = shared
+        return build.load_fast(name)
+
     def follow(self, source: Source) -> Code:
         if (name := self.shared.get(source)) is not None:
             return build.load_fast(name)
@@ -286,13 +297,9 @@ class Head:
             return self.load_class(source.arg) if isinstance(source.arg, type) else build.load_const(source.arg)
         if source.kind == "mro_lookup" and self.is_lasting(source.base) and self.is_one_object(source):
             return build.load_const(ACCESSORS["mro_lookup"].read(source.base.arg, source.arg))
-        base = self.follow(source.base)
         if source.kind == "begun":
-            if source not in self.ahead:
-                name = self.ahead[source] = self.temp()
-                read = ACCESSORS["begun"].read
-                self.first += [*self.call(read, base, build.load_const(source.arg)), *build.store_fast(name)]
-            return build.load_fast(self.ahead[source])
+            return self._read_ahead(source, source.base)
+        base = self.follow(source.base)
         reload = RELOAD.get(source.kind)
         odd = source.kind == "dict_item" and not isinstance(source.arg, (str, int))
         if (

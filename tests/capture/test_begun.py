@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import weakref
 from collections.abc import Callable, Iterator
@@ -352,3 +353,24 @@ def test_one_that_was_made_and_has_ended_is_of_its_class(make: Callable[[], Any]
     y, it = pycompiler.compile(fn, backend="eager", fullgraph=True)(torch.zeros(1))
     assert type(it) is type(make()) and list(it) == []
     assert torch.equal(y, fn(torch.zeros(1))[0])
+
+
+def _pause(value: Any) -> None:
+    pycompiler.graph_break()
+
+
+def test_what_several_lead_through_is_read_behind_what_is_ahead() -> None:
+    """Inputs of the graph lead through a cell as the iterator does that the frame goes on with."""
+    tensors, kept, log = [torch.arange(3.0), torch.tensor(1.5)], torch.ones(3), list[Any]()
+
+    def program() -> None:
+        def inner() -> None:
+            for _ in functools.reduce(torch.add, tensors) + kept:
+                log.append(_pause(tensors))
+
+        inner()
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for _ in range(3):
+        compiled()
+    assert log == [None] * 9
