@@ -95,6 +95,9 @@ def ctc_loss(
     """`torch.ctc_loss` of what is on the host."""
     if torch.is_autocast_enabled("cpu") and log_probs.dtype in (torch.bfloat16, torch.float16):
         log_probs = log_probs.float()
+    kinds = {_kind_of_lengths(n) for n in (input_lengths, target_lengths)}
+    if len(kinds) > 1 or None in kinds:
+        graph_break("torch.ctc_loss of lengths that it refuses")
     lengths = [
         n if isinstance(n, torch.Tensor) else torch.tensor(n, dtype=torch.int64)
         for n in (input_lengths, target_lengths)
@@ -114,6 +117,12 @@ def ctc_loss(
     if reduction == 2:
         return made.sum()
     return made if log_probs.dim() == 3 else made.squeeze(0)
+
+
+def _kind_of_lengths(given: Any) -> str | None:
+    if isinstance(given, torch.Tensor):
+        return "tensor"
+    return "integers" if isinstance(given, (list, tuple)) and all(type(n) is int for n in given) else None
 
 
 def named_ctc_loss(

@@ -463,6 +463,10 @@ class GraphBuilder:
         if not did.mutates:
             return late
         written = [n.meta["example_value"] for n in did.written]
+        if self.memory.is_inference(written) and not torch.is_inference_mode_enabled():
+            raise Break(
+                "global-state", f"{name}, which writes an inference tensor"
+            )  # eager refuses when it has written
         self.cx.effects.looks.writes(written)
         for changing in self.replaced.values():
             changing.look(did.written)
