@@ -279,8 +279,9 @@ class GraphBuilder:
             return None
         if fake.is_conj() or fake.is_neg():
             return None
-        if place.meta["example_value"].dtype not in (torch.int64, torch.int32):
-            index = self.call_method("to", [index, Const(torch.int64)], {})
+        kept = fake.requires_grad and torch.is_grad_enabled()  # for the backward, where eager has but the number
+        if kept or place.meta["example_value"].dtype not in (torch.int64, torch.int32):
+            index = self.call_method("to", [index, Const(torch.int64)], {"copy": Const(kept)})
         made = self.call_function(torch.ops.aten.index.Tensor, [tensor, List([*[Const(None)] * dim, index])], {})
         assert isinstance(made, Tensor)
         self.picks.append((made.fake, fake, self.cx.step()))
