@@ -31,8 +31,10 @@ def _weighted(rows: Any, dims: int, correction: int, fweights: Any, aweights: An
     for given, whole in ((fweights, True), (aweights, False)):
         if given is not None and (given.dim() != 1 or given.numel() != count or given.is_floating_point() is whole):
             graph_break("torch.cov with weights that it refuses")
-    if dims > 2 or rows.dtype is torch.bool or count == 0:
-        graph_break("torch.cov of no observations, or of more than two dimensions")
+    if fweights is not None and fweights.dtype is torch.bool:
+        graph_break("torch.cov with weights that it refuses")
+    if dims > 2 or rows.dtype is torch.bool or count < 2:  # of one, eager's writes what it was given at times
+        graph_break("torch.cov of no observations, or one, or of more than two dimensions")
     for given in (fweights, aweights):
         if given is not None:
             torch._check_tensor_all_with(RuntimeError, given.min().ge(0))
