@@ -388,3 +388,21 @@ def test_a_result_that_keeps_its_gradient_and_leaves_the_graph() -> None:
     for call in (gives_it, compiled):
         hidden, grad = call(torch.ones(2, 3))
         assert hidden.retains_grad and torch.equal(hidden.grad, grad)
+
+
+def asked_for(x: torch.Tensor) -> Any:
+    hidden = BODY[0](x)
+    hidden.retain_grad()
+    loss = BODY[1](hidden).pow(2).sum()
+    (grad,) = torch.autograd.grad(loss, hidden, retain_graph=True)
+    before = hidden.grad
+    loss.backward()
+    return grad, before, hidden.grad
+
+
+def test_autograd_grad_keeps_gradients_of_results_too() -> None:
+    compiled = pycompiler.compile(asked_for)
+    for n in (2, 3, 4):
+        x = torch.ones(n, 3)
+        torch.testing.assert_close(compiled(x), asked_for(x))
+    assert pycompiler.explain(asked_for)(torch.ones(2, 3)).graph_break_count > 0

@@ -243,3 +243,29 @@ def test_a_result_with_a_history_under_inference_mode() -> None:
         for _ in range(2):
             assert_same(outcome(compiled, h), outcome(lambda h: h.tanh() + 1, h))
     assert compiled.counters()["eager_calls"] == 0
+
+
+@pytest.mark.parametrize("backend", ["native", "eager", "aot_eager"])
+def test_writes_of_what_was_made_in_inference_mode(backend: str) -> None:
+    """Eager writes, and refuses it then outside of the mode: a graph that did so ran again, and had written twice."""
+
+    def outside(x: torch.Tensor) -> torch.Tensor:
+        x.add_(1)
+        return x * 2
+
+    def inside(x: torch.Tensor) -> torch.Tensor:
+        with torch.inference_mode():
+            x.add_(1)
+            return x * 2
+
+    for fn in (outside, inside):
+        found = []
+        for call in (fn, pycompiler.compile(fn, backend=backend)):
+            results = []
+            for n in (2, 2, 3, 4):
+                for made_inside in (True, False):
+                    with torch.inference_mode(made_inside):
+                        x = torch.zeros(n)
+                    results += [str(outcome(call, x)), str(seen(x))]
+            found.append(results)
+        assert found[1] == found[0]

@@ -10,13 +10,14 @@ A backward graph is linear in its tangents: what depends on undefined ones only 
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import torch
 from torch import fx
 
 from pycompiler.autograd.recorder import is_probably_dense
+from pycompiler.autograd.views import view_root
 from pycompiler.ir.numbers import Numbers, symbol_of
 from pycompiler.ir.symbols import expr_of, hint_of
 
@@ -35,7 +36,7 @@ def without(module: fx.GraphModule, tangents: int, missing: Collection[int]) -> 
         if node.op != "output":
             cut.copy(node)
     results: Any = module.graph.output_node().args[0]
-    return cut.numbers, [None if n in cut.undefined else cut.env[n] for n in results]
+    return cut.numbers, cut.apart(results)
 
 
 class _Cut:
@@ -45,6 +46,7 @@ class _Cut:
         self.env: dict[fx.Node, fx.Node] = {}
         self.undefined = undefined
         self.dependent = dependent  # on a tangent
+        self.sums: set[fx.Node] = set()  # that are one of their terms
 
     def copy(self, node: fx.Node) -> None:
         if node in self.undefined:
@@ -60,7 +62,31 @@ class _Cut:
                 self.undefined.add(node)
                 return
         rest = self._sum_without(node)
+        if rest is not None:
+            self.sums.add(node)
         self.env[node] = self.graph.node_copy(node, self._read) if rest is None else self.env[rest]
+
+    def apart(self, results: Sequence[fx.Node]) -> list[fx.Node | None]:
+        """Results in the cut graph. What lay in a sum of its own has memory of its own also where that is one of its terms, which
+        may be a tangent, or what another result lies in (`trace.memory`)."""
+        found = [None if n in self.undefined else self.env[n] for n in results]
+        of_sums = [view_root(n) in self.sums for n in results]
+        taken = {
+            view_root(made) for made, is_sum in zip(found, of_sums, strict=True) if made is not None and not is_sum
+        }
+        for k, made in enumerate(found):
+            if made is None or not of_sums[k]:
+                continue
+            root = view_root(made)
+            if root.op == "placeholder" or root in taken:
+                found[k] = self._copied(made)
+            taken.add(root)
+        return found
+
+    def _copied(self, node: fx.Node) -> fx.Node:
+        copy = self.graph.call_function(aten.clone.default, (node,), {})
+        copy.meta.update({**node.meta, "val": node.meta["val"].clone()})
+        return copy
 
     def _sum_without(self, node: fx.Node) -> fx.Node | None:
         """The other term of a sum with an undefined one: where gradients of one value meet."""

@@ -31,8 +31,10 @@ def _weighted(rows: Any, dims: int, correction: int, fweights: Any, aweights: An
     for given, whole in ((fweights, True), (aweights, False)):
         if given is not None and (given.dim() != 1 or given.numel() != count or given.is_floating_point() is whole):
             graph_break("torch.cov with weights that it refuses")
-    if dims > 2 or rows.dtype is torch.bool or count == 0:
-        graph_break("torch.cov of no observations, or of more than two dimensions")
+    if fweights is not None and fweights.dtype is torch.bool:
+        graph_break("torch.cov with weights that it refuses")
+    if dims > 2 or rows.dtype is torch.bool or count < 2:  # of one, eager's writes what it was given at times
+        graph_break("torch.cov of no observations, or one, or of more than two dimensions")
     for given in (fweights, aweights):
         if given is not None:
             torch._check_tensor_all_with(RuntimeError, given.min().ge(0))
@@ -95,6 +97,9 @@ def ctc_loss(
     """`torch.ctc_loss` of what is on the host."""
     if torch.is_autocast_enabled("cpu") and log_probs.dtype in (torch.bfloat16, torch.float16):
         log_probs = log_probs.float()
+    kinds = {_kind_of_lengths(n) for n in (input_lengths, target_lengths)}
+    if len(kinds) > 1 or None in kinds:
+        graph_break("torch.ctc_loss of lengths that it refuses")
     lengths = [
         n if isinstance(n, torch.Tensor) else torch.tensor(n, dtype=torch.int64)
         for n in (input_lengths, target_lengths)
@@ -114,6 +119,12 @@ def ctc_loss(
     if reduction == 2:
         return made.sum()
     return made if log_probs.dim() == 3 else made.squeeze(0)
+
+
+def _kind_of_lengths(given: Any) -> str | None:
+    if isinstance(given, torch.Tensor):
+        return "tensor"
+    return "integers" if isinstance(given, (list, tuple)) and all(type(n) is int for n in given) else None
 
 
 def named_ctc_loss(

@@ -279,8 +279,9 @@ class GraphBuilder:
             return None
         if fake.is_conj() or fake.is_neg():
             return None
-        if place.meta["example_value"].dtype not in (torch.int64, torch.int32):
-            index = self.call_method("to", [index, Const(torch.int64)], {})
+        kept = fake.requires_grad and torch.is_grad_enabled()  # for the backward, where eager has but the number
+        if kept or place.meta["example_value"].dtype not in (torch.int64, torch.int32):
+            index = self.call_method("to", [index, Const(torch.int64)], {"copy": Const(kept)})
         made = self.call_function(torch.ops.aten.index.Tensor, [tensor, List([*[Const(None)] * dim, index])], {})
         assert isinstance(made, Tensor)
         self.picks.append((made.fake, fake, self.cx.step()))
@@ -463,6 +464,10 @@ class GraphBuilder:
         if not did.mutates:
             return late
         written = [n.meta["example_value"] for n in did.written]
+        if self.memory.is_inference(written) and not torch.is_inference_mode_enabled():
+            raise Break(
+                "global-state", f"{name}, which writes an inference tensor"
+            )  # eager refuses when it has written
         self.cx.effects.looks.writes(written)
         for changing in self.replaced.values():
             changing.look(did.written)

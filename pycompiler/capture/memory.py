@@ -73,16 +73,21 @@ class InputMemory:
 
     def may_refuse(self, written: torch.Tensor) -> bool:
         """Whether eager may refuse a write that fakes allow: into elements that share memory (its kernels know), or what is
-        given as a view of a leaf, or made under inference mode."""
+        given as a view of a leaf."""
         if written.layout is not torch.strided:
             return False
         shape, stride = written.shape, written.stride()
         if all(type(n) is int for n in (*shape, *stride)) and not apart(shape, stride):
             return True
-        place = self._look([written]).get(memory_of(written), _NOWHERE)
         if written.requires_grad and torch.is_grad_enabled():
-            return place.exists
-        return place.is_inference and not torch.is_inference_mode_enabled()
+            return self._look([written]).get(memory_of(written), _NOWHERE).exists
+        return False
+
+    def is_inference(self, written: Iterable[torch.Tensor]) -> bool:
+        """Whether any of these lies in memory of a tensor that was made under inference mode."""
+        plain = [t for t in written if t.layout is torch.strided]
+        places = self._look(plain)
+        return any(places.get(memory_of(t), _NOWHERE).is_inference for t in plain)
 
 
 _NOWHERE = Place()

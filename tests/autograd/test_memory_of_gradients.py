@@ -126,3 +126,31 @@ def test_new_sizes(backend: str) -> None:
             f(*args).backward(given)
             results.append([given, *(a.grad for a in args)])
         torch.testing.assert_close(results[1], results[0])
+
+
+def _bases(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return x.reshape(-1)[:3] + y.reshape(-1)[:3]
+
+
+def _pieces(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+    return F.layer_norm(x.reshape(-1), (12,), None, y.reshape(-1))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [_bases, _pieces])
+def test_of_several_results_one_gets_a_gradient(fn: Callable[..., Any], backend: str) -> None:
+    """Sums of gradients are one of their terms then: `x.grad` and `y.grad` were views of one tensor, and added up in it twice."""
+
+    def several(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return x.sin().sum() + y.cos().sum(), fn(x, y)
+
+    compiled = pycompiler.compile(several, backend=backend, fullgraph=True)
+    runs: list[list[Any]] = []
+    for f in (several, compiled):
+        x, y = inputs([(3, 4), (4, 3)])
+        _, out = f(x, y)
+        given = torch.arange(1.0, 1 + out.numel())
+        for k in range(3):
+            out.backward(given, retain_graph=k < 2)
+        runs.append([given, x.grad, y.grad])
+    torch.testing.assert_close(runs[1], runs[0])

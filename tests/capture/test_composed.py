@@ -126,3 +126,23 @@ def test_a_spectral_loss_trains_in_one_graph(caplog: pytest.LogCaptureFixture) -
         )
     torch.testing.assert_close(found[1], found[0])
     assert "runs eagerly" not in caplog.text
+
+
+def test_weights_of_observations_that_eager_refuses_or_writes() -> None:
+    """Weights that are bools are refused; of one observation eager's `cov` writes the difference to the mean into its input."""
+
+    def program(x: torch.Tensor, weights: torch.Tensor) -> torch.Tensor:
+        return torch.cov(x, fweights=weights)
+
+    compiled = pycompiler.compile(program)
+    for n, dtype in ((3, torch.int64), (3, torch.bool), (1, torch.int64), (4, torch.int64)):
+        found = []
+        for call in (program, compiled):
+            torch.manual_seed(n)
+            x = torch.randn(2, n)
+            try:
+                made: object = call(x, torch.full((n,), 2).to(dtype))
+            except RuntimeError as error:
+                made = str(error)
+            found.append(str((made, x)))
+        assert found[1] == found[0]

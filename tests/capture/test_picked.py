@@ -117,3 +117,25 @@ def test_an_index_that_there_is_not(backend: str) -> None:
                 told.append(str(error))
         assert told[0] == told[1]
     assert compiled.counters()["compiles"] == 1
+
+
+@pytest.mark.parametrize("backend", ["native", "eager", "aot_eager"])
+def test_the_index_is_written_before_the_backward(backend: str) -> None:
+    """Eager keeps the number: `table[self.position]` of a position that each call moves, inside of the frame or outside."""
+
+    def moves(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        y = x[i].sin() * x[i]
+        i += 1
+        return y
+
+    compiled = pycompiler.compile(moves, backend=backend, fullgraph=True)
+    found = []
+    for call in (moves, compiled):
+        for dtype in (torch.int64, torch.int16):
+            x, i = torch.arange(12.0).view(4, 3).requires_grad_(), torch.tensor(0, dtype=dtype)
+            made = [call(x, i) for _ in range(3)]
+            i.zero_()
+            torch.stack(made).sum().backward()
+            found.append((made, x.grad))
+    torch.testing.assert_close(found[2:], found[:2])
+    assert compiled.counters()["compiles"] == 2

@@ -34,6 +34,8 @@ def grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     refuse_waiting(cx, "torch.autograd.grad")
     if "is_grads_batched" in kwargs and cx.truth(kwargs["is_grads_batched"]) or len(args) > 7:
         raise Break("unsupported-operation", "torch.autograd.grad of a batch")
+    if cx.graph.retained:  # those that it passes keep theirs, too
+        raise Break("unsupported-operation", "torch.autograd.grad with gradients of results")
     args = [_tupled(cx, a) if k < 3 else a for k, a in enumerate(args)]
     kwargs = {k: _tupled(cx, v) if k in ("outputs", "inputs", "grad_outputs") else v for k, v in kwargs.items()}
     outputs = kwargs["outputs"] if "outputs" in kwargs else args[0]
