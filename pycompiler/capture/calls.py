@@ -24,6 +24,7 @@ import torch
 from pycompiler import config
 from pycompiler.capture import collectives, operators, skip, wrappers
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.cached import call_cached, describe_call
 from pycompiler.capture.funnel import tensor_descriptor
 from pycompiler.capture.interpreter import Frame
@@ -229,6 +230,8 @@ def inline(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value
         raise Break("recursion", f"{fn.qualname} at depth {len(cx.frames)}")
     if code.co_flags & (inspect.CO_COROUTINE | inspect.CO_ASYNC_GENERATOR):
         raise Break("unsupported-operation", f"call of the coroutine function {fn.qualname}")
+    if reading(code).replaces_free:
+        raise Break("unsupported-operation", f"call of {fn.qualname}, {skip.REPLACES_FREE}")
     if log_call.enabled:
         log_call("TRACE inlined call %s (%s:%d)", fn.qualname, code.co_filename, code.co_firstlineno)
     direct, cx.direct = cx.direct, False

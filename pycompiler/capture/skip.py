@@ -24,6 +24,7 @@ from typing import Any
 
 import torch
 
+from pycompiler.capture.bytecode.reading import reading
 from pycompiler.ir import peer
 
 # Functions of these namespaces go into the graph as one node each.
@@ -276,6 +277,9 @@ def has_other_builtins(fn: types.FunctionType) -> bool:
     return fn.__builtins__ is not builtins_of(fn.__globals__)  # type: ignore[attr-defined]
 
 
+REPLACES_FREE = "in which a comprehension has a variable of an outer function's name, for closures"
+
+
 def why_frame_skipped(code: types.CodeType) -> str | None:
     """Why a root frame of this code runs eagerly as a whole, or None."""
     for flag, what in (
@@ -288,4 +292,6 @@ def why_frame_skipped(code: types.CodeType) -> str | None:
             return what
     if code.co_name in ("<module>",) or not code.co_flags & inspect.CO_OPTIMIZED:
         return "module and class bodies run eagerly"
+    if reading(code).replaces_free:
+        return f"a function {REPLACES_FREE}"
     return None

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 import pycompiler
 
@@ -65,3 +66,22 @@ def test_a_break_inside(fn: Callable[..., Any]) -> None:
     compiled = pycompiler.compile(fn, backend="eager")
     for x in (1, 1, 3):
         assert compiled(x) == fn(x)
+
+
+def test_a_cell_in_the_slot_of_a_free_variable() -> None:
+    """3.12 leaves the comprehension's cell there (`v` is 2 behind it): as eager, whatever Python this is."""
+
+    def made(v: int) -> Callable[[torch.Tensor], Any]:
+        def program(x: torch.Tensor) -> Any:
+            found = [(lambda: v)() for v in (1, 2)]
+            return x + v, v, found
+
+        return program
+
+    def outer(x: torch.Tensor) -> Any:
+        return [made(k)(x) for k in (3, 4)]
+
+    for program in (made(5), outer):
+        compiled = pycompiler.compile(program, backend="eager")
+        for _ in range(2):
+            torch.testing.assert_close(compiled(torch.ones(2)), program(torch.ones(2)))

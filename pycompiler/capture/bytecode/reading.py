@@ -20,12 +20,19 @@ class Reading:
 
     def __init__(self, code: CodeType) -> None:
         self.instructions = decode(code)
+        self.free = code.co_freevars
         self.position = {instruction: place for place, instruction in enumerate(self.instructions)}
 
     @functools.cached_property
     def kinds(self) -> dict[Instruction, tuple[str, ...]]:
         """`shapes.stack_kinds`."""
         return stack_kinds(self.instructions)
+
+    @functools.cached_property
+    def replaces_free(self) -> bool:
+        """Whether a comprehension takes the slot of a free variable of the same name for its cell (CPython 3.12)."""
+        made = {i.argval for i in self.instructions if i.opname == "MAKE_CELL"}
+        return not made.isdisjoint(self.free)
 
     @functools.cached_property
     def live(self) -> dict[Instruction, frozenset[str]]:
