@@ -650,3 +650,19 @@ def test_modules_of_a_class_that_differ_have_numbers() -> None:
             assert torch.equal(compiled(layer, x), x + layer.place)
     assert pycompiler.counters(compiled)["compiles"] == 3
     assert seen == [2, 3, 4] * 3
+
+
+def test_a_set_with_itself_keeps_its_table() -> None:
+    """The order of a set, and what it pops, hang on what was in its table before: it is changed by the same calls."""
+
+    def program(bag: set[int]) -> None:
+        bag.pop()
+        bag.pop()
+        bag |= bag
+        bag.update(range(3))
+
+    compiled, ours, theirs = pycompiler.compile(program, backend="eager"), {1, 5}, {1, 5}
+    for _ in range(6):
+        compiled(ours)
+        program(theirs)
+        assert list(ours) == list(theirs)

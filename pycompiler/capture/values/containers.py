@@ -945,7 +945,11 @@ class Set(Value):
                 raise Break("unsupported-operation", UNORDERED)
             if isinstance(operand, Set) and not operand.plain and len(given) > 1:
                 cx.looks_at_hashes(operand.shadow)
-            then = Set({Key(cx, v): v for v in given}, frozenset) if isinstance(operand, Set) else Tuple(given)
+            then: Value = Tuple(given)
+            if isinstance(
+                operand, Set
+            ):  # with itself a set does otherwise than with an equal one: its table stays, or is new
+                then = self if operand is self else Set({Key(cx, v): v for v in given}, frozenset)
             cx.effects.mutate(self)
             self.log.append((method, then))
         self.entries, self.shadow, self.plain, self.changed = other.entries, other.shadow, False, True
