@@ -108,7 +108,7 @@ def test_nothing_is_kept_of_a_compile_during_which_a_builtin_was_replaced(
     assert compiled.counters()["hits"] == 1
 
 
-def test_a_backward_that_would_be_compiled_meanwhile() -> None:
+def test_a_backward_that_would_be_compiled_meanwhile(caplog: pytest.LogCaptureFixture) -> None:
     def fn(x: torch.Tensor) -> torch.Tensor:
         return (x.sin() * x.abs()).sum(0)
 
@@ -121,6 +121,7 @@ def test_a_backward_that_would_be_compiled_meanwhile() -> None:
         (found,) = torch.autograd.grad(out, x)
     torch.testing.assert_close(found, wanted)
     assert calls == []
+    assert "is not compiled and runs operator by operator: builtins.abs is replaced" in caplog.text
 
 
 def test_one_graph_or_an_error() -> None:

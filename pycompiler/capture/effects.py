@@ -140,7 +140,7 @@ class Effects:
 
     def _stays(self, write: Write) -> bool:
         """Whether generated code can make the state after this write, although other writes followed."""
-        made = values_in(write.target) if write.kind == "contents" else () if write.kind == "flag" else (write.value,)
+        made = values_in(write.target) if write.kind == "contents" else (write.value,)
         return all(
             v is None or v is DELETED or v.source is not None or isinstance(v, PLAIN_VALUES)
             or (isinstance(v, Tensor) and v.node.graph is self.graph)

@@ -178,7 +178,7 @@ def as_inference(tensor: torch.Tensor) -> torch.Tensor:
     """What a graph gives, in its memory, as a tensor of inference mode."""
     if tensor.is_inference():  # a call under inference mode
         return tensor
-    with torch._C.DisableTorchFunction(), torch.inference_mode():
+    with torch._C.DisableTorchFunction(), torch._C._InferenceMode(True):
         place = tensor.untyped_storage(), tensor.storage_offset(), tensor.size(), tensor.stride()
         made = torch.empty(0, dtype=tensor.dtype, device=tensor.device).set_(*place)
         made = made.conj() if tensor.is_conj() else made

@@ -132,12 +132,20 @@ def compile_backward(
     inputs: Sequence[Any],
 ) -> Any:
     """At the first backward, or ahead of it.  While a builtin is replaced the graph is run as it is, from then on."""
-    if own_builtins.replaced():
-        return forward_of(module)
+    if name := own_builtins.replaced():
+        return _as_it_is(module, forward, name)
     with compiling(f"backward of {forward or 'a graph'}"), phase("backward"), RESTING_COLLECTOR, \
          own_knobs(knobs), watch.model(number):  # fmt: skip
         made = seen("backward", module, inputs)
-    return forward_of(module) if own_builtins.replaced() else made
+    return _as_it_is(module, forward, name) if (name := own_builtins.replaced()) else made
+
+
+def _as_it_is(module: fx.GraphModule, forward: str | None, name: str) -> Any:
+    log.warning(
+        "the backward of %s is not compiled and runs operator by operator: %s is replaced", forward or "a graph", name
+    )
+    STATISTICS["aten_fallbacks"] += 1
+    return forward_of(module)
 
 
 backends.register_backend(native, name="native")

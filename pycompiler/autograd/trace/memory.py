@@ -16,6 +16,9 @@ from pycompiler.autograd.recorder import Recorder
 from pycompiler.autograd.trace.inputs import inner, storage_of
 from pycompiler.autograd.views import view_root
 
+_OF_THE_FORWARD = 0
+"""No storage: of a value that the forward keeps, in whose memory no gradient lies unless the caller has it, too."""
+
 
 class Memory:
     """Autograd keeps a gradient that nobody else has, and adds later ones to it in place.
@@ -46,7 +49,8 @@ class Memory:
         if grad.layout is not torch.strided:
             return True
         root, storage = view_root(node), storage_of(grad)
-        if self.storages.setdefault(root, storage if "gradient" in root.meta else 0) != storage:
+        mine = storage if "gradient" in root.meta else _OF_THE_FORWARD
+        if self.storages.setdefault(root, mine) != storage:
             return False
         beside = self.taken.setdefault(root, [])
         if node in beside:
