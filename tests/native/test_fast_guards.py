@@ -468,6 +468,33 @@ def test_a_weak_reference_is_not_kept_for_its_callback() -> None:
     assert called == []
 
 
+def test_a_dict_that_is_not_watched_is_not_read_when_it_is_gone() -> None:
+    """An argument whose contents change often is evaluated each time: the recording has no word of the dict that it saw."""
+
+    class Slots:  # as large as a dict
+        __slots__ = ("a", "b", "c", "d")
+
+    leaf, y = Leaf(1), local("y")
+    guards: list[Guard] = [Guard("equals", y.dict_item("k"), 1)]
+    guard_leaf(X, leaf, guards)
+    native = _native.GuardTree(guards, ("x", "y"))
+
+    def check(table: dict[str, int]) -> bool:
+        return native.check({"x": leaf, "y": table}, {}) is None
+
+    tables = [{"k": 1} for _ in range(400)]
+    old = tables.pop()
+    for i in range(4):
+        assert check(old)
+        old["other"] = i
+    assert check(old) and check(old) and native.is_fast
+    last = tables.pop()
+    del tables, old  # the interpreter keeps eighty dead dicts to use them again: the last one is given back
+    others = [Slots() for _ in range(2000)]
+    assert check(last) and native.is_fast
+    assert len(others) == 2000 and not check({"k": 2})
+
+
 def test_it_holds_no_object() -> None:
     tree = Tree(2)
     c = Checked(tree)

@@ -172,8 +172,17 @@ impl Pins<'_> {
         }
         if value.is_dict_exact() || value.is_ordered_dict_exact() {
             // No weak references, but a version of its own.
-            self.push(words::class(value), Facet::Read);
-            return self.dict(value);
+            let class = words::class(value);
+            let mark = self.fast.words.len();
+            self.push(class, Facet::Read);
+            let watched = self.dict(value);
+            if !watched && self.fast.words.len() > mark {
+                // Nothing proves that an unwatched dict lives, so none of its words may be read.
+                self.fast.words.truncate(mark);
+                self.fast.owners.truncate(mark);
+                self.pushed.remove(&class);
+            }
+            return watched;
         }
         let Some(reference) = words::weakref(value) else { return false };
         self.push(words::weakref_target(reference.get()), Facet::Read);
