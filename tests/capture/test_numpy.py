@@ -259,6 +259,27 @@ def test_numpy_of_a_tensor_that_requires_grad_raises_as_eager() -> None:
         compiled(torch.ones(3, requires_grad=True))
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_numpy_of_a_tensor_that_requires_grad_where_gradients_are_off(backend: str) -> None:
+    def fn(w: torch.Tensor) -> Any:
+        with torch.no_grad():
+            array = w.numpy()
+            array += 1
+        try:
+            w.numpy()
+        except RuntimeError as error:
+            return array, np.sin(array), (w * w).sum(), str(error)
+
+    made = []
+    for run in (fn, pycompiler.compile(fn, backend=backend, fullgraph=True)):
+        w = torch.ones(3, requires_grad=True)
+        array, sines, total, error = run(w)
+        total.backward()
+        array += 1
+        made.append((array.tolist(), sines.tolist(), w.tolist(), w.grad.tolist(), error))  # type: ignore[union-attr]
+    assert made[0] == made[1]
+
+
 def test_a_break_has_real_arrays() -> None:
     seen: list[Any] = []
 

@@ -435,9 +435,12 @@ def of_tensor(cx: Capture, tensor: Tensor, args: list[Value], kwargs: dict[str, 
         return Array(made)
     if not _wrapped(cx):
         if fake.requires_grad:
-            cx.throw(
-                RuntimeError, "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead."
-            )
+            if torch.is_grad_enabled():
+                cx.throw(
+                    RuntimeError,
+                    "Can't call numpy() on Tensor that requires grad. Use tensor.detach().numpy() instead.",
+                )
+            tensor = cx.graph.call_method("detach", [tensor], {})  # type: ignore[assignment]  # a tensor of a tensor
         if fake.device.type != "cpu":
             cx.throw(TypeError, f"can't convert {fake.device} device type tensor to numpy. Use Tensor.cpu() to copy the "
                                 "tensor to host memory first.")  # fmt: skip
