@@ -137,3 +137,84 @@ def test_layouts_of_symbolic_sizes(program: Any) -> None:
             total = sum((t * torch.arange(t.numel()).view(t.shape)).sum() for t in made)
             sides.append((made, [t.stride() for t in made], torch.autograd.grad(total, args, allow_unused=True)))
         torch.testing.assert_close(sides[1], sides[0], rtol=1e-9, atol=1e-9)
+
+
+class _Asks:
+    """Whose truth breaks the graph."""
+
+    def __bool__(self) -> bool:
+        pycompiler.graph_break()
+        return False
+
+
+def _keeps_a_list_over_a_loop(w: torch.Tensor, v: torch.Tensor) -> Any:
+    asks, told = _Asks(), []
+    for _ in v:
+        n = 0
+        while n < 2:
+            n += 1
+            held = [(asks or asks), asks]  # nobody reads it, but what it holds must not end  # noqa: F841
+            told.append(n)
+        v = v * 2
+    return v, told
+
+
+def _writes_data_and_raises(w: torch.Tensor, v: torch.Tensor) -> Any:
+    w.data[0] = 5
+    raise ValueError("after the write")
+
+
+def _writes_data_twice_and_raises(w: torch.Tensor, v: torch.Tensor) -> Any:
+    part = w.data.add_(1)
+    part[:2] = 7
+    raise ValueError("after the writes")
+
+
+def _writes_data_before_a_break(w: torch.Tensor, v: torch.Tensor) -> Any:
+    w.data[0] = 5
+    pycompiler.graph_break()
+    return w.tolist()
+
+
+def _hooks_what_it_made_a_leaf(w: torch.Tensor, v: torch.Tensor) -> Any:
+    v.add_(1)
+    v.requires_grad_()
+    v.register_hook(lambda g: g * 2)
+
+
+def _views_what_is_frozen_yet(w: torch.Tensor, v: torch.Tensor) -> Any:
+    part = v[:2]
+    v.requires_grad_()
+    pycompiler.graph_break()
+    for _ in range(2):
+        (part.norm() + (v * v).sum()).backward()
+    return part.requires_grad, part.is_leaf
+
+
+def _writes_one_of_several(w: torch.Tensor, v: torch.Tensor) -> Any:
+    v.unbind()[0].copy_(w.mean())
+    return v * 2
+
+
+def _writes_one_of_several_that_were_made(w: torch.Tensor, v: torch.Tensor) -> Any:
+    part = (v * 2).chunk(2)[0]
+    pycompiler.graph_break()
+    part.mul_(w[:2])
+    return part
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("program", [
+    _keeps_a_list_over_a_loop, _writes_data_and_raises, _writes_data_twice_and_raises, _writes_data_before_a_break, _hooks_what_it_made_a_leaf,
+    _views_what_is_frozen_yet, _writes_one_of_several, _writes_one_of_several_that_were_made,
+])  # fmt: skip
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
+def test_found_by_programs_that_train(program: Any, backend: str) -> None:
+    seen = []
+    for run in (program, pycompiler.compile(program, backend=backend)):
+        w, v = torch.tensor([1.0, 2.0, 3.0], requires_grad=True), torch.tensor([1.0, -2.0, 0.5])
+        result = outcome(run, w, v)
+        if v.requires_grad and v.is_leaf:
+            (v * 3).sum().backward()
+        seen.append(str((result, w, w.grad, v, v.grad)).replace("Compiled_graph", "Mul"))
+    assert seen[0] == seen[1]

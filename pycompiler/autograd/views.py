@@ -51,7 +51,7 @@ def under_no_grad(base: torch.Tensor, step: Step) -> torch.Tensor:
 
 def as_one_of_several(view: torch.Tensor) -> torch.Tensor:
     """A view that autograd takes for one of several results (`split`, `unbind`), which it does not let one write."""
-    if view.requires_grad:
+    if view._is_view():
         torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE)
     return view
 
@@ -63,7 +63,7 @@ def data_of(view: torch.Tensor) -> torch.Tensor:
 
 def as_a_functions(view: torch.Tensor) -> torch.Tensor:
     """A view that autograd takes for what a custom Function gave, which it does not let one write."""
-    if view.requires_grad:
+    if view._is_view():
         torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION)
     return view
 

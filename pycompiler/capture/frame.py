@@ -385,7 +385,10 @@ class _Session:
 
     def live(self, frame: Frame, entry: Instruction) -> list[str]:
         """Variables of a frame that are read at or after `entry`, in slot order, and those whose end is seen."""
-        wanted = {*frame.reading.live[entry], *(n for n, v in frame.locals.items() if ends_others(v) or holds_ends(v))}
+        ending = {
+            n for n, v in frame.locals.items() if ends_others(v)
+        }  # asked first: it notes what containers are asked for
+        wanted = {*frame.reading.live[entry], *ending, *(n for n, v in frame.locals.items() if holds_ends(v))}
         code = frame.code
         original = origin_of(code)[0]
         if original is not code:  # parameters in which a resume function is given cells and its stack are no variables

@@ -9,6 +9,7 @@ import torch
 from torch import fx
 
 from pycompiler.ir import transforms
+from pycompiler.ir.kernels import memory_of, tensors_of
 
 MADE = "made"
 """Marks a node that makes an object: what it is made of are the operands of whoever takes it."""
@@ -65,10 +66,24 @@ def op_count(graph: fx.Graph) -> int:
 
 def has_effects(graph: fx.Graph) -> bool:
     """Whether a call must run although nothing of it is returned (changes of global state aside)."""
-    return any(
-        n.meta.get("acts") or (n.meta.get("mutates") and isinstance(n.meta["example_value"], torch.Tensor) and not n.users)
-        for n in graph.nodes if n.op in ("call_function", "call_method")
-    )  # fmt: skip
+    given: set[int] = set()
+    """Memories from outside: a write through an alias that counts its own versions (`x.data[0] = 1`) is seen by them alone."""
+    for n in graph.nodes:
+        if n.op == "placeholder":
+            given |= _memories(n)
+        elif n.op not in ("call_function", "call_method"):
+            continue
+        elif n.meta.get("acts"):
+            return True
+        elif n.meta.get("mutates"):
+            unread = isinstance(n.meta["example_value"], torch.Tensor) and not n.users
+            if unread or any(_memories(operand) & given for operand in n.all_input_nodes):
+                return True
+    return False
+
+
+def _memories(node: fx.Node) -> set[int]:
+    return {memory_of(t) for t in tensors_of(node.meta.get("example_value")) if t.layout is torch.strided}
 
 
 def computes(graph: fx.Graph) -> bool:

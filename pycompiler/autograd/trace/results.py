@@ -211,7 +211,7 @@ class Results:
     def _alone(self, k: int, t: torch.Tensor) -> Output:
         """Result `k`, which is `t`, whose memory no other result has."""
         index = self.fresh(t, ("result", k))
-        if t.requires_grad and t._is_view() and (marks := _MARKS.get(_creation(t))) is not None:
+        if t._is_view() and (marks := _MARKS.get(_creation(t))) is not None:
             return Output("view", index, steps=(_ALIAS, Step(marks, (), {})))
         return Output("fresh", index)
 
@@ -337,7 +337,7 @@ def with_history(steps: list[Step], t: torch.Tensor, base: torch.Tensor) -> list
         return [ends, *(steps or [_ALIAS])]
     if base.requires_grad and not t.requires_grad:
         return [Step(under_no_grad, (s,), {}) for s in steps or [_ALIAS]]
-    if t.requires_grad and _creation(t) == _MULTI_OUTPUT:
+    if _creation(t) == _MULTI_OUTPUT:
         return [*(steps or [_ALIAS]), Step(as_one_of_several, (), {})]
     return steps or [_ALIAS]
 

@@ -24,6 +24,7 @@ from pycompiler.capture.values.iterators import Generator, Iter
 from pycompiler.capture.values.tensor import Handle, Tensor
 from pycompiler.ir import transforms
 from pycompiler.ir.kernels import memory_of
+from pycompiler.ir.source import Source
 
 AUTOCAST: dict[str, Any] = {"autocast_cpu": False, "autocast_cuda": False}
 
@@ -97,7 +98,18 @@ def is_plain_leaf(cx: Capture, value: Tensor, *hooks: str) -> bool:
         cx.guard("equals" if name == "is_leaf" else "id_is", value.source.attr(name), getattr(value.real, name))
         if getattr(value.real, name) is not wanted:
             return False
-    return True
+    return type(value.real) is torch.nn.Parameter or _is_its_own(cx, value.real, value.source)
+
+
+def _is_its_own(cx: Capture, leaf: torch.Tensor, source: Source) -> bool:
+    """That it requires gradients by itself; guarded.  A view that was made without a history shows the flag of what it views,
+    and gets none."""
+    place = source.attr("_base")
+    if leaf._base is None:
+        cx.guard("id_is", place, None)
+        return True
+    cx.guard("equals", place.attr("requires_grad"), leaf._base.requires_grad)
+    return not leaf._base.requires_grad
 
 
 def of_existing(cx: Capture, tensor: Tensor, hook: Value) -> Value:

@@ -11,12 +11,14 @@ import random
 import re
 from collections.abc import Iterable
 
-from fuzz.python import classes, rows
+from fuzz.python import classes, rows, tensors
 from fuzz.python.grammar import Grammar, Scope, Writer
 from fuzz.python.repair import repaired
 
 SHARE = 0.5
 """Of the rows of a type, a program knows so many: what remains meets more often."""
+TRAINING = 0.4
+"""Of the programs, so many have the rows of `tensors.py`."""
 PARAMETERS = {
     "x": "tensor", "y": "tensor", "n": "int", "flag": "bool", "s": "str", "items": "list", "tensors": "tensors", "table": "dict",
     "tdict": "tdict", "bag": "set", "queue": "queue", "pair": "pair", "rec": "rec", "o": "obj", "p": "obj", "objs": "objs", "mod": "mod",
@@ -42,14 +44,15 @@ def generate(seed: int) -> str:
 
 def _program(rng: random.Random) -> str:
     features = rng.sample(sorted(classes.FEATURES), rng.choice((0, 2, 3, 5)))
-    writer = Writer(rng, _grammar(rng, features), _literals())
+    trains = rng.random() < TRAINING
+    writer = Writer(rng, _grammar(rng, features, trains), _literals())
     known = Scope({kind: [name for name, of in PARAMETERS.items() if of == kind] for kind in set(PARAMETERS.values())})
     parts = [rows.PRELUDE.strip("\n"), *_classes(rng, writer, features), _net(rng, writer)]
     for header, result in (("def helper(k, w=1):", "<int|k:int|w:int>"), ("def thelper(t):", "<tensor|t:tensor>")):
         writer.budget = rng.choice((0, 2, 4))
         text = header + ("\n    <block>" if writer.budget else "") + f"\n    return {result}"
         parts.append("\n".join(writer.written(text, Scope({}), "")))
-    parts.append("\n".join(_setup(rng, known)))
+    parts.append("\n".join(_setup(rng, known, trains)))
     writer.budget = rng.choice((4, 8, 12, 20))
     scope = Scope(known.names, returns=rng.choice(("tensor", "tensor", "any")))
     body: list[str] = []
@@ -61,21 +64,22 @@ def _program(rng: random.Random) -> str:
     body.append("    return " + writer.filled(final, scope, 0))
     used = [name for name in PARAMETERS if re.search(rf"\b{name}\b", "\n".join(body))]
     parts.append("\n".join([f"def program({', '.join(used)}):", *body]))
-    changes = [writer.filled(change, scope.inner(), 2) for change in _changes(rng, features)]
+    changes = [writer.filled(change, scope.inner(), 2) for change in _changes(rng, features, trains)]
     parts.append("CHANGES = [\n" + "".join(f"    {change!r},\n" for change in changes) + "]")
     return "\n\n".join(parts) + "\n"
 
 
-def _grammar(rng: random.Random, features: list[str]) -> Grammar:
+def _grammar(rng: random.Random, features: list[str], trains: bool) -> Grammar:
     own = [classes.FEATURES[name] for name in features]
     expressions: dict[str, list[str]] = {}
     for kind, of in rows.EXPRESSIONS.items():
         expressions[kind] = rng.sample(of, max(2, int(len(of) * SHARE)))
     statements = rng.sample(ROWS, int(len(ROWS) * SHARE))
     more = [(classes.BASE.expressions, classes.BASE.statements), (classes.NET_EXPRESSIONS, classes.NET_STATEMENTS)]
-    for rows_of, acts in more if rng.random() < 0.7 else more[1:]:
+    more = more if rng.random() < 0.7 else more[1:]
+    for rows_of, acts in [*more, (tensors.EXPRESSIONS, TENSOR_ROWS)] if trains else more:
         for kind, of in rows_of.items():
-            expressions[kind] += rng.sample(of, max(1, int(len(of) * SHARE)))
+            expressions.setdefault(kind, []).extend(rng.sample(of, max(1, int(len(of) * SHARE))))
         statements += rng.sample(acts, int(len(acts) * SHARE))
     for feature in own:
         for kind, of in feature.expressions.items():
@@ -84,11 +88,11 @@ def _grammar(rng: random.Random, features: list[str]) -> Grammar:
     return Grammar(expressions, statements)
 
 
-ROWS = rows.statements()
+ROWS, TENSOR_ROWS = rows.statements(), tensors.statements()
 
 
 def _literals() -> dict[str, tuple[str, ...]]:
-    return {kind: tuple(of) for kind, of in rows.LITERALS.items()}
+    return {kind: tuple(of) for kind, of in (rows.LITERALS | tensors.LITERALS).items()}
 
 
 def _classes(rng: random.Random, writer: Writer, features: list[str]) -> list[str]:
@@ -128,16 +132,19 @@ def _net(rng: random.Random, writer: Writer) -> str:
     ])  # fmt: skip
 
 
-def _setup(rng: random.Random, scope: Scope) -> Iterable[str]:
+def _setup(rng: random.Random, scope: Scope, trains: bool) -> Iterable[str]:
     yield from SETUP
     yield from rng.sample(OTHERWISE, rng.choice((0, 1, 2)))
     yield "o, p = C0(2, y), C1(1, x)"
     yield "objs = [o, p]"
     yield "mod = Net()"
     yield rng.choice(classes.NET["setup"])
+    if trains:
+        yield rng.choice(tensors.SETUP)
+        yield "opt = " + rng.choice(tensors.OPTIMIZERS)
 
 
-def _changes(rng: random.Random, features: list[str]) -> list[str]:
-    pool = [*classes.CHANGES, *classes.BASE.changes, *classes.NET["change"]]
+def _changes(rng: random.Random, features: list[str], trains: bool) -> list[str]:
+    pool = [*classes.CHANGES, *classes.BASE.changes, *classes.NET["change"], *(tensors.CHANGES * 2 if trains else ())]
     own = [change for name in features for change in classes.FEATURES[name].changes]
     return [rng.choice(own if own and rng.random() < 0.3 else pool) for _ in range(rng.choice((1, 2, 3)))]

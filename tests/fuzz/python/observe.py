@@ -83,7 +83,7 @@ class Observer:
                 value.is_leaf,
                 value._version if self.versions else None,
             )
-            grad = self.look(value.grad, depth) if value.is_leaf else None
+            grad = self._grad(value, depth) if value.is_leaf else None
         return (
             "tensor",
             facts,
@@ -92,6 +92,14 @@ class Observer:
             data,
             self.attributes(value, depth),
         )
+
+    def _grad(self, leaf: torch.Tensor, depth: int) -> Any:
+        """Without versions: how often autograd wrote what became the gradient hangs on how it was computed."""
+        versions, self.versions = self.versions, False
+        try:
+            return self.look(leaf.grad, depth)
+        finally:
+            self.versions = versions
 
     def module(self, value: torch.nn.Module, depth: int) -> Any:
         held = vars(value)
