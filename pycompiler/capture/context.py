@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 
-from pycompiler.capture import calls, hints, rebuild, wrap
+from pycompiler.capture import calls, hints, rebuild, tracebacks, wrap
 from pycompiler.capture.answers import answered
 from pycompiler.capture.apart import COMPARED, may_be
 from pycompiler.capture.breaks import Break, Raised
@@ -541,8 +541,9 @@ class Capture:
     def passing(self, exception: Value) -> None:
         """An exception is raised in the innermost frame, or comes out of a call there: its traceback grows."""
         if self.frames:
-            code, line = self.frames[-1].code, self.frames[-1].user_frame().lineno
-            self.effects.passed(exception, (code.co_filename, code.co_name, code.co_qualname, line))
+            frame = self.frames[-1]
+            at, line = frame.current.offset, frame.user_frame().lineno
+            self.effects.passed(exception, tracebacks.place_of(frame.code, frame.globals, at, line))
 
     def throw_from(
         self, cls: type[BaseException], text: str, cause: Value | None, context: Value | None = None
