@@ -129,11 +129,11 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
             assert called is not None and manager is not None
             error = cx.realize(manager).getattr(cx, flag)
             return cx.call(cx.make(control.call_within), [error, cx.realize(called), *args], kwargs)
-        if cx.functions.concerns(args, kwargs):
-            if skip.asks(fn.real):
+        if skip.asks(fn.real):
+            if cx.functions.concerns(args, kwargs):
                 return inline(cx, fn, args, kwargs)
-        elif skip.is_operator_of_tensors(fn.real) and args and isinstance(args[0], Tensor):
-            return call_tensor_method(cx, fn.real.__name__, args, kwargs)
+            if skip.is_operator_of_tensors(fn.real) and args and isinstance(args[0], Tensor):
+                return call_tensor_method(cx, fn.real.__name__, args, kwargs)
         if skip.in_graph(fn.real):
             return cx.graph.call_function(fn.real, args, kwargs)
         if config.trace_numpy and arrays.is_pure(fn.real):
