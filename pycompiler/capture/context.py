@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BUDGET = 400_000
+MOST_ELEMENTS = 1_000_000
 ONLY_SUSPENDED = (
     2 + ARGUMENT
 )  # references to a generator that only `Capture.suspended`, a variable and an argument hold
@@ -119,6 +120,7 @@ class Capture:
         self.tried: dict[tuple[Any, ...], Any] = {}  # those of them that earlier attempts met
         self.verdicts: dict[Any, bool] = {}  # whether they may be called by the capture
         self.budget = BUDGET
+        self.elements_taken = 0
         self.steps = 0  # instructions executed, in all frames
         self.stop_at: int | None = None  # step before which the capture stops
         self.hidden = hide_written()
@@ -289,6 +291,12 @@ class Capture:
         if self.steps > self.budget:
             raise Break("trace-budget", f"{self.budget} instructions")
         return self.steps
+
+    def count_element(self) -> None:
+        """Called for each element of an iterator: instructions do not tell of those that builtins take."""
+        self.elements_taken += 1
+        if self.elements_taken > MOST_ELEMENTS:
+            raise Break("trace-budget", f"{MOST_ELEMENTS} elements of iterators")
 
     # constants ------------------------------------------------------------------------------------------------
     def looks_at_hashes(self, values: Iterable[Any], what: str = "the order of a set") -> None:

@@ -120,6 +120,7 @@ class Iter(Value):
         if self.exhausted:
             return None
         cx.effects.allow(self, "an iterator")
+        cx.count_element()
         if self.busy:  # asked by what it asks: CPython goes on in the middle of a step
             raise Break("unsupported-operation", f"a {self.cls.__name__} that is asked while it gives an element")
         self.busy = True
