@@ -742,11 +742,13 @@ def fill_storage(cx: Capture, made: Object, args: list[Value], kwargs: dict[str,
     storage = made.storage
     if kwargs and not isinstance(storage, Dict):
         raise Break("builtin-call", f"{made.cls.__qualname__}(...) with keywords")
+    if len(args) > 1 or issubclass(made.cls, collections.defaultdict):  # which takes its factory before
+        raise Break("builtin-call", f"{made.cls.__qualname__}(...) of {len(args)} arguments")
     if isinstance(storage, Dict):
         for source in args:
             operators.dict_update(cx, storage, source)
         for name, value in kwargs.items():
-            storage.setitem(cx, Const(name), value)
+            operators.stored_into(storage).setitem(cx, Const(name), value)
     elif isinstance(storage, List):
         storage.items.extend(cx.listed(args[0]))
     elif isinstance(storage, Set):

@@ -66,7 +66,7 @@ from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays
 from pycompiler.ir.control import breaks_are_errors
 from pycompiler.ir.fake import new_fake_mode
-from pycompiler.ir.guards import Guard, UserFrame, global_state
+from pycompiler.ir.guards import Guard, UserFrame, global_state, keys_of
 from pycompiler.ir.source import ELEMENTS, GLOBALS, Source
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.symbols import Specialise, Symbols
@@ -188,7 +188,7 @@ class Capture:
 
     def guard_dict_keys(self, source: Source, real: dict[Any, Any]) -> None:
         """Keys that are compared by methods of the program's are known by identity, each at its place: nobody may ask them."""
-        keys = tuple(real)
+        keys = keys_of(real)
         if not any(is_restless(type(key)) for key in keys):
             self.guard("dict_keys", source, keys)
             return
@@ -716,8 +716,8 @@ class Capture:
         """iter(value)."""
         if isinstance(value, Iter):
             return value
-        if isinstance(value, Object) and value.storage is None:
-            own = isinstance(mro_lookup(value.cls, "__iter__"), types.WrapperDescriptorType)
+        own = isinstance(value, Object) and isinstance(mro_lookup(value.cls, "__iter__"), types.WrapperDescriptorType)
+        if isinstance(value, Object) and (value.storage is None or not own):
             if own and (kind := iterating(value)) == "running-iterator":  # C's: it alone knows where it is
                 raise Break(kind, f"iteration over {value.describe()}")
             method = value.special(self, "__iter__")
@@ -743,7 +743,7 @@ class Capture:
             )
             made.indexes = value if kind is INDEXING else None
             return made
-        elements = list(value.iterate(self))
+        elements = list((value if isinstance(value, DictView) else held).iterate(self))
         moving = held.backwards(self) if isinstance(held, List) else iter(elements[::-1])
         length = Const(len(elements))
         return Iter(moving, kind, lambda taken: (rebuild.reversed_at, [value, length, Const(taken)]), over=over)

@@ -7,7 +7,7 @@ import itertools
 import random
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -395,9 +395,15 @@ def only_at_ease(iterator: Iterator[Any]) -> None:
         raise Unfit(f"a {type(iterator).__qualname__} lets go of what runs code")
 
 
+def _own(iterable: Any, name: str, generic: Callable[[Any], Any]) -> Any:
+    """What the method of the container's class in C gives, or the `generic` function where that has none."""
+    base = next(c for c in mro_of(type(iterable)) if not is_mutable(c))
+    return getattr(base, name, generic)(iterable)
+
+
 def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:
-    """iter(iterable), `taken` elements further."""
-    it: Iterator[Any] = iter(iterable)
+    """The iterator of a container, whatever its class says, `taken` elements further."""
+    it: Iterator[Any] = _own(iterable, "__iter__", iter)
     if isinstance(iterable, (list, tuple, str, bytes)) or type(it) is INDEXING:
         set_state(it, taken)
     else:
@@ -407,7 +413,7 @@ def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:
 
 def reversed_at(iterable: Any, length: int, taken: int) -> Iterator[Any]:
     """reversed(iterable) when its length was `length`, `taken` elements further."""
-    it: Iterator[Any] = reversed(iterable)
+    it: Iterator[Any] = _own(iterable, "__reversed__", reversed)
     if isinstance(iterable, list):  # it may have grown since
         set_state(it, length - taken - 1)
     else:
