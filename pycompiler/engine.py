@@ -20,6 +20,7 @@ from pycompiler.runtime import triton_build
 def hand_in() -> None:
     _native.hand_in(
         same_constant=guards.same_constant,
+        keys_of=guards.keys_of,
         set_holds=guards.set_holds,
         tensor_holds=guards.tensor_holds,
         global_state=guards.global_state,

@@ -42,6 +42,7 @@ macro_rules! handed {
 handed! {
     // of `ir.guards`: what guards ask where they do not know the answer themselves
     "same_constant" SAME_CONSTANT;
+    "keys_of" KEYS_OF;
     "set_holds" SET_HOLDS;
     "tensor_holds" TENSOR_HOLDS;
     "global_state" GLOBAL_STATE;

@@ -15,6 +15,7 @@ from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.iterators import Iter
 from pycompiler.capture.values.objects import HOOK_DICTS, InstanceDict, Object, Opaque
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.guards import keys_of
 from pycompiler.ir.source import Source
 
 COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque, Iter)  # those whose guards may hold of other objects
@@ -108,7 +109,7 @@ class Namespaces:
         if not self._objects:
             return {}
         saw = self.cx.effects.looks.saw
-        keys = (*changed.real, *(k.value.const() for k in changed.known() if k.value.is_const()))
+        keys = (*keys_of(changed.real), *(k.value.const() for k in changed.known() if k.value.is_const()))
         names = {k for k in keys if type(k) is str}
         return {
             id(instance_dict(o.real)): o.namespace_source()

@@ -66,7 +66,10 @@ BREAK_KINDS: dict[str, tuple[str, str]] = {
         "move it out of the function that is passed on, or accept the break",
     ),
     "import": ("import with side effects inside the compiled region", "import at module level"),
-    "trace-budget": ("the capture grew beyond its instruction budget", "move the loop out of the compiled region"),
+    "trace-budget": (
+        "the capture grew beyond its budget (instructions, elements)",
+        "move the loop out of the compiled region",
+    ),
 }
 
 

@@ -129,11 +129,11 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
             assert called is not None and manager is not None
             error = cx.realize(manager).getattr(cx, flag)
             return cx.call(cx.make(control.call_within), [error, cx.realize(called), *args], kwargs)
-        if cx.functions.concerns(args, kwargs):
-            if skip.asks(fn.real):
+        if skip.asks(fn.real):
+            if cx.functions.concerns(args, kwargs):
                 return inline(cx, fn, args, kwargs)
-        elif skip.is_operator_of_tensors(fn.real) and args and isinstance(args[0], Tensor):
-            return call_tensor_method(cx, fn.real.__name__, args, kwargs)
+            if skip.is_operator_of_tensors(fn.real) and args and isinstance(args[0], Tensor):
+                return call_tensor_method(cx, fn.real.__name__, args, kwargs)
         if skip.in_graph(fn.real):
             return cx.graph.call_function(fn.real, args, kwargs)
         if config.trace_numpy and arrays.is_pure(fn.real):
@@ -742,11 +742,13 @@ def fill_storage(cx: Capture, made: Object, args: list[Value], kwargs: dict[str,
     storage = made.storage
     if kwargs and not isinstance(storage, Dict):
         raise Break("builtin-call", f"{made.cls.__qualname__}(...) with keywords")
+    if len(args) > 1 or issubclass(made.cls, collections.defaultdict):  # which takes its factory before
+        raise Break("builtin-call", f"{made.cls.__qualname__}(...) of {len(args)} arguments")
     if isinstance(storage, Dict):
         for source in args:
             operators.dict_update(cx, storage, source)
         for name, value in kwargs.items():
-            storage.setitem(cx, Const(name), value)
+            operators.stored_into(storage).setitem(cx, Const(name), value)
     elif isinstance(storage, List):
         storage.items.extend(cx.listed(args[0]))
     elif isinstance(storage, Set):

@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pycompiler.capture import again, looks, nodes, rebuild, shown
+from pycompiler.capture import again, looks, nodes, rebuild, shown, tracebacks
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins import backwards
 from pycompiler.capture.builtins.numbers import Getter
@@ -558,12 +558,12 @@ def _object(head: Head, value: Object, name: str) -> None:
 
 def _grown_traceback(head: Head, load: Code, exception: Value) -> Code:
     known = isinstance(exception, Object) and "__context__" in exception.overlay
-    add = rebuild.add_traceback if known else rebuild.raise_outside
+    add = tracebacks.add_traceback if known else tracebacks.raise_outside
     if exception.source is None and exception.passed:  # parts of a group have one traceback
         alike = head.tracebacks.setdefault(id(exception.passed), exception)
         if alike is not exception:
-            return head.call(add, head.call(rebuild.with_traceback_of, load, head.load(alike)))
-    return head.call(add, load, *[build.load_const(place) for place in exception.passed])
+            return head.call(add, head.call(tracebacks.with_traceback_of, load, head.load(alike)))
+    return head.call(add, load, *[build.load_const(place) for place in tracebacks.entries(exception.passed)])
 
 
 def _function(head: Head, value: Function, name: str) -> None:

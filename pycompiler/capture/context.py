@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 
-from pycompiler.capture import calls, hints, rebuild, wrap
+from pycompiler.capture import calls, hints, rebuild, tracebacks, wrap
 from pycompiler.capture.answers import answered
 from pycompiler.capture.apart import COMPARED, may_be
 from pycompiler.capture.breaks import Break, Raised
@@ -66,7 +66,7 @@ from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays
 from pycompiler.ir.control import breaks_are_errors
 from pycompiler.ir.fake import new_fake_mode
-from pycompiler.ir.guards import Guard, UserFrame, global_state
+from pycompiler.ir.guards import Guard, UserFrame, global_state, keys_of
 from pycompiler.ir.source import ELEMENTS, GLOBALS, Source
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.symbols import Specialise, Symbols
@@ -76,6 +76,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 BUDGET = 400_000
+MOST_ELEMENTS = 1_000_000
 ONLY_SUSPENDED = (
     2 + ARGUMENT
 )  # references to a generator that only `Capture.suspended`, a variable and an argument hold
@@ -119,6 +120,7 @@ class Capture:
         self.tried: dict[tuple[Any, ...], Any] = {}  # those of them that earlier attempts met
         self.verdicts: dict[Any, bool] = {}  # whether they may be called by the capture
         self.budget = BUDGET
+        self.elements_taken = 0
         self.steps = 0  # instructions executed, in all frames
         self.stop_at: int | None = None  # step before which the capture stops
         self.hidden = hide_written()
@@ -186,7 +188,7 @@ class Capture:
 
     def guard_dict_keys(self, source: Source, real: dict[Any, Any]) -> None:
         """Keys that are compared by methods of the program's are known by identity, each at its place: nobody may ask them."""
-        keys = tuple(real)
+        keys = keys_of(real)
         if not any(is_restless(type(key)) for key in keys):
             self.guard("dict_keys", source, keys)
             return
@@ -289,6 +291,12 @@ class Capture:
         if self.steps > self.budget:
             raise Break("trace-budget", f"{self.budget} instructions")
         return self.steps
+
+    def count_element(self) -> None:
+        """Called for each element of an iterator: instructions do not tell of those that builtins take."""
+        self.elements_taken += 1
+        if self.elements_taken > MOST_ELEMENTS:
+            raise Break("trace-budget", f"{MOST_ELEMENTS} elements of iterators")
 
     # constants ------------------------------------------------------------------------------------------------
     def looks_at_hashes(self, values: Iterable[Any], what: str = "the order of a set") -> None:
@@ -541,8 +549,9 @@ class Capture:
     def passing(self, exception: Value) -> None:
         """An exception is raised in the innermost frame, or comes out of a call there: its traceback grows."""
         if self.frames:
-            code, line = self.frames[-1].code, self.frames[-1].user_frame().lineno
-            self.effects.passed(exception, (code.co_filename, code.co_name, code.co_qualname, line))
+            frame = self.frames[-1]
+            at, line = frame.current.offset, frame.user_frame().lineno
+            self.effects.passed(exception, tracebacks.place_of(frame.code, frame.globals, at, line))
 
     def throw_from(
         self, cls: type[BaseException], text: str, cause: Value | None, context: Value | None = None
@@ -707,8 +716,8 @@ class Capture:
         """iter(value)."""
         if isinstance(value, Iter):
             return value
-        if isinstance(value, Object) and value.storage is None:
-            own = isinstance(mro_lookup(value.cls, "__iter__"), types.WrapperDescriptorType)
+        own = isinstance(value, Object) and isinstance(mro_lookup(value.cls, "__iter__"), types.WrapperDescriptorType)
+        if isinstance(value, Object) and (value.storage is None or not own):
             if own and (kind := iterating(value)) == "running-iterator":  # C's: it alone knows where it is
                 raise Break(kind, f"iteration over {value.describe()}")
             method = value.special(self, "__iter__")
@@ -734,7 +743,7 @@ class Capture:
             )
             made.indexes = value if kind is INDEXING else None
             return made
-        elements = list(value.iterate(self))
+        elements = list((value if isinstance(value, DictView) else held).iterate(self))
         moving = held.backwards(self) if isinstance(held, List) else iter(elements[::-1])
         length = Const(len(elements))
         return Iter(moving, kind, lambda taken: (rebuild.reversed_at, [value, length, Const(taken)]), over=over)

@@ -53,4 +53,5 @@ class Namespaces:
 
 def is_globals(memory: dict[Any, Any]) -> bool:
     """Whether a dict is the namespace of a module, or code has run in it."""
-    return "__builtins__" in memory or ("__loader__" in memory and "__spec__" in memory)
+    has = dict.__contains__  # a subclass has its own, which is the program's
+    return has(memory, "__builtins__") or (has(memory, "__loader__") and has(memory, "__spec__"))

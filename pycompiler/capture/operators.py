@@ -375,12 +375,18 @@ def _set_operator(cx: Capture, op: str, left: Value, right: Value) -> Value | No
 
 
 # sets ---------------------------------------------------------------------------------------------------------
+def _of_set(value: Value) -> Value:
+    """What a set's methods look into themselves: instances of subclasses of other containers are iterated as these say."""
+    inner = _unwrap(value)
+    return inner if isinstance(inner, Set) else value
+
+
 def members(cx: Capture, iterable: Value) -> tuple[list[Value], Any]:
     """The elements, in any order where it is a set, and a real iterable that stands for it in operations of real sets.
 
     None stands for an iterable of which that is not known: a set without shadow, or elements of unknown hash.
     """
-    iterable = _unwrap(cx.realize(iterable))
+    iterable = _of_set(cx.realize(iterable))
     if isinstance(iterable, (Set, Dict)):
         keys_of(iterable)
     if isinstance(iterable, DictView) and iterable.what == "keys":
@@ -443,7 +449,7 @@ def set_in_place(cx: Capture, op: str, target: Set, iterable: Value) -> None:
 
 def set_update(cx: Capture, target: Set, iterable: Value) -> None:
     """target.update(iterable), target |= iterable."""
-    if isinstance(iterable, (Iter, Object)) and _unwrap(iterable) is iterable:
+    if isinstance(iterable, (Iter, Object)) and _of_set(iterable) is iterable:
         for v in cx.elements(iterable):
             target.add(cx, v)
         return

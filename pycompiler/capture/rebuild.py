@@ -5,16 +5,14 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-import sys
 import traceback
 import types
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from pycompiler import _native
 from pycompiler.capture.values.attributes import instance_dict, is_mutable
 from pycompiler.capture.values.finalizers import in_slot, lets_go_quietly, runs_code
 from pycompiler.capture.values.functions import unshadowed
@@ -368,41 +366,6 @@ def ended_generator(names: tuple[str, str]) -> Iterator[None]:
     return made
 
 
-def add_traceback(exception: BaseException, *places: tuple[str, str, str, int]) -> None:
-    """Let the exception have passed these places (file, name, qualified name, line), the innermost first.
-
-    CPython takes for granted that what is being handled has a traceback: `with` passes it to `__exit__` unchecked.
-    The frames are those of generators that never run: they hold no variables and lead to no caller.
-    """
-    traceback = exception.__traceback__
-    _native.pause_hook()  # the code bears the user's names
-    try:
-        for filename, name, qualname, line in places:
-            code = _place.__code__.replace(co_filename=filename, co_name=name, co_qualname=qualname)
-            traceback = types.TracebackType(traceback, types.FunctionType(code, {})().gi_frame, -1, line)
-    finally:
-        _native.resume_hook()
-    exception.__traceback__ = traceback
-
-
-def with_traceback_of(exception: BaseException, other: BaseException) -> BaseException:
-    exception.__traceback__ = other.__traceback__
-    return exception
-
-
-def raise_outside(exception: BaseException, *places: tuple[str, str, str, int]) -> None:
-    """`add_traceback` of an exception that was raised where no captured frame handles one: those that led here may."""
-    handled = sys.exception()
-    if handled is not None and handled is not exception:
-        link: BaseException | None = handled
-        while link is not None and link.__context__ is not exception:  # no exception comes to be its own context
-            link = link.__context__
-        if link is not None:
-            link.__context__ = None
-        exception.__context__ = handled
-    add_traceback(exception, *places)
-
-
 def make_tuple_subclass(cls: type, *items: Any) -> Any:
     """A namedtuple or structseq."""
     if hasattr(cls, "n_fields"):
@@ -432,9 +395,15 @@ def only_at_ease(iterator: Iterator[Any]) -> None:
         raise Unfit(f"a {type(iterator).__qualname__} lets go of what runs code")
 
 
+def _own(iterable: Any, name: str, generic: Callable[[Any], Any]) -> Any:
+    """What the method of the container's class in C gives, or the `generic` function where that has none."""
+    base = next(c for c in mro_of(type(iterable)) if not is_mutable(c))
+    return getattr(base, name, generic)(iterable)
+
+
 def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:
-    """iter(iterable), `taken` elements further."""
-    it: Iterator[Any] = iter(iterable)
+    """The iterator of a container, whatever its class says, `taken` elements further."""
+    it: Iterator[Any] = _own(iterable, "__iter__", iter)
     if isinstance(iterable, (list, tuple, str, bytes)) or type(it) is INDEXING:
         set_state(it, taken)
     else:
@@ -444,7 +413,7 @@ def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:
 
 def reversed_at(iterable: Any, length: int, taken: int) -> Iterator[Any]:
     """reversed(iterable) when its length was `length`, `taken` elements further."""
-    it: Iterator[Any] = reversed(iterable)
+    it: Iterator[Any] = _own(iterable, "__reversed__", reversed)
     if isinstance(iterable, list):  # it may have grown since
         set_state(it, length - taken - 1)
     else:

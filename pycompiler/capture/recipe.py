@@ -58,7 +58,7 @@ class Resume(Hole):
 
     @classmethod
     def of(cls, code: types.CodeType, namespace: dict[str, Any]) -> Resume:
-        return cls(f"resume function {code.co_name}", code, namespace)
+        return cls(f"resume function {code.co_qualname}", code, namespace)
 
 
 def holes(code: types.CodeType) -> list[Hole]:

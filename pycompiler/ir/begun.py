@@ -34,6 +34,8 @@ def _backwards(reduced: Reduced) -> Sequence[Any]:
     base: Any = list if issubclass(type(held), list) else tuple
     if not issubclass(type(held), base):
         raise TypeError(f"the elements of a {type(held).__name__} are made when they are asked for")
+    if base is tuple and any(getattr(type(held), n) is not getattr(tuple, n) for n in ("__getitem__", "__len__")):
+        raise TypeError(f"a {type(held).__name__} is asked for its elements")
     if not 0 <= at < base.__len__(held):
         return ()
     return base.__getitem__(held, slice(at, at - MOST - 1 if at > MOST else None, -1))  # type: ignore[no-any-return]

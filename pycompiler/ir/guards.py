@@ -9,6 +9,7 @@ Example: `Guard("type_is", local("x"), torch.Tensor)`.
 
 from __future__ import annotations
 
+import collections
 import contextlib
 import functools
 import linecache
@@ -426,6 +427,17 @@ def _plain(value: Any, _: Any) -> str:
     return text if len(text) < 200 else text[:197] + "..."
 
 
+def keys_of(value: Any) -> tuple[Any, ...]:
+    """The keys of a dict in order, whatever its class says of them."""
+    bases = (collections.OrderedDict, dict, type(value))
+    return tuple(next(c for c in bases if issubclass(type(value), c)).__iter__(value))
+
+
+def has_keys(keys: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:
+    same = (x is y or same_constant(x, y) for x, y in zip(keys, wanted, strict=False))
+    return len(keys) == len(wanted) and all(same)
+
+
 # One row a kind.  `arg` per kind:
 #   type_is: the class           id_is: the object, or a weakref.ref to it        equals: the constant (see same_constant)
 #   tensor: TensorSpec           length: int (of the storage: storage_length)     dict_keys: tuple of keys, in order
@@ -463,9 +475,9 @@ GUARD_KINDS: dict[str, Kind] = {
         lambda v, a: f"{storage_length(v)}",
     ),
     "dict_keys": Kind(
-        lambda v, a: len(v) == len(a) and all(x is y or same_constant(x, y) for x, y in zip(v, a, strict=True)),
+        lambda v, a: has_keys(keys_of(v), a),
         lambda g: f"list({g.source}) == {list(g.arg)!r}",
-        lambda v, a: f"{list(v)!r}"[:200],
+        lambda v, a: f"{list(keys_of(v))!r}"[:200],
     ),
     "dict_contains": Kind(
         lambda v, a: dict.__contains__(v, a), lambda g: f"{g.arg!r} in {g.source}", lambda v, a: "missing"

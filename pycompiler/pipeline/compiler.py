@@ -70,6 +70,11 @@ def place_of(code: types.CodeType) -> str:
     return f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
 
 
+def name_of(code: types.CodeType) -> str:
+    """The name of a function; that of what runs behind a break says so, which no traceback does."""
+    return code.co_qualname.rpartition(".")[2]
+
+
 def eager_once(function: types.FunctionType) -> Entry:
     """What runs this call eagerly and is no entry of the next: it has ended."""
     entry = _native.Entry([], function, "eager")
@@ -109,7 +114,7 @@ class FrameCompiler:
         ):  # whoever asks `__torch_function__` next, a compile or the function, is told that nobody answers
             log.info("this call of %s runs eagerly: torch skips a call of __torch_function__ in it", code.co_qualname)
             return eager_once(function)
-        if config.debug_function and code.co_name != config.debug_function:
+        if config.debug_function and name_of(code) != config.debug_function:
             return self.family.original_entry(function)
         if not choices.taken("frame", lambda: place_of(code)):
             return self.family.original_entry(function)
@@ -210,7 +215,7 @@ class FrameCompiler:
         start = time.perf_counter()
         with compiling(place_of(code)), phase("compile"), RESTING_COLLECTOR, without_saved_tensor_hooks(), \
              modes_as_before():  # fmt: skip
-            step(1, "torchdynamo start tracing %s (%s:%d)", code.co_name, code.co_filename, code.co_firstlineno)
+            step(1, "torchdynamo start tracing %s (%s:%d)", name_of(code), code.co_filename, code.co_firstlineno)
             policy, scope = self.family.sizes_of(code), Scope(values, function.__globals__)
             graph: Callable[..., Any] | None = None
             while True:
@@ -233,7 +238,7 @@ class FrameCompiler:
                     break
                 except Specialise as e:
                     specialise(code, policy, captured, e)
-        step(1, "torchdynamo done tracing %s", code.co_name)
+        step(1, "torchdynamo done tracing %s", name_of(code))
         record(self.family, code, captured, time.perf_counter() - start)
         return self.assemble(function, captured, guards, graph)
 

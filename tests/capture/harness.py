@@ -21,7 +21,6 @@ import enum
 import functools
 import io
 import random
-import re
 import traceback
 import types
 import warnings
@@ -358,7 +357,7 @@ def user_lines(error: BaseException) -> list[tuple[str, int | None]]:
     """(function, line) of the traceback's frames in test files, outermost first."""
     frames = traceback.extract_tb(error.__traceback__)
     ours = [f for f in frames if "tests/capture" in f.filename and not f.filename.endswith("harness.py")]
-    return [(re.sub(r"^resume_in_(.*)_at_\d+$", r"\1", f.name), f.lineno) for f in ours]
+    return [(f.name, f.lineno) for f in ours]
 
 
 # the check ----------------------------------------------------------------------------------------------------

@@ -224,6 +224,18 @@ def budget(x: Any) -> Any:
     return x + n
 
 
+def test_elements_that_a_builtin_takes_count(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fn(x: Any, n: int) -> Any:
+        return x + any(itertools.repeat(False, n))
+
+    monkeypatch.setattr(context, "MOST_ELEMENTS", 500)
+    for n, captured in ((400, True), (600, False)):
+        compiled = pycompiler.compile(fn, backend="eager")
+        for _ in range(2):
+            assert torch.equal(compiled(X, n), fn(X, n))
+        assert (compiled.counters()["eager_calls"] == 0) == captured and compiled.counters()["misses"] == 1
+
+
 @contextlib.contextmanager
 def _small_budget(kind: str) -> Iterator[None]:
     before = context.BUDGET

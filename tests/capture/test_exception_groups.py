@@ -280,3 +280,42 @@ def test_groups_that_were_there_before() -> None:
     lone = ValueError("a")
     for errors in ([lone], [lone, KeyError("b")], [lone, lone]):
         same(program, X, errors, graphs=None)
+
+
+def _noted(x, kind):
+    e = ValueError("a")
+    shared = ["before"]
+    said = None
+    try:
+        if kind == "no text":
+            e.add_note("one")
+            e.add_note(3)
+        elif kind == "no list":
+            e.__notes__ = ("t",)
+            e.add_note("one")
+        elif kind == "a list of the program's":
+            e.__notes__ = shared
+            e.add_note("one")
+        elif kind == "deleted":
+            e.add_note("one")
+            del e.__notes__
+            e.add_note("two")
+        elif kind == "a group":
+            e = ExceptionGroup("g", [ValueError(1), KeyError(2)])
+            e.add_note("one")
+            part, rest = e.split(ValueError)
+            part.add_note("two")
+            said = part.__notes__, rest.__notes__
+        elif kind == "none":
+            e.add_note()
+    except TypeError as t:
+        said = str(t)
+    return x + 1, said, shared, getattr(e, "__notes__", None), repr(e)
+
+
+@pytest.mark.parametrize("kind", ["no text", "no list", "a list of the program's", "deleted", "a group", "none"])
+def test_notes(kind):
+    x = torch.ones(2)
+    compiled = pycompiler.compile(_noted, backend="eager", fullgraph=kind != "none")
+    assert compiled(x, kind)[1:] == _noted(x, kind)[1:]
+    assert compiled.counters()["compiles"] == 1 and compiled.counters()["eager_calls"] == 0

@@ -666,3 +666,17 @@ def test_a_set_with_itself_keeps_its_table() -> None:
         compiled(ours)
         program(theirs)
         assert list(ours) == list(theirs)
+
+
+def _first_of(x: Any, items: list[int]) -> Any:
+    return x + items[0]
+
+
+def test_a_list_that_is_passed_on_is_not_looked_into() -> None:
+    def fn(x: Any, items: list[int]) -> Any:
+        return _first_of(x * len(items), items)
+
+    compiled = pycompiler.compile(fn, backend="eager", fullgraph=True)
+    for items in ([1, 2, 3], [1, 5, 6], [1, "no number", None]):
+        assert torch.equal(compiled(torch.ones(2), items), fn(torch.ones(2), items))  # type: ignore[arg-type]
+    assert compiled.counters()["compiles"] == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import cProfile
 from collections.abc import Callable
 from typing import Any
@@ -75,12 +76,23 @@ def handled(n: int) -> Case:
     return fn, (torch.ones(2),)
 
 
+def fields(n: int) -> Case:
+    cls = collections.namedtuple("cls", [f"n{i}" for i in range(n)])  # type: ignore[misc]
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        made = cls(*range(n))
+        return x + sum([getattr(made, name) for name in cls._fields])
+
+    return fn, (torch.ones(2),)
+
+
 CASES: dict[str, Callable[[int], Case]] = {
     "modules": modules,
     "result of modules": result_of_modules,
     "written": written,
     "operators": operators,
     "in a with": handled,
+    "fields": fields,
     "Adam": lambda n: step(lambda ps: torch.optim.Adam(ps, foreach=False), n // 2),
     "SGD": lambda n: step(lambda ps: torch.optim.SGD(ps, lr=0.1, momentum=0.9), n),
 }

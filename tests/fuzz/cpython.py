@@ -1,7 +1,8 @@
 """CPython's own tests with each test function compiled: `python -m tests.fuzz.cpython test_dict test_set` (from the root).
 
 A test that ends otherwise than uncompiled is printed with the end of its traceback. Modules run in children of their own, each
-test first as it is; one that ends its child, or takes too long, is named and left out of the child that goes on behind it.
+test first as it is; one that ends its child is named and left out of the child that goes on behind it. One that takes too long to
+compile has more time in a child of its own; if it ends as uncompiled then, it is slow and no difference.
 `--only TEXT` takes the tests whose names contain it, `--all` all of `MODULES`. Exit status 1 if there were differences.
 """
 
@@ -47,7 +48,9 @@ MODULES = (
 )  # fmt: skip
 """What `--all` runs; a version of Python that lacks one passes it over."""
 PATIENCE = 30
-"""Seconds of one test."""
+"""Seconds of the processor's for one test; by the clock it may take ten times as long, on a machine that does other things."""
+MORE = 20
+"""As many times that has a test that was late."""
 MEMORY = 12 << 30
 WORDY = 900
 """Characters printed of a traceback."""
@@ -68,12 +71,36 @@ def cases(module: str) -> Iterator[unittest.TestCase]:
             yield test
 
 
-def late(signum: int, frame: FrameType | None) -> None:
-    raise Late
+class Alarm:
+    """Raises `Late` in a test that takes too long."""
+
+    def __init__(self, patience: int) -> None:
+        self.patience, self.rang = patience, False
+        signal.signal(signal.SIGALRM, self.ring)
+        signal.signal(
+            signal.SIGPROF, lambda *_: signal.raise_signal(signal.SIGALRM)
+        )  # for which a compile has safe points
+
+    def ring(self, signum: int, frame: FrameType | None) -> None:
+        self.rang = True
+        raise Late
+
+    def set(self, seconds: int) -> None:
+        """From now on; no seconds: no more."""
+        signal.setitimer(signal.ITIMER_PROF, seconds)
+        signal.alarm(10 * seconds)
+
+    def __enter__(self) -> Alarm:
+        self.rang = False
+        self.set(self.patience)
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.set(0)
 
 
-def outcome(test: unittest.TestCase, *, compiled: bool) -> tuple[str, str]:
-    """How a test ends ("ok", "skipped", "failed"), and the end of its traceback."""
+def outcome(test: unittest.TestCase, alarm: Alarm, *, compiled: bool) -> tuple[str, str]:
+    """How a test ends ("ok", "skipped", "failed", "late"), and the end of its traceback."""
     import pycompiler
 
     name = test._testMethodName
@@ -82,27 +109,28 @@ def outcome(test: unittest.TestCase, *, compiled: bool) -> tuple[str, str]:
         setattr(test, name, pycompiler.compile(method.__func__, backend="eager").__get__(test))
     result = unittest.TestResult()
     limit, stdout = sys.getrecursionlimit(), sys.stdout
-    signal.alarm(PATIENCE)
     try:
         sys.stdout = io.StringIO()
-        test.run(result)
+        with alarm:
+            test.run(result)
     except Late:
-        return "late", ""
+        pass
     finally:
-        signal.alarm(0)
         sys.stdout = stdout
         sys.setrecursionlimit(limit)
         vars(test).pop(name, None)
     bad = [text for _, text in (*result.errors, *result.failures)]
+    if alarm.rang:  # whoever caught it
+        return "late", "".join(bad[:1])
     return ("failed", bad[0]) if bad else ("skipped", "") if result.skipped else ("ok", "")
 
 
-def child(module: str, only: str, without: list[str], out: io.TextIOBase) -> None:
+def child(module: str, only: str, without: list[str], patience: int, out: io.TextIOBase) -> None:
     """Both outcomes of each test as a line of JSON, after its name."""
     faulthandler.enable()
     most = resource.getrlimit(resource.RLIMIT_AS)[1]
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY if most == resource.RLIM_INFINITY else min(MEMORY, most), most))
-    signal.signal(signal.SIGALRM, late)
+    alarm = Alarm(patience)
     warnings.simplefilter("ignore")
     logging.disable(logging.WARNING)
     sys.setrecursionlimit(1000)
@@ -113,14 +141,14 @@ def child(module: str, only: str, without: list[str], out: io.TextIOBase) -> Non
     fresh = {t.id(): t for t in again}
     for test in found:
         print(json.dumps([test.id()]), file=out, flush=True)
-        plain = outcome(test, compiled=False)
-        ours = outcome(fresh[test.id()], compiled=True)
+        plain = outcome(test, alarm, compiled=False)
+        ours = outcome(fresh[test.id()], alarm, compiled=True)
         pycompiler.reset()
         print(json.dumps([test.id(), plain, ours]), file=out, flush=True)
 
 
-def run(module: str, only: str = "") -> tuple[int, list[tuple[str, str]]]:
-    """How many tests ran, and the differences of a module: names and texts."""
+def run(module: str, only: str = "", patience: int = PATIENCE) -> tuple[int, list[tuple[str, str]], list[str]]:
+    """How many tests ran, the differences of a module (names and texts), and the slow tests."""
     ended: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {}
     broken: list[tuple[str, str]] = []
     while True:
@@ -128,7 +156,7 @@ def run(module: str, only: str = "") -> tuple[int, list[tuple[str, str]]]:
         begun: str | None = None
         with tempfile.TemporaryFile("w+", errors="replace") as errors:
             read, write = os.pipe()
-            command = [sys.executable, "-c", START, module, only, str(write), json.dumps(without)]
+            command = [sys.executable, "-c", START, module, only, str(write), json.dumps(without), str(patience)]
             process = subprocess.Popen(command, cwd=ROOT, pass_fds=[write], stdout=subprocess.DEVNULL, stderr=errors)
             os.close(write)
             with open(read) as lines:
@@ -146,13 +174,21 @@ def run(module: str, only: str = "") -> tuple[int, list[tuple[str, str]]]:
             broken.append((module, said))
             break
         broken.append((begun, f"ends its process: {code}\n{said}"))
-    different = [(n, f"{a[0]} -> {b[0]}\n{(b[1] or a[1])[-WORDY:]}") for n, (a, b) in ended.items() if a[0] != b[0]]
-    return len(ended), broken + different
+    slow: list[str] = []
+    different: list[tuple[str, str]] = []
+    for name, (plain, ours) in ended.items():
+        if ours[0] == "late" != plain[0] and patience == PATIENCE:
+            _, late, _ = run(module, name, MORE * PATIENCE)
+            different += late
+            slow += [] if late else [name]
+        elif plain[0] != ours[0]:
+            different.append((name, f"{plain[0]} -> {ours[0]}\n{(ours[1] or plain[1])[-WORDY:]}"))
+    return len(ended), broken + different, slow
 
 
 START = (
     "import sys, json; sys.path.insert(0, 'tests'); from fuzz.cpython import child; "
-    "child(sys.argv[1], sys.argv[2], json.loads(sys.argv[4]), open(int(sys.argv[3]), 'w'))"
+    "child(sys.argv[1], sys.argv[2], json.loads(sys.argv[4]), int(sys.argv[5]), open(int(sys.argv[3]), 'w'))"
 )
 
 
@@ -164,9 +200,11 @@ def main() -> int:
     chosen = parser.parse_args()
     total = 0
     for module in MODULES if chosen.all else chosen.modules:
-        count, found = run(module, chosen.only)
+        count, found, slow = run(module, chosen.only)
         total += len(found)
-        print(f"== {module}: {count} tests, {len(found)} different", flush=True)
+        print(f"== {module}: {count} tests, {len(found)} different, {len(slow)} slow", flush=True)
+        for name in slow:
+            print(f"-- {name} takes longer than {PATIENCE} s compiled, and ends as uncompiled", flush=True)
         for name, text in found:
             print(f"-- {name}\n   {text.strip()}".replace("\n", "\n   "), flush=True)
     return int(total > 0)

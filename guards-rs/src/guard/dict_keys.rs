@@ -12,6 +12,7 @@ pub struct DictKeys {
     keys: Obj,
     len: usize,
     same_constant: Oracle,
+    keys_of: Oracle,
 }
 
 fn same_quiet(seen: Obj, want: Obj) -> Quiet<bool> {
@@ -33,7 +34,8 @@ impl Kind for DictKeys {
     const COST: u8 = 2;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         let keys = cx.adopt(arg.own().to_tuple()?);
-        Ok(DictKeys { keys, len: keys.tuple_len(), same_constant: cx.oracle(&handed::SAME_CONSTANT)? })
+        let (same_constant, keys_of) = (cx.oracle(&handed::SAME_CONSTANT)?, cx.oracle(&handed::KEYS_OF)?);
+        Ok(DictKeys { keys, len: keys.tuple_len(), same_constant, keys_of })
     }
 
     fn holds(&self, value: Obj) -> Quiet<bool> {
@@ -57,8 +59,10 @@ impl Kind for DictKeys {
     }
 
     fn ask(&self, value: &Owned) -> bool {
-        // Listed by their own iterator: an OrderedDict keeps its own order.
-        let Some(listed) = or_none(value.to_tuple()) else { return false };
+        // Listed by C's iterator of their kind: an OrderedDict keeps its own order, a class of the program's may say anything.
+        let plain = value.is_dict_exact() || value.is_ordered_dict_exact();
+        let listed = if plain { value.to_tuple() } else { self.keys_of.0.call(&[value.get()], None) };
+        let Some(listed) = or_none(listed) else { return false };
         listed.tuple_len() == self.len
             && listed.tuple_items().zip(self.keys.tuple_items()).all(|(a, b)| self.same(a, b))
     }

@@ -347,6 +347,12 @@ def dict_popitem(cx: Capture, target: Dict, last: Value = Const(True)) -> Value:
 
 @dict_method("setdefault")
 def dict_setdefault(cx: Capture, target: Dict, key: Value, default: Value = NONE) -> Value:
+    within: Value = operators.stored_into(target)
+    if within is not target:
+        if within.contains(cx, key):
+            return within.getitem(cx, key)
+        within.setitem(cx, key, default)
+        return default
     k = target.key(cx, key)
     found = target.found(cx, k)
     if found is not None:

@@ -9,7 +9,7 @@ from typing import Any
 from pycompiler.capture import groups
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Tuple
 from pycompiler.capture.values.objects import Object, Traceback, traceback_of
@@ -39,12 +39,18 @@ def clear_frames(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(BaseException.add_note)
 def add_note(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     exception = _new_exception(args[0], "add_note")
-    notes = exception.overlay.get("__notes__")
-    if not isinstance(notes, List):
-        notes = List([])
-        cx.effects.set_attr(exception, "__notes__", notes)
-    notes.items.append(args[1])
-    return Const(None)
+    if len(args) != 2 or kwargs:
+        raise Break("builtin-call", f"add_note of {len(args) - 1} arguments")
+    cls = args[1].python_type()
+    if not issubclass(cls, str):
+        cx.throw(TypeError, f"note must be a str, not {class_name(cls)!r}")
+    notes = cx.catching(AttributeError, lambda: exception.getattr(cx, "__notes__"))
+    if notes is None:
+        exception.setattr(cx, "__notes__", List([args[1]]))
+        return Const(None)
+    if not issubclass(notes.python_type(), list):
+        cx.throw(TypeError, "Cannot add note: __notes__ is not a list")
+    return cx.call(cx.make(list.append), [notes, args[1]], {})
 
 
 @builtin(BaseExceptionGroup.split)

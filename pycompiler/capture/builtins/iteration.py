@@ -185,6 +185,8 @@ def reversed_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
                 cx.throw(TypeError, f"{class_name(value.cls)!r} object is not reversible")
             length, getitem = value.length(cx), value.getitem
             return Iter(getitem(cx, Const(i)) for i in range(length - 1, -1, -1))
+        if isinstance(value.storage, Tuple) and any(value.overrides(cx, n) for n in ("__len__", "__getitem__")):
+            raise Break("unsupported-operation", f"reversed({value.describe()}), which asks its own methods")
     if not hasattr(value.python_type(), "__reversed__") and not isinstance(value, Sequence):
         if not hasattr(value.python_type(), "__getitem__"):
             cx.throw(TypeError, f"{class_name(value.python_type())!r} object is not reversible")

@@ -179,10 +179,10 @@ def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str 
         [*instructions, *body],
         code,
         argnames=info.parameters,
-        varnames=tuple(n for n in code.co_varnames if n in used | {*info.boxed} and n not in {*cells, *free}),
+        varnames=tuple(n for n in code.co_varnames if n not in {*cells, *free}),  # errors name those that are alike
         cellvars=cells,
         freevars=free,
-        name=f"resume_in_{plain}_at_{line}",
+        name=plain,
         qualname=f"{code.co_qualname.rpartition('.')[0]}.resume_in_{plain}_at_{line}".lstrip("."),
         keep=(info,),
         cell_arguments=cell_parameters(info),

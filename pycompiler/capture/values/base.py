@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import sys
+import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Self
@@ -16,8 +17,8 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.interface import Capture
 from pycompiler.ir.source import Source, mro_of, namespace_of
 
-Place = tuple[str, str, str, int]
-"""File, name and qualified name of a frame's code, and the line: an entry of a traceback."""
+Place = tuple[types.CodeType, dict[str, Any], int, int]
+"""A frame's code, its globals, the instruction there (as `tb_lasti`) and the line: an entry of a traceback."""
 
 
 next_age: Callable[[], int] = itertools.count().__next__

@@ -92,6 +92,8 @@ class Sequence(Value):
 class Tuple(Sequence):
     """A tuple, namedtuple, torch.Size or structseq."""
 
+    deferred: bool | None = None  # whether it holds what is known when the graph has run, where that was asked
+
     def __init__(self, items: list[Value], cls: type = tuple) -> None:
         super().__init__(items, cls)
 

@@ -180,7 +180,11 @@ def _limit(fn: Any, values: Sequence[Value]) -> float:
 
 
 def holds(value: Value) -> bool:
-    return isinstance(value, Deferred) or isinstance(value, Tuple) and any(map(holds, value.items))
+    if not isinstance(value, Tuple):
+        return isinstance(value, Deferred)
+    if value.deferred is None:
+        value.deferred = any(map(holds, value.items))
+    return value.deferred
 
 
 def sample_of(value: Value) -> Any:

@@ -7,6 +7,7 @@ such an object is dropped, so that what follows sees what its end did; generated
 
 from __future__ import annotations
 
+import collections
 import gc
 import sys
 import types
@@ -36,6 +37,8 @@ ARGUMENT = _argument()  # references to an object by being an argument: CPython 
 HELD_ONCE = 3 + ARGUMENT  # references to an object that one other holds, and `_held_by`
 HELD_BY_ITERATOR = 2 + ARGUMENT  # ... that an iterator holds, and `lets_go_quietly`
 HEAP_TYPE = 1 << 9
+CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, collections.deque)
+"""What is asked for what it holds by these classes' own methods: a subclass may have others."""
 
 
 _QUIET = frozenset(map(id, QUIET))
@@ -70,8 +73,10 @@ def lets_go_quietly(iterator: Any) -> bool:
         return True
     if sys.getrefcount(held) > HELD_BY_ITERATOR:
         return True
-    held_there = [*dict.keys(held), *dict.values(held)] if isinstance(held, dict) else [*held]
-    return all(map(is_quiet, held_there))
+    own = next((c for c in CONTAINERS if issubclass(type(held), c)), None)
+    if own is None:
+        return isinstance(held, (str, bytes, bytearray, range))
+    return all(map(is_quiet, [*dict.keys(held), *dict.values(held)] if own is dict else own.__iter__(held)))
 
 
 def _held_by(value: Any) -> list[Any]:

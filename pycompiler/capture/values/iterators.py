@@ -120,6 +120,7 @@ class Iter(Value):
         if self.exhausted:
             return None
         cx.effects.allow(self, "an iterator")
+        cx.count_element()
         if self.busy:  # asked by what it asks: CPython goes on in the middle of a step
             raise Break("unsupported-operation", f"a {self.cls.__name__} that is asked while it gives an element")
         self.busy = True
@@ -334,34 +335,40 @@ class Generator(Iter):
         value, self.returned = self.returned, Const(None)
         return value
 
-    def throw(self, cx: Capture, exception: Value) -> Value | None:
-        """Raise `exception` at the point where the generator is suspended: first in the generator it delegates to."""
+    def throw(self, cx: Capture, exception: Value, given: list[Value]) -> Value | None:
+        """Raise `exception` at the point where the generator is suspended: first in what it delegates to, which is told as the
+        program has `given` it."""
+        if self.running:
+            cx.throw(ValueError, "generator already executing")
         if self.exhausted or not self.started:
             self.exhausted = True
             raise Raised(exception)
         inner = self.alive.delegate()
-        if not isinstance(inner, Generator):
+        if inner is None:
             return self._run(cx, lambda: cx.throw_into_generator(self.alive, exception))
-        if issubclass(exception.python_type(), GeneratorExit):
-            inner.close(cx)
-            return self._run(cx, lambda: cx.throw_into_generator(self.alive, exception))
+        self.running = True  # whoever asks it meanwhile is told so
         try:
-            value = inner.throw(cx, exception)
+            if issubclass(exception.python_type(), GeneratorExit):
+                _close(cx, inner)
+                raise Raised(exception)
+            value, result = _throw(cx, inner, exception, given)
         except Raised as raised:
-            passed = raised.value
+            self.running, passed = False, raised.value
             return self._run(cx, lambda: cx.throw_into_generator(self.alive, passed))
+        finally:
+            self.running = False
         if value is not None:
             return value
-        self.alive.end_delegation(inner.take_returned())
+        self.alive.end_delegation(result)
         return self._run(cx, lambda: cx.resume_generator(self.alive, None))
 
     def close(self, cx: Capture) -> None:
         """Raise GeneratorExit where the generator is suspended, so that its `finally` blocks run."""
-        if self.exhausted or not self.started:
+        if not self.running and (self.exhausted or not self.started):
             self.exhausted = True
             return
         try:
-            value = self.throw(cx, cx.as_exception(cx.make(GeneratorExit)))
+            value = self.throw(cx, cx.as_exception(cx.make(GeneratorExit)), [])
         except Raised as raised:
             if not issubclass(raised.value.python_type(), (GeneratorExit, StopIteration)):
                 raise
@@ -373,6 +380,41 @@ class Generator(Iter):
         if name in ("send", "throw", "close", "__next__", "__iter__"):
             return IteratorMethod(self, name)
         return super().getattr(cx, name)
+
+
+def _method(cx: Capture, inner: Value, name: str) -> Value | None:
+    """`throw` or `close` of what is no generator of ours: CPython's own iterators have neither."""
+    if isinstance(inner, Iter) and inner.cls is not types.GeneratorType:
+        return None
+    try:
+        return inner.getattr(cx, name)
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(), AttributeError):
+            raise
+        return None
+
+
+def _close(cx: Capture, inner: Value) -> None:
+    """Close what a generator delegates to."""
+    if isinstance(inner, Generator):
+        inner.close(cx)
+    elif (method := _method(cx, inner, "close")) is not None:
+        cx.call(method, [], {})
+
+
+def _throw(cx: Capture, inner: Value, exception: Value, given: list[Value]) -> tuple[Value | None, Value]:
+    """Throw into what a generator delegates to: what it yields, or None and what it returns."""
+    if isinstance(inner, Generator):
+        value = inner.throw(cx, exception, given)
+        return value, inner.take_returned() if value is None else Const(None)
+    if (method := _method(cx, inner, "throw")) is None:
+        raise Raised(exception)
+    try:
+        return cx.call(method, list(given), {}), Const(None)
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(), StopIteration):
+            raise
+        return None, raised.value.getattr(cx, "value")
 
 
 class IteratorMethod(Value):
@@ -402,7 +444,7 @@ class IteratorMethod(Value):
         else:
             assert isinstance(it, Generator)
             exception = args[1] if len(args) > 1 and not cx.is_none(args[1]) else args[0]
-            value = it.throw(cx, cx.as_exception(exception))
+            value = it.throw(cx, cx.as_exception(exception), args)
         if value is None:
             result = it.take_returned() if isinstance(it, Generator) else Const(None)
             cx.throw_value(StopIteration, [] if cx.is_none(result) else [result])

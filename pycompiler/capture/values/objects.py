@@ -416,11 +416,17 @@ class Object(Value):
             return None
         return bind(cx, raw, self.class_source(name), self, cx.class_of(self))
 
-    def _special_or_storage(self, cx: Capture, name: str, *args: Value) -> Value | None:
+    def _programs(self, cx: Capture, name: str) -> Value | None:
         method = self.special(cx, name)
-        if method is None or (isinstance(method, Method) and isinstance(method.function, Builtin)):
-            return None
-        return cx.call(method, list(args), {})
+        return None if isinstance(method, Method) and isinstance(method.function, Builtin) else method
+
+    def overrides(self, cx: Capture, name: str) -> bool:
+        """Whether a special method is one of the program's."""
+        return self._programs(cx, name) is not None
+
+    def _special_or_storage(self, cx: Capture, name: str, *args: Value) -> Value | None:
+        method = self._programs(cx, name)
+        return None if method is None else cx.call(method, list(args), {})
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         direct, cx.direct = cx.direct, False

@@ -1,0 +1,80 @@
+"""Tracebacks of exceptions that a capture raised: generated code builds them entry by entry.
+
+In: places, as a capture notes them. Out: `traceback` objects that show what eager's would: lines and columns, and the names
+of which hints at misspelt ones are made. Their frames never ran: they hold no variables and lead to no caller.
+"""
+
+from __future__ import annotations
+
+import sys
+import types
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+from pycompiler import _native
+from pycompiler.capture.bytecode.decode import LOCAL_SUFFIX, slot_names
+from pycompiler.capture.bytecode.resume import origin_of
+from pycompiler.capture.values.base import Place
+
+OURS = str(Path(__file__).parent)
+"""What stands there is inlined for C, of which tracebacks show nothing."""
+
+
+def _empty() -> Iterator[None]:
+    yield
+
+
+def shown(code: types.CodeType) -> types.CodeType:
+    """The code of a generator that does nothing, and is `code` to who prints a traceback."""
+    names = tuple(name for name in slot_names(code) if not name.endswith(LOCAL_SUFFIX))
+    return _empty.__code__.replace(
+        co_filename=code.co_filename, co_name=code.co_name, co_qualname=code.co_qualname, co_firstlineno=code.co_firstlineno,
+        co_linetable=code.co_linetable, co_varnames=names, co_nlocals=len(names),
+    )  # fmt: skip
+
+
+def place_of(code: types.CodeType, namespace: dict[str, Any], offset: int | None, line: int) -> Place:
+    """The place of the instruction at `offset` of a frame's code."""
+    original, offsets = origin_of(code)
+    at = offset if offsets is None or offset is None else offsets.get(offset)
+    return original, namespace, -1 if at is None else at & ~1, line
+
+
+def entries(places: Sequence[Place]) -> list[Place]:
+    """What `add_traceback` is given: the places that eager's traceback has, too; one at least, since CPython wants one."""
+    seen = [p for p in places if not p[0].co_filename.startswith(OURS)] or places
+    return [(shown(code), namespace, at, line) for code, namespace, at, line in seen]
+
+
+def add_traceback(exception: BaseException, *places: Place) -> None:
+    """Let the exception have passed these places, the innermost first.
+
+    CPython takes for granted that what is being handled has a traceback: `with` passes it to `__exit__` unchecked.
+    """
+    traceback = exception.__traceback__
+    _native.pause_hook()  # the code bears the user's names
+    try:
+        for code, namespace, at, line in places:
+            traceback = types.TracebackType(traceback, types.FunctionType(code, namespace)().gi_frame, at, line)
+    finally:
+        _native.resume_hook()
+    exception.__traceback__ = traceback
+
+
+def with_traceback_of(exception: BaseException, other: BaseException) -> BaseException:
+    exception.__traceback__ = other.__traceback__
+    return exception
+
+
+def raise_outside(exception: BaseException, *places: Place) -> None:
+    """`add_traceback` of an exception that was raised where no captured frame handles one: those that led here may."""
+    handled = sys.exception()
+    if handled is not None and handled is not exception:
+        link: BaseException | None = handled
+        while link is not None and link.__context__ is not exception:  # no exception comes to be its own context
+            link = link.__context__
+        if link is not None:
+            link.__context__ = None
+        exception.__context__ = handled
+    add_traceback(exception, *places)
