@@ -29,7 +29,7 @@ from pycompiler.capture.cached import call_cached, describe_call
 from pycompiler.capture.funnel import tensor_descriptor
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.polyfills import OF_CLOSURES
-from pycompiler.capture.values import array, deferred, exceptions, symbolic
+from pycompiler.capture.values import array, deferred, exceptions, owned, symbolic
 from pycompiler.capture.values.attributes import MISSING, bind, is_mutable, lookup, mro_lookup, reference
 from pycompiler.capture.values.base import Capture, Lazy, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeProperty
@@ -336,6 +336,8 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     computed = (symbolic.call(cx, fn, args) or deferred.call(cx, fn, args)) if not kwargs else None
     if computed is not None:
         return computed
+    if owned.takes(fn, args, kwargs, skip.is_pure):
+        return owned.run(cx, fn, args, kwargs, reads=skip.is_pure(fn))
     handler = _handler(fn)
     if handler is not None:
         if (
@@ -579,6 +581,8 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     computed = (symbolic.call(cx, cls, args) or deferred.call(cx, cls, args)) if not kwargs else None
     if computed is not None:
         return computed
+    if owned.takes(cls, args, kwargs, skip.is_pure):
+        return owned.run(cx, cls, args, kwargs, reads=skip.is_pure(cls))
     hashed = type(cls).__hash__ is type.__hash__  # else by code of a metaclass
     handler = (CONSTRUCTORS.get(cls) or _late_constructor(cls)) if hashed else None
     if handler is not None:

@@ -55,6 +55,7 @@ from pycompiler.capture.values.ends import Contents
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Begun, Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
+from pycompiler.capture.values.owned import Owned
 from pycompiler.capture.values.references import MadeReference, Registered
 from pycompiler.capture.values.symbolic import NestedInt, Symbolic, is_late
 from pycompiler.capture.values.tensor import Handle, Storage, StorageMethod, Tensor, TensorMethod
@@ -789,10 +790,29 @@ def _nested_int(head: Head, value: NestedInt, name: str) -> None:
     head.store(head.call(jagged.size, head.load(owner), build.load_const(dim)), name)
 
 
+def _owned(head: Head, value: Owned, name: str) -> None:
+    """Everything that happened to it, and to those that it was used with, happens again."""
+    for step in value.journal:
+        loads = [head.load(v) for v in (*step.args, *step.kwargs.values())]
+        fn = (
+            [build.load_const(step.fn)]
+            if not step.raised
+            else [build.load_const(rebuild.quietly), build.load_const(step.fn)]
+        )
+        called = build.call_function(*fn, *loads, kwnames=tuple(step.kwargs))
+        if step.made is None:
+            head.prepare += [*called, *build.pop_top()]
+            continue
+        made = head.temps[id(step.made)] = name if step.made is value else head.temp()
+        head.keep.append(step.made)
+        head.store(called, made)
+
+
 BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     Text: _pattern, InstanceDict: _instance_dict, Variables: _variables, Tuple: _tuple, List: _list, Dict: _dict, Set: _set,
     Object: _object, Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const,
-    Builtin: _const, Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
+    Builtin: _const, Opaque: _const, Owned: _owned, Partial: _partial, Getter: _getter, Slice: _slice,
+    DictView: _view, Proxy: _proxy,
     TensorMethod: _tensor_method, NestedInt: _nested_int, Addressed: _addressed,
     Deferred: _addressed, ThreadIdent: _thread_ident, Storage: _storage, StorageMethod: _storage_method,
     Untold: _untold, Withheld: _untold,

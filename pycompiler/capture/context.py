@@ -29,7 +29,7 @@ from pycompiler.capture.inference import Inference
 from pycompiler.capture.items import Items
 from pycompiler.capture.on_fakes import settle_numbers
 from pycompiler.capture.sizes import Policy, Sizes
-from pycompiler.capture.values import array, exceptions
+from pycompiler.capture.values import array, decimals, exceptions, owned
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import (
     class_attribute,
@@ -61,6 +61,7 @@ from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import ALIASES, Builtin, Function
 from pycompiler.capture.values.iterators import INDEXING, PASSING, Generator, Iter, Over, ends_others, iterator_class
 from pycompiler.capture.values.objects import FunctionDict, Object, Opaque, Token, as_text
+from pycompiler.capture.values.owned import Owned
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays
@@ -308,7 +309,7 @@ class Capture:
         around = sys.exception()
         numbers = arrays.numpy() is not None and (any(map(arrays.is_number, args)) or arrays.is_of_numpy(fn))
         try:
-            with arrays.as_errors() if numbers else contextlib.nullcontext():
+            with arrays.as_errors() if numbers else decimals.context_of(self, fn, args):
                 return fn(*args, **kwargs)
         except (Break, Raised, Specialise):
             raise
@@ -355,6 +356,8 @@ class Capture:
             return ("o", id(value.cls))
         if isinstance(value, Object):
             return self._key_of_object(value)
+        if isinstance(value, Owned) and value.kind.equals:
+            self.no_hash(class_name(value.python_type()))
         if isinstance(value, Deque):
             self.no_hash("collections.deque")
         if isinstance(value, Array):
@@ -707,6 +710,8 @@ class Capture:
         """iter(value)."""
         if isinstance(value, Iter):
             return value
+        if isinstance(value, Owned) and value.is_iterator():
+            return owned.run(self, type(value.own).__iter__, [value], {})
         if isinstance(value, Object) and value.storage is None:
             own = isinstance(mro_lookup(value.cls, "__iter__"), types.WrapperDescriptorType)
             if own and (kind := iterating(value)) == "running-iterator":  # C's: it alone knows where it is
@@ -747,6 +752,9 @@ class Capture:
             if value is None and iterator.cls not in PASSING:
                 self.stopped_by = iterator if isinstance(iterator, Generator) else None
             return value
+        if isinstance(iterator, Owned) and iterator.is_iterator():
+            self.stopped_by = None
+            return iterator.next(self)
         if isinstance(iterator, Object):
             method = iterator.special(self, "__next__")
             if method is not None:

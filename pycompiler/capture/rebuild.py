@@ -55,6 +55,12 @@ def plan_failed(again: bool, inside: bool, error: BaseException) -> bool | None:
     return inside or None
 
 
+def quietly(fn: Any, *args: Any, **kwargs: Any) -> None:
+    """A call that raises, of which the program has seen to the error."""
+    with contextlib.suppress(Exception):
+        fn(*args, **kwargs)
+
+
 def states_of(*generators: Any) -> tuple[Any, ...]:
     """How Python's and NumPy's generators are put back to what they are now."""
     return tuple(

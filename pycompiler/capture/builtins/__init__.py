@@ -13,6 +13,7 @@ from pycompiler.capture.builtins import (
     copied_tensors,
     copying,
     data,
+    dates,
     devices,
     distributed,
     drawn,
@@ -31,6 +32,7 @@ from pycompiler.capture.builtins import (
     numbers,
     optimizers,
     overrides,
+    owned,
     patterns,
     python,
     ranges,
@@ -47,7 +49,7 @@ from pycompiler.capture.builtins import (
 
 FAMILIES = (
     attention, autograd_function, backwards, begun, branches, class_statements, clocks, collections, containers,
-    copied_tensors, copying, data, devices, distributed, drawn, drawn_arrays, dtensors, evaluated, exceptions, frozen,
-    generators, gradients, hooks, inference, iteration, jagged, nested, numbers, optimizers, overrides, patterns, python, ranges,
-    references, scalars, schedulers, storages, texts, torch_api, transforms, variables, warned,
+    copied_tensors, copying, data, dates, devices, distributed, drawn, drawn_arrays, dtensors, evaluated, exceptions, frozen,
+    generators, gradients, hooks, inference, iteration, jagged, nested, numbers, optimizers, overrides, owned, patterns, python,
+    ranges, references, scalars, schedulers, storages, texts, torch_api, transforms, variables, warned,
 )  # fmt: skip
