@@ -13,6 +13,7 @@ import functools
 import itertools
 import threading
 import types
+import typing
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -109,6 +110,7 @@ class Head:
         self.value_cells = value_cells  # parameters that the preamble has put into new cells
         self.prepare: Code = []  # builds objects into temporaries
         self.temps: dict[int, str] = {}
+        self.aliases: dict[int, str] = {}  # of `C[...]`, by the capture's
         self.keep: list[Value] = []
         self.outputs: list[Tensor] = []
         self.loads: collections.Counter[str] = collections.Counter()  # of each output
@@ -167,12 +169,22 @@ class Head:
             return build.load_fast(self.output(value))
         if value.source is not None:
             at = value.source.root.arg
-            if self.made_class(at) is None and self.names_made_class(at):
+            if self.made_class(at) is None and not is_alias(at) and self.names_made_class(at):
                 raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
             return self.load_source(value.source)
         name = self.temps.get(id(value))
         if name is None:
             name = self.build(value)
+        return build.load_fast(name)
+
+    def alias(self, real: Any) -> Code:
+        """Push what a class that each call makes gives for `C[...]`, of constants and such classes."""
+        name = self.aliases.get(id(real))
+        if name is None:
+            parts = [self.alias(a) if is_alias(a) else self.load(self.cx.make(a)) for a in real.__args__]
+            name = self.temp()
+            self.store(self.call(rebuild.subscript, self.load_class(real.__origin__), *parts), name)
+            self.aliases[id(real)] = name
         return build.load_fast(name)
 
     def is_bare(self, value: Tensor) -> bool:
@@ -295,6 +307,8 @@ class Head:
                 return build.load_deref(name) if name in self.value_cells else build.load_raw(name)
             if source.kind == "globals":
                 return build.load_const(self.cx.root_globals)
+            if is_alias(source.arg) and self.names_made_class(source.arg):
+                return self.alias(source.arg)
             return self.load_class(source.arg) if isinstance(source.arg, type) else build.load_const(source.arg)
         if source.kind == "mro_lookup" and self.is_lasting(source.base) and self.is_one_object(source):
             return build.load_const(ACCESSORS["mro_lookup"].read(source.base.arg, source.arg))
@@ -389,6 +403,8 @@ class Head:
             return True
         aliased = type(real).__module__ in ("types", "typing")
         parts = real if type(real) in (tuple, frozenset) else getattr(real, "__args__", ()) if aliased else ()
+        if is_alias(real):
+            parts = (real.__origin__, *parts)
         return any(map(self.names_made_class, parts))
 
     def is_lasting(self, source: Source) -> bool:
@@ -408,6 +424,10 @@ class Head:
             self.own_cells[cell.frame_name] = cell
             return build.load_raw(cell.frame_name)
         return self.load(cell)
+
+
+def is_alias(real: Any) -> bool:
+    return type(real) in (types.GenericAlias, type(typing.List[int]))  # noqa: UP006
 
 
 def _source(value: Value) -> Source:
@@ -650,11 +670,16 @@ def _const(head: Head, value: Any, name: str) -> None:
             head.store(head.call(rebuild.make_cell), cell)
         loads = [head.load(v) for v in (*args, *kwargs.values())]
         head.store(build.call_function(build.load_const(fn), *loads, kwnames=tuple(kwargs)), name)
-        for change, words in value.decorators:
-            given = build.load_const(functools.partial(change, **words))
-            head.prepare += [*build.call_function(given, build.load_fast(name)), *build.pop_top()]
+        head.temps[id(value)] = name  # what it was given since may lead back to it
+        for change, args, words in value.steps:
+            given = build.load_const(functools.partial(change, **words) if words else change)
+            called = build.call_function(given, build.load_fast(name), *head.load_all(args))
+            head.prepare += [*called, *build.pop_top()]
         return
     real = {Class: "cls", PyModule: "module", Builtin: "fn", Opaque: "real"}[type(value)]
+    if is_alias(getattr(value, real)) and head.names_made_class(getattr(value, real)):
+        head.store(head.alias(getattr(value, real)), name)
+        return
     if head.names_made_class(getattr(value, real)):
         raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
     head.store(build.load_const(getattr(value, real)), name)
@@ -1172,7 +1197,7 @@ def _template(head: Head, value: Value, seen: set[int]) -> Any:
     if isinstance(value, Tensor) and value.source is None:
         return ("graph", int(head.output(value)[len("__out") :]))
     if value.source is not None:
-        return ("source", value.source)
+        return ("source", value.source) if head.made_class(value.source.root.arg) is None else None
     if isinstance(value, (Tuple, List)) and value.cls in (tuple, list):
         items = [_template(head, v, seen) for v in value.items]
         return None if None in items else (value.cls.__name__, items)

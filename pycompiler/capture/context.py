@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 
-from pycompiler.capture import calls, hints, rebuild, wrap
+from pycompiler.capture import calls, hints, rebuild, stand_in_guards, wrap
 from pycompiler.capture.answers import answered
 from pycompiler.capture.apart import COMPARED, may_be
 from pycompiler.capture.breaks import Break, Raised
@@ -178,6 +178,10 @@ class Capture:
     def guard(self, kind: str, source: Source, arg: Any = None, others: tuple[Source, ...] = ()) -> None:
         if source.kind == "const" and kind in CONSTANT and not CONSTANT[kind](source.arg):
             return
+        if self.made_classes and (said := stand_in_guards.said(self, kind, source, arg, others)) is not None:
+            for others_say in said:
+                self.guard(*others_say)
+            return
         tag = arg if isinstance(arg, (str, int, bool, type(None))) else id(arg)
         key = (kind, source, type(arg), tag if kind != "tensor" else None, others)
         if key not in self.guards:
@@ -213,13 +217,13 @@ class Capture:
         self.keep.append(real)
 
     def wrap(self, real: Any, source: Source) -> Value:
-        return wrap.wrap(self, real, source)
+        return wrap.wrap(self, real, stand_in_guards.place(self, source) if self.made_classes else source)
 
     def make(self, real: Any) -> Value:
         return wrap.make(self, real)
 
     def lazy(self, real: Any, source: Source) -> Value:
-        return Lazy(real, source)
+        return Lazy(real, stand_in_guards.place(self, source) if self.made_classes else source)
 
     def realize(self, value: Value) -> Value:
         if isinstance(value, Lazy):

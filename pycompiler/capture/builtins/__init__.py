@@ -28,6 +28,7 @@ from pycompiler.capture.builtins import (
     inference,
     iteration,
     jagged,
+    metaclasses,
     nested,
     numbers,
     optimizers,
@@ -39,6 +40,7 @@ from pycompiler.capture.builtins import (
     references,
     scalars,
     schedulers,
+    stand_ins,
     storages,
     texts,
     torch_api,
@@ -49,7 +51,8 @@ from pycompiler.capture.builtins import (
 
 FAMILIES = (
     attention, autograd_function, backwards, begun, branches, class_statements, clocks, collections, containers,
-    copied_tensors, copying, data, dates, devices, distributed, drawn, drawn_arrays, dtensors, evaluated, exceptions, frozen,
-    generators, gradients, hooks, inference, iteration, jagged, nested, numbers, optimizers, overrides, owned, patterns, python,
-    ranges, references, scalars, schedulers, storages, texts, torch_api, transforms, variables, warned,
+    copied_tensors, copying, data, dates, devices, distributed, drawn, drawn_arrays, dtensors, evaluated, exceptions,
+    frozen, generators, gradients, hooks, inference, iteration, jagged, metaclasses, nested, numbers, optimizers, overrides,
+    owned, patterns, python, ranges, references, scalars, schedulers, stand_ins, storages, texts, torch_api, transforms,
+    variables, warned,
 )  # fmt: skip
