@@ -102,6 +102,10 @@ def make_object(cls: type, args: tuple[Any, ...] | None) -> Any:
     return made
 
 
+def new_leaf(size: Any, stride: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device=device, requires_grad=True)
+
+
 def new_parameter(*kind: Any) -> torch.nn.Parameter:
     """One of these sizes, strides, dtype and device, which the graph fills."""
     with torch._C.DisableTorchFunction():
