@@ -217,7 +217,11 @@ class Capture:
         self.keep.append(real)
 
     def wrap(self, real: Any, source: Source) -> Value:
-        return wrap.wrap(self, real, stand_in_guards.place(self, source) if self.made_classes else source)
+        if self.made_classes:
+            if type(real) in LITERALS and stand_in_guards.is_own(self, source):
+                return self.make(real)
+            source = stand_in_guards.place(self, source)
+        return wrap.wrap(self, real, source)
 
     def make(self, real: Any) -> Value:
         return wrap.make(self, real)
@@ -313,7 +317,7 @@ class Capture:
         around = sys.exception()
         numbers = arrays.numpy() is not None and (any(map(arrays.is_number, args)) or arrays.is_of_numpy(fn))
         try:
-            with arrays.as_errors() if numbers else decimals.context_of(self, fn, args):
+            with arrays.as_errors() if numbers else decimals.context_of(self, fn, (*args, *kwargs.values())):
                 return fn(*args, **kwargs)
         except (Break, Raised, Specialise):
             raise

@@ -24,6 +24,8 @@ def said(cx: Capture, kind: str, source: Source, arg: Any, others: tuple[Source,
         return inherited.absent(cx, arg)
     if inherited is not None and len(links(source)) <= 3 and any(is_mro(link) for link in links(source)):
         return inherited.same()  # which say what it is
+    if is_own(cx, source):
+        return []
     moved, lacking = zip(*(_moved(cx, s) for s in (source, *others)), strict=True)
     if all(a is b for a, b in zip(moved, (source, *others), strict=True)):
         return None
@@ -36,6 +38,13 @@ def links(source: Source) -> list[Source]:
     while found[0].base is not None:
         found.insert(0, found[0].base)
     return found
+
+
+def is_own(cx: Capture, source: Source) -> bool:
+    """Whether it is what the frame has put into a class."""
+    direct = source.kind == "mro_lookup" and source.base is not None and source.base.base is None
+    inherited = Inherited.of(cx, source) if direct else None
+    return inherited is not None and any(source.arg in namespace_of(c) for c in inherited.made)
 
 
 def is_mro(link: Source) -> bool:

@@ -248,6 +248,28 @@ def members_by_name(x: Any) -> Any:
     return x * Kind["TIMES"].value, Kind["ADD"] is Kind.ADD, Kind(2) is Kind.TIMES, said, (Bits["A"] | Bits.B).value
 
 
+@program
+def counts_in_a_class(x: Any) -> Any:
+    class Made:
+        count = 0
+        seen: typing.ClassVar[Any] = None
+
+        @classmethod
+        def step(cls) -> int:
+            cls.count += 1
+            return cls.count
+
+    Made.seen = x
+    return (
+        [Made.step() for _ in range(3)],
+        Made.count,
+        Made.seen + 1,
+        hasattr(Made, "more"),
+        setattr(Made, "more", 2),
+        Made.more,
+    )  # type: ignore[attr-defined]
+
+
 T = typing.TypeVar("T")
 
 

@@ -402,6 +402,27 @@ def test_flags_are_not_set_by_the_capture(context: decimal.Context) -> None:
     assert not any(context.flags.values())
 
 
+@pytest.mark.parametrize("asks", [
+    lambda: random.Random().random(), lambda: random.Random(None).random(), lambda: again(random.Random(1)), lambda: repr(io.StringIO()),
+    lambda: threading.Lock().__repr__(), lambda: hash(hashlib.md5()), lambda: hashlib.md5().__hash__(),
+])  # fmt: skip
+def test_what_is_no_constant(asks: Callable[[], Any]) -> None:
+    """Other numbers and addresses in each call."""
+
+    def fn(x: Any) -> Any:
+        return x + 1, asks()
+
+    assert pycompiler.explain(fn)(torch.ones(2)).graph_break_count >= 1
+    compiled = pycompiler.compile(fn)
+    keep = [compiled(torch.ones(2))[1] for _ in range(3)]
+    assert [type(k) for k in keep] == [type(fn(torch.ones(2))[1])] * 3
+
+
+def again(rng: random.Random) -> float:
+    rng.seed()
+    return rng.random()
+
+
 def test_print_to_an_object_of_the_programs() -> None:
     class Tee:
         def __init__(self) -> None:

@@ -24,6 +24,7 @@ from pycompiler.capture.values.objects import Object
 from pycompiler.ir.source import mro_of
 
 PLAIN = (type, abc.ABCMeta)  # what a metaclass of the program's may derive from
+OTHERS = ("enum", "typing", "torch")  # whose metaclasses run where the class is made
 HOOKS = ("typing", "enum", "abc")  # whose `__init_subclass__` runs where the class is made
 NAMING = ("functools", "enum", "dataclasses", "typing")  # whose `__set_name__` does
 ABC_INIT: Any = vars(abc)["_abc_init"]
@@ -60,7 +61,7 @@ def may_be_traced(meta: Any) -> bool:
     ):
         return False
     others = [c for c in mro_of(meta) if c is not object and not is_plain(c)]
-    return not is_ended(meta) and all(type(c) is type and c.__module__ not in ("enum", "typing") for c in others)
+    return not is_ended(meta) and all(type(c) is type and c.__module__.partition(".")[0] not in OTHERS for c in others)
 
 
 def traced_meta(cx: Capture, bases: Args, kwargs: Kwargs) -> Class | None:

@@ -4,7 +4,6 @@ and `print` into one.
 
 from __future__ import annotations
 
-import _hashlib
 import _thread
 import array
 import csv
@@ -22,12 +21,13 @@ from pycompiler.capture.cached import describe_call
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.fixed import assume
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.owned import KINDS, MAKERS, Kind, Owned, run
 
 
 def _waits(lock: Any, name: str, args: list[Any], words: dict[str, Any]) -> bool:
-    """Whether nobody lets go of a lock that only the frame has."""
+    """It would wait for ever: nobody lets go of a lock that only the frame has."""
     asks = name in ("acquire", "acquire_lock", "__enter__")
     return asks and bool((*args, words.get("blocking", True))[0]) and lock.locked()
 
@@ -35,6 +35,15 @@ def _waits(lock: Any, name: str, args: list[Any], words: dict[str, Any]) -> bool
 def _names_thread(lock: Any, name: str, args: list[Any], words: dict[str, Any]) -> bool:
     """What a condition does while it waits."""
     return name in ("_release_save", "_acquire_restore")
+
+
+def _is_seed(seed: Any) -> bool:
+    """Whether it says all numbers that follow."""
+    return type(seed) in (int, float, str, bytes)
+
+
+def _draws(rng: Any, name: str, args: list[Any], words: dict[str, Any]) -> bool:
+    return name == "seed" and not (args and _is_seed(args[0]))
 
 
 _TOLD = ("digest", "hexdigest", "copy")
@@ -50,9 +59,9 @@ KINDS |= {
     bytearray: _BYTES,
     array.array: _BYTES,
     struct.Struct: Kind(refused=("pack_into", "iter_unpack"), reads=("pack", "unpack", "unpack_from")),
-    _thread.LockType: Kind(reads=("locked",), waits=_waits),
-    _thread.RLock: Kind(reads=("_is_owned",), waits=_names_thread),
-    random.Random: Kind(refused=("__getstate__", "__setstate__")),
+    _thread.LockType: Kind(reads=("locked",), depends=_waits),
+    _thread.RLock: Kind(reads=("_is_owned",), depends=_names_thread),
+    random.Random: Kind(refused=("__getstate__", "__setstate__"), depends=_draws),
     type(csv.reader([])): Kind(),
     type(csv.writer(io.StringIO())): Kind(),
     **{type(hashlib.new(name)): _HASH for name in sorted(hashlib.algorithms_guaranteed)},
@@ -62,12 +71,12 @@ KINDS |= {
     },
 }
 _CLASSES: tuple[type, ...] = (
-    io.StringIO, io.BytesIO, bytearray, array.array, struct.Struct, _thread.RLock, random.Random, hashlib.blake2b,
+    io.StringIO, io.BytesIO, bytearray, array.array, struct.Struct, _thread.RLock, hashlib.blake2b,
     hashlib.blake2s,
 )  # fmt: skip
 _FUNCTIONS = (
-    *(fn for name, fn in vars(_hashlib).items() if name == "new" or name.startswith("openssl_")),
-    _thread.allocate_lock, csv.writer,
+    *(fn for name, fn in vars(sys.modules.get("_hashlib", sys)).items() if name == "new" or name.startswith("openssl_")),
+    _thread.allocate_lock,
 )  # fmt: skip
 skip.INLINED |= {
     threading.RLock,
@@ -85,6 +94,7 @@ def _maker(fn: Any) -> Any:
     return make
 
 
+_CLASSES += (threading.Lock,) if isinstance(threading.Lock, type) else ()  # from 3.13 on
 for _fn in _FUNCTIONS:
     builtin(_fn)(_maker(_fn))
 for _cls in _CLASSES:
@@ -92,12 +102,27 @@ for _cls in _CLASSES:
 MAKERS += [*_FUNCTIONS, *_CLASSES]
 
 
-@builtin(csv.reader)
-def reader(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Over what nobody else changes."""
-    if not args or not isinstance(args[0], Owned):
-        raise Break("builtin-call", describe_call(csv.reader, args))
-    return run(cx, csv.reader, args, kwargs)
+def _of_rows(fn: Any) -> None:
+    @builtin(fn)
+    def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        """Over what nobody else changes, by a dialect that no table names."""
+        named = [v for v in (*args[1:2], kwargs.get("dialect")) if v is not None and not cx.is_none(v)]
+        if not args or not isinstance(args[0], Owned) or named:
+            raise Break("builtin-call", describe_call(fn, args))
+        assume(cx, (csv,), csv.field_size_limit, "it depends on the size of fields of tables")
+        return run(cx, fn, args, kwargs)
+
+
+for _fn in (csv.reader, csv.writer):
+    _of_rows(_fn)
+
+
+@constructor(random.Random)
+def generator(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    given = [*args, *kwargs.values()]
+    if len(given) != 1 or not _is_seed(cx.snapshot(given[0])):
+        raise Break("builtin-call", "random.Random(...) of no number or text")
+    return run(cx, random.Random, args, kwargs)
 
 
 _WORDS = {"sep": " ", "end": "\n"}

@@ -210,6 +210,8 @@ class Class(Value):
             or name in ("__class_getitem__", "__init_subclass__")
         ):
             raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
+        if ("__dict__", id(self.cls)) in cx.kept:
+            raise Break("mutation-unsupported", f"{self.describe()}.{name} = ..., whose attributes are seen as a dict")
         cx.effects.allow(self, self.describe())
         cx.effects.changes += 1
         cx.effects.looks.change(("class", id(self.cls), name))

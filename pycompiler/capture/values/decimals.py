@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import decimal
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 from pycompiler.capture.breaks import Break
@@ -32,7 +32,7 @@ def set_flags(names: Sequence[str]) -> None:
         decimal.getcontext().flags[getattr(decimal, name)] = True
 
 
-def _concerns(fn: Any, args: Sequence[Any]) -> bool:
+def _concerns(fn: Any, args: Iterable[Any]) -> bool:
     owner = getattr(fn, "__self__", None)
     return fn is decimal.Decimal or type(owner) is decimal.Decimal or any(type(a) is decimal.Decimal for a in args)
 
@@ -55,6 +55,6 @@ def _apart(cx: Capture) -> Iterator[None]:
             told.update(names)
 
 
-def context_of(cx: Capture, fn: Any, args: Sequence[Any]) -> contextlib.AbstractContextManager[None]:
+def context_of(cx: Capture, fn: Any, args: Iterable[Any]) -> contextlib.AbstractContextManager[None]:
     """Where the capture makes a call."""
     return _apart(cx) if _concerns(fn, args) else contextlib.nullcontext()

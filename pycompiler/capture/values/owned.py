@@ -33,15 +33,14 @@ class Kind:
     equals: bool = False  # whether it equals others by what it is
     reads: tuple[str, ...] = ()  # methods that change nothing
     refused: tuple[str, ...] = ()  # attributes that depend on more, or change an argument
-    waits: Callable[[Any, str, list[Any], dict[str, Any]], bool] = (
-        _never  # whether a call would wait for what nobody does
-    )
+    depends: Callable[..., bool] = _never  # whether a call would wait, or asks for more than constants
 
 
 KINDS: dict[type, Kind] = {}
 MAKERS: list[Any] = []
 """Functions and classes that make such objects."""
 TEXTS = (str, repr, ascii, format, hash)
+ADDRESSES = ("__repr__", "__str__", "__format__", "__hash__")  # ... of objects that are not `shown`
 READS = (getattr, len, bool, operator.getitem, operator.contains)
 REFUSED = (
     "__reduce__",
@@ -188,10 +187,10 @@ def run(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value], *, re
     owners = [v for v in (*args, *kwargs.values()) if isinstance(v, Owned)]
     for owner in owners:
         cx.effects.allow(owner, owner.describe())
-        if name in owner.kind.refused:
+        if name in owner.kind.refused or (name in ADDRESSES and not owner.kind.shown):
             raise Break("builtin-call", f"{owner.describe()}.{name}()")
-        if owner.kind.waits(owner.own, name, given[1:], words):
-            raise Break("builtin-call", f"{owner.describe()}.{name}(), which would wait")
+        if owner.kind.depends(owner.own, name, given[1:], words):
+            raise Break("builtin-call", f"{owner.describe()}.{name}(), which depends on more than constants")
     kept = [v if isinstance(v, Owned) else cx.make(r) for v, r in zip(args, given, strict=True)]
     step = Step(fn, kept, {k: v if isinstance(v, Owned) else cx.make(words[k]) for k, v in kwargs.items()})
     reads = bool(owners) and (reads or _is_among(fn, READS) or all(name in o.kind.reads for o in owners))
