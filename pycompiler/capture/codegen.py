@@ -13,7 +13,6 @@ import functools
 import itertools
 import threading
 import types
-import typing
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -34,7 +33,7 @@ from pycompiler.capture.sizes import DRAWN
 from pycompiler.capture.values.array import Array, ArrayMethod
 from pycompiler.capture.values.attributes import Own, is_held, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
-from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, PyModule, Super
+from pycompiler.capture.values.classes import SUBSCRIPTED, Class, MadeMethod, MadeProperty, PyModule, Super
 from pycompiler.capture.values.constant import Addressed, Const, Untold, Withheld
 from pycompiler.capture.values.containers import (
     RESTLESS,
@@ -401,9 +400,9 @@ class Head:
         )
         if self.made_class(named) is not None:
             return True
-        aliased = type(real).__module__ in ("types", "typing")
+        aliased = type(real).__module__ in ("types", "typing", "collections.abc", "_collections_abc")
         parts = real if type(real) in (tuple, frozenset) else getattr(real, "__args__", ()) if aliased else ()
-        if is_alias(real):
+        if aliased and hasattr(real, "__origin__"):
             parts = (real.__origin__, *parts)
         return any(map(self.names_made_class, parts))
 
@@ -427,7 +426,7 @@ class Head:
 
 
 def is_alias(real: Any) -> bool:
-    return type(real) in (types.GenericAlias, type(typing.List[int]))  # noqa: UP006
+    return any(type(real) is cls for cls in SUBSCRIPTED)
 
 
 def _source(value: Value) -> Source:

@@ -484,3 +484,18 @@ def test_what_the_metaclass_says_is_guarded(monkeypatch: pytest.MonkeyPatch) -> 
     assert compiled.counters()["compiles"] == 2
     monkeypatch.setattr(Base, "__init_subclass__", classmethod(lambda cls, factor=1, other=0: None))
     torch.testing.assert_close(compiled(torch.ones(2))[0], told_of_a_subclass(torch.ones(2))[0])
+
+
+def test_an_alias_of_a_callable_class_names_that_of_the_call() -> None:
+    def fn(x: Any) -> Any:
+        class Made(typing.Callable):  # type: ignore[misc, valid-type] # noqa: RUF100
+            def __call__(self) -> Any:
+                return x + 1
+
+        alias = Made[[], int]  # type: ignore[type-arg, misc]
+        return Made, alias().__class__, alias, x * 2
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    for _ in range(3):
+        made, found, alias, _ = compiled(torch.ones(2))
+        assert found is made and alias.__origin__ is made

@@ -28,12 +28,11 @@ from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor, run_frame
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.values.base import Capture, Cell, StandIn, Value
-from pycompiler.capture.values.classes import Class, MadeMethod
+from pycompiler.capture.values.classes import SUBSCRIPTED, Class, MadeMethod
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Set, Tuple
 from pycompiler.capture.values.functions import Function, Partial
 
-ALIASES = (types.GenericAlias, type(typing.List[int]))  # noqa: UP006
 METACLASSES = {
     type, abc.ABCMeta, enum.EnumMeta, type(torch.autograd.Function), type(typing.Protocol), typing._TypedDictMeta,  # type: ignore[attr-defined]
     typing.NamedTupleMeta,  # type: ignore[attr-defined]
@@ -113,7 +112,7 @@ def _base(cx: Capture, value: Value) -> Any:
     if isinstance(value, Class):
         return value.cls
     real = getattr(value, "real", None)
-    known = type(real) in ALIASES and value.source is not None and value.source.kind == "const"
+    known = any(type(real) is cls for cls in SUBSCRIPTED) and value.source is not None and value.source.kind == "const"
     if not known and (real is None or value.source is None or getattr(real, "__module__", None) != "typing"):
         raise Break("builtin-call", f"a class that derives from {value.describe()}")
     return real

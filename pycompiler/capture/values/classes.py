@@ -8,6 +8,7 @@ from __future__ import annotations
 import enum
 import functools
 import types
+import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -35,6 +36,8 @@ from pycompiler.capture.values.objects import DELETED, Object, annotation
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.source import mro_of, namespace_of
 
+SUBSCRIPTED = (types.GenericAlias, type(typing.List[int]))  # noqa: UP006
+"""What generated code makes again for `C[...]`."""
 STAND_IN: list[Callable[[Capture, Value], Any]] = []
 """What a class that is made has for a value (`builtins/stand_ins.py`)."""
 # What `type` answers for each class.
@@ -146,7 +149,10 @@ class Class(Value):
             return cx.call(self.getattr(cx, "__class_getitem__"), [key], {})
         if isinstance(self.cls, enum.EnumMeta):
             return self.member(cx, cx.evaluate_raw(lambda c, k: c[k], self.cls, key.const()))
-        return cx.make(cx.evaluate_raw(lambda c, k: c[k], self.cls, annotation(cx, key)))
+        found = cx.evaluate_raw(lambda c, k: c[k], self.cls, annotation(cx, key))
+        if self.made is not None and not any(type(found) is cls for cls in SUBSCRIPTED):
+            raise Break("unsupported-operation", f"{self.describe()}[...], of a class that is made inside")
+        return cx.make(found)
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         method = self.special(cx, "__iter__")
