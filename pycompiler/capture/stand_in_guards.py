@@ -7,13 +7,15 @@ In: a guard's kind, source and argument.  Out: the same said of classes that exi
 from __future__ import annotations
 
 import itertools
+import types
 from typing import Any
 
-from pycompiler.capture.values.attributes import Own, is_mutable
+from pycompiler.capture.values.attributes import Own, is_mutable, mro_lookup
 from pycompiler.capture.values.interface import Capture
 from pycompiler.ir.source import Source, mro_of, namespace_of
 from pycompiler.ir.source import const as const_source
 
+LIBRARY = ("typing", "enum", "abc", "dataclasses", "functools")
 Said = tuple[str, Source, Any, tuple[Source, ...]]
 
 
@@ -24,9 +26,9 @@ def said(cx: Capture, kind: str, source: Source, arg: Any, others: tuple[Source,
         return inherited.absent(cx, arg)
     if inherited is not None and len(links(source)) <= 3 and any(is_mro(link) for link in links(source)):
         return inherited.same()  # which say what it is
-    if is_own(cx, source):
-        return []
-    moved, lacking = zip(*(_moved(cx, s) for s in (source, *others)), strict=True)
+    if any(is_own(cx, s) and not _is_of_library(s) for s in (source, *others)) or (is_own(cx, source) and not others):
+        return []  # the frame has put it there
+    moved, lacking = zip(*(_moved(cx, _in_place(cx, s)) for s in (source, *others)), strict=True)
     if all(a is b for a, b in zip(moved, (source, *others), strict=True)):
         return None
     return [*itertools.chain(*lacking), (kind, moved[0], arg, moved[1:])]
@@ -45,6 +47,21 @@ def is_own(cx: Capture, source: Source) -> bool:
     direct = source.kind == "mro_lookup" and source.base is not None and source.base.base is None
     inherited = Inherited.of(cx, source) if direct else None
     return inherited is not None and any(source.arg in namespace_of(c) for c in inherited.made)
+
+
+def _is_of_library(source: Source) -> bool:
+    """Whether a hook of the library's has put it into a class."""
+    assert source.base is not None
+    raw = mro_lookup(source.base.arg, source.arg)
+    return isinstance(raw, types.FunctionType) and raw.__module__ in LIBRARY
+
+
+def _in_place(cx: Capture, source: Source) -> Source:
+    """A place in what the frame has put into a class, where another attribute may come later: reached from that object itself."""
+    chain = links(source)
+    if len(chain) < 2 or not is_own(cx, chain[1]):
+        return source
+    return _along(const_source(mro_lookup(chain[0].arg, chain[1].arg)), chain[2:])
 
 
 def is_mro(link: Source) -> bool:

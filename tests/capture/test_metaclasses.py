@@ -270,6 +270,32 @@ def counts_in_a_class(x: Any) -> Any:
     )  # type: ignore[attr-defined]
 
 
+@program
+def looks_at_a_dict_of_a_class(x: Any) -> Any:
+    class Made:
+        y = 2
+
+        def own(self) -> int:
+            return self.y
+
+    shown = Made.__dict__
+    before = [k for k in shown if not k.startswith("__")], shown["y"], "z" in shown
+    Made.y, Made.z = 3, x  # type: ignore[attr-defined]
+    return shown["z"] * shown["y"], before, [k for k in vars(Made) if not k.startswith("__")], shown["own"](Made())
+
+
+@program
+def of_a_protocol(x: Any) -> Any:
+    class Speaks(typing.Protocol[T]):
+        def f(self) -> int: ...
+
+    class Made(Speaks[int]):
+        def f(self) -> int:
+            return 3
+
+    return x * Made().f() + Made().f()
+
+
 T = typing.TypeVar("T")
 
 

@@ -216,13 +216,13 @@ class Class(Value):
             or name in ("__class_getitem__", "__init_subclass__")
         ):
             raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
-        if ("__dict__", id(self.cls)) in cx.kept:
-            raise Break("mutation-unsupported", f"{self.describe()}.{name} = ..., whose attributes are seen as a dict")
         cx.effects.allow(self, self.describe())
         cx.effects.changes += 1
         cx.effects.looks.change(("class", id(self.cls), name))
         cx.evaluate_raw(type.__setattr__, self.cls, name, STAND_IN[0](cx, value))
         self.steps.append((type.__setattr__, [Const(name), value], {}))
+        if (seen := cx.kept.get(("__dict__", id(self.cls)))) is not None:
+            seen.mapping.entries[cx.key(Const(name))] = value
 
 
 SHOWN = ("__name__", "__qualname__", "__module__", "__doc__")
@@ -246,10 +246,14 @@ def own_attributes(cx: Capture, cls: type) -> Value:
     source = of_type(cls, "__dict__")
     known = cx.kept.get(("__dict__", id(cls)))
     if known is None:
-        if is_mutable(cls):
+        made = getattr(cx.by_id.get(id(cls)), "made", None) is not None  # the frame knows all of it
+        if is_mutable(cls) and not made:
             cx.guard("equals", const_source(Own(cls)).attr("names"), tuple(namespace_of(cls)))
         found = {
-            Key(cx, Const(n)): cx.lazy(v, const_source(Own(cls, n)).attr("value")) for n, v in namespace_of(cls).items()
+            Key(cx, Const(n)): cx.lazy(
+                v, const_source(cls).then("mro_lookup", n) if made else const_source(Own(cls, n)).attr("value")
+            )
+            for n, v in namespace_of(cls).items()
         }
         known = cx.kept["__dict__", id(cls)] = Proxy(Dict(found))
         known.mapping.source = const_source(Own(cls)).attr(
