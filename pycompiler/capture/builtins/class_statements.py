@@ -150,7 +150,10 @@ def type_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     name, bases, names = args
     if not isinstance(bases, Tuple) or not isinstance(names, Dict) or names.source is not None or kwargs:
         raise Break("builtin-call", "type(name, bases, namespace)")
-    return make_class(cx, name, list(bases.iterate(cx)), names, {}, cx.frames[-1].globals)
+    known = [cx.realize(b) for b in bases.iterate(cx)]
+    if any(isinstance(b, Class) and type(b.cls) is type and metaclasses.has_hook(b.cls) for b in known):
+        return metaclasses.new(cx, Class(type), name, bases, names, {})
+    return make_class(cx, name, known, names, {}, cx.frames[-1].globals)
 
 
 # decorators ---------------------------------------------------------------------------------------------------
