@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import decimal
 import enum
 import operator
 import sys
@@ -518,7 +519,8 @@ class Capture:
         """Raise cls(*args) in the captured program; `told` are attributes that it has besides."""
         if cls is TypeError and self.effects.readings:  # what is known behind the graph alone may be of the right type
             raise Break("builtin-call", f"a TypeError beside what is known when the graph has run: {args}")
-        made = Object(cls, args=[self.make(a) if type(a) in (*LITERALS, tuple) else Const(str(a)) for a in args])
+        kept = (*LITERALS, tuple, list, decimal.Decimal)
+        made = Object(cls, args=[self.make(a) if type(a) in kept else Const(str(a)) for a in args])
         made.overlay |= told
         raise self.raised(made)
 

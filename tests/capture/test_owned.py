@@ -239,6 +239,10 @@ def rounded_decimals(x: Any) -> Any:
         third / 0
     except decimal.DivisionByZero as e:
         said = type(e).__name__
+    try:
+        Decimal("x")
+    except decimal.InvalidOperation as e:
+        said += repr(e) + str(e.args)
     return x * float(third), third.quantize(Decimal("0.01")), said, sorted([third, Decimal(2)]), hash(Decimal("2.5"))
 
 
