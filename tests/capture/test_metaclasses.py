@@ -271,6 +271,25 @@ def counts_in_a_class(x: Any) -> Any:
 
 
 @program
+def stores_by_a_property_of_the_metaclass(x: Any) -> Any:
+    class Kind(type):
+        @property
+        def level(cls) -> int:
+            return cls._level  # type: ignore[attr-defined, no-any-return]
+
+        @level.setter
+        def level(cls, value: int) -> None:
+            cls._level = value * 2
+
+    class Made(metaclass=Kind):
+        _level = 1
+
+    before = Made.level
+    Made.level = 4
+    return x * Made.level + before
+
+
+@program
 def looks_at_a_dict_of_a_class(x: Any) -> Any:
     class Made:
         y = 2

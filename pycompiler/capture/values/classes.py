@@ -208,6 +208,10 @@ class Class(Value):
     def store(self, cx: Capture, name: str, value: Value) -> None:
         """`type.__setattr__`, of a class that each call makes."""
         meta = lookup(cx, type(self.cls), name)
+        if isinstance(meta, property) and isinstance(meta.fset, types.FunctionType):
+            source = const_source(type(self.cls)).then("mro_lookup", name)
+            cx.call(cx.wrap(meta.fset, source.attr("fset")), [self, value], {})
+            return
         shown = name in SHOWN and type(value) is Const
         if (
             meta is not MISSING
