@@ -296,6 +296,23 @@ def test_each_call_makes_its_own() -> None:
     assert second[3] == b"xyz" and second[1].held.getvalue() == "abc" and second[1].held.tell() == 3
 
 
+def test_an_object_of_another_class_from_now_on() -> None:
+    class Named(random.Random):
+        def random(self) -> float:
+            return 0.25
+
+    def fn(x: Any) -> Any:
+        rng = random.Random(1)
+        rng.name = "a"  # type: ignore[attr-defined]
+        named = rng.name  # type: ignore[attr-defined]
+        rng.__class__ = Named
+        return x + 1, rng.random(), named
+
+    compiled = pycompiler.compile(fn)
+    for _ in range(2):
+        assert compiled(torch.ones(2))[1:] == (0.25, "a")
+
+
 def test_over_a_break() -> None:
     def broken(x: Any) -> Any:
         buffer, made = io.StringIO(), bytearray(b"ab")

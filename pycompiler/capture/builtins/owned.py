@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import _thread
 import array
+import contextlib
 import csv
 import hashlib
 import io
@@ -13,6 +14,7 @@ import random
 import struct
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 from pycompiler.capture import operators, skip
@@ -46,6 +48,14 @@ def _draws(rng: Any, name: str, args: list[Any], words: dict[str, Any]) -> bool:
     return name == "seed" and not (args and _is_seed(args[0]))
 
 
+def _hash_types() -> Iterator[type]:
+    """Those of OpenSSL, and of Python's own, of what this build has."""
+    for name in sorted(hashlib.algorithms_guaranteed):
+        for make in (lambda: hashlib.new(name), getattr(hashlib, name)):
+            with contextlib.suppress(ValueError):
+                yield type(make())
+
+
 _TOLD = ("digest", "hexdigest", "copy")
 _HASH = Kind(reads=_TOLD)
 _BUFFER = Kind(reads=("getvalue", "tell", "readable", "writable", "seekable"), refused=("getbuffer", "fileno"))
@@ -64,11 +74,7 @@ KINDS |= {
     random.Random: Kind(refused=("__getstate__", "__setstate__"), depends=_draws),
     type(csv.reader([])): Kind(),
     type(csv.writer(io.StringIO())): Kind(),
-    **{type(hashlib.new(name)): _HASH for name in sorted(hashlib.algorithms_guaranteed)},
-    **{
-        type(getattr(hashlib, name)()): _HASH
-        for name in ("md5", "sha1", "sha256", "sha512", "sha3_256", "blake2b", "blake2s")
-    },
+    **dict.fromkeys(_hash_types(), _HASH),
 }
 _CLASSES: tuple[type, ...] = (
     io.StringIO, io.BytesIO, bytearray, array.array, struct.Struct, _thread.RLock, hashlib.blake2b,

@@ -101,9 +101,13 @@ class Owned(Value):
         return run(cx, getattr, [self, Const(name)], {})
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        if name.startswith("__"):  # it would be of another class
+            super().setattr(cx, name, value)
         run(cx, setattr, [self, Const(name), value], {})
 
     def delattr(self, cx: Capture, name: str) -> None:
+        if name.startswith("__"):
+            super().delattr(cx, name)
         run(cx, delattr, [self, Const(name)], {})
 
     def getitem(self, cx: Capture, key: Value) -> Value:
