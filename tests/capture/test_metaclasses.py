@@ -508,7 +508,30 @@ def of_members(x: Any) -> Any:
     return x * Made.A.value, [*TOLD]
 
 
-@pytest.mark.parametrize("fn", [of_an_error, of_an_order, of_members], ids=lambda fn: fn.__name__)
+def of_a_field(x: Any) -> Any:
+    @dataclasses.dataclass
+    class Made:
+        c: Any = dataclasses.field(default=Doubled(), init=False)
+
+    return x + 1, Made.__dict__["c"].name, [*TOLD]
+
+
+def of_a_default(x: Any) -> Any:
+    class Counts:
+        def __get__(self, made: Any, owner: Any) -> int:
+            TOLD.append(made is None)
+            return 3
+
+    @dataclasses.dataclass
+    class Made:
+        c: int = Counts()  # type: ignore[assignment]
+
+    return x + Made().c, [*TOLD]
+
+
+@pytest.mark.parametrize(
+    "fn", [of_an_error, of_an_order, of_members, of_a_field, of_a_default], ids=lambda fn: fn.__name__
+)
 def test_others_break_the_graph(fn: Callable[..., Any]) -> None:
     compiled = pycompiler.compile(fn, backend="eager")
     for _ in range(3):

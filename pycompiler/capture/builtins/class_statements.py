@@ -23,7 +23,7 @@ from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.builtins import metaclasses
 from pycompiler.capture.builtins.python import type_of
-from pycompiler.capture.builtins.stand_ins import READ_BY_TYPE, stand_in, told
+from pycompiler.capture.builtins.stand_ins import READ_BY_TYPE, is_written, stand_in, told
 from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor, run_frame
 from pycompiler.capture.interpreter import Frame
@@ -62,7 +62,8 @@ def _check_members(code: types.CodeType) -> None:
     stored = [i.argval for i in known.instructions if i.opname in ("STORE_NAME", "DELETE_NAME")]
     read = {i.argval for i in known.instructions if i.opname == "LOAD_NAME"} & set(stored)
     loops = any(i.target is not None and known.position[i.target] <= place for i, place in known.position.items())
-    if len(stored) != len(set(stored)) or loops or (read and "auto" in code.co_names):
+    asks = {"vars", "locals", "exec", "eval"} & set(code.co_names)
+    if len(stored) != len(set(stored)) or loops or asks or (read and "auto" in code.co_names):
         raise Break("builtin-call", "an Enum whose body stores a name twice, or reads one beside an auto()")
 
 
@@ -81,6 +82,11 @@ def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwarg
     words = {k: stand_in(cx, v) for k, v in kwargs.items()}
     meta = cx.evaluate_raw(_meta, real_bases, words)
     _check(meta, real_bases)
+    if meta is not type and any(is_written(cx.realize(v).python_type()) for v in held.values()):
+        raise Break(
+            "builtin-call",
+            f"a class of the metaclass {meta.__qualname__} with a descriptor of the program's in its body",
+        )
     attributes = {k: told(cx, v) if k in READ_BY_TYPE else stand_in(cx, v) for k, v in held.items()}
     if any(isinstance(v, StandIn) for v in attributes.values()) and meta is enum.EnumMeta:
         raise Break("builtin-call", f"the Enum {name.const()} of what is not known")
@@ -171,6 +177,8 @@ def _decorated(fn: Any) -> None:
             or not any(type(cls.cls) is m for m in METACLASSES)
         ):
             raise Break("builtin-call", f"{fn.__qualname__} of {', '.join(a.describe() for a in args)}")
+        if any(is_written(type(v)) for base in cls.cls.__mro__ for v in vars(base).values()):
+            raise Break("builtin-call", f"{fn.__qualname__} of a class with a descriptor of the program's in its body")
         if fn is dataclasses.dataclass and any(
             isinstance(v, (StandIn, dataclasses.Field)) for v in _annotations(cls.cls).values()
         ):

@@ -12,7 +12,7 @@ import torch
 
 from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.builtins.stand_ins import READ_BY_TYPE, stand_in, told
+from pycompiler.capture.builtins.stand_ins import READ_BY_TYPE, is_programs, stand_in, told
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.attributes import lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Cell, Value
@@ -34,8 +34,7 @@ _PREPARE = vars(type)["__prepare__"]
 def has_hook(base: type) -> bool:
     """Whether code of the program's runs where a class derives from this one."""
     hook = mro_lookup(base, "__init_subclass__")
-    hook = getattr(hook, "__func__", hook)
-    return isinstance(hook, types.FunctionType) and hook.__module__ not in HOOKS
+    return is_programs(getattr(hook, "__func__", hook), HOOKS)
 
 
 def is_named(value: Value) -> bool:
@@ -44,8 +43,7 @@ def is_named(value: Value) -> bool:
 
 
 def names(cls: type) -> bool:
-    hook = mro_lookup(cls, "__set_name__")
-    return isinstance(hook, types.FunctionType) and hook.__module__ not in NAMING
+    return is_programs(mro_lookup(cls, "__set_name__"), NAMING)
 
 
 def is_plain(meta: Any) -> bool:

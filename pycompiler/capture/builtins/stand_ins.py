@@ -51,11 +51,33 @@ def is_descriptor(value: Value) -> bool:
     return any(mro_lookup(value.python_type(), name) is not MISSING for name in DESCRIPTORS)
 
 
+def is_written(cls: type) -> bool:
+    """Whether instances are descriptors by code of the program's, which nobody may run who looks at a stand-in."""
+    return any(is_programs(mro_lookup(cls, name), ("functools", "enum", "dataclasses")) for name in DESCRIPTORS)
+
+
+IN_C = (
+    types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType, types.BuiltinFunctionType,
+)  # fmt: skip
+
+
+def is_programs(hook: Any, library: tuple[str, ...]) -> bool:
+    """Whether a special method is there, and neither in C nor of these modules."""
+    if hook is MISSING or isinstance(hook, IN_C):
+        return False
+    return not isinstance(hook, types.FunctionType) or hook.__module__ not in library
+
+
 def _instance(cx: Capture, value: Value) -> Any:
     """An empty instance, so that look-ups meet its class: of a class in Python whose instances end quietly."""
     cls = value.python_type()
     plain = isinstance(value, Object) and value.storage is None and value.args is None and not is_ended(cls)
-    if plain and mro_lookup(cls, "__del__") is MISSING:
+    asked = isinstance(mro_lookup(cls, "__getattribute__"), types.FunctionType)
+    if (
+        plain
+        and not asked
+        and all(mro_lookup(cls, name) is MISSING for name in ("__getattr__", "__isabstractmethod__"))
+    ):
         try:
             made: Any = object.__new__(cls)
         except TypeError:  # of another layout, or abstract
@@ -92,11 +114,18 @@ def _object(cx: Capture, value: Any) -> Any:
     maker = next((maker for cls, maker in OBJECTS.items() if cls is value.cls), None)
     if maker is None:
         return None
+    if (known := cx.kept.get((OBJECTS_MADE, id(value)))) is not None:  # by another name in the same body
+        return known[1]
     held = {k: cx.realize(v) for k, v in value.overlay.items()}
+    if any(is_written(v.python_type()) for v in held.values()):
+        raise Break("builtin-call", f"a class with a {value.describe()} of a descriptor in its body")
     real = {k: told(cx, v.mapping) if isinstance(v, Proxy) else stand_in(cx, v) for k, v in held.items()}
-    return maker(real)
+    made = maker(real)
+    cx.kept[OBJECTS_MADE, id(value)] = value, made
+    return made
 
 
+OBJECTS_MADE = "objects made for classes"
 FIELD = ("default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only")
 OBJECTS: dict[type, Callable[[dict[str, Any]], Any]] = {
     dataclasses.InitVar: lambda held: dataclasses.InitVar(held["type"]),
