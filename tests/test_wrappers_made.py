@@ -57,6 +57,50 @@ def test_what_a_wrapper_that_is_made_holds_is_eagers(backend: str) -> None:
     assert bool((a == 5).all()) and bool((b == 7).all())
 
 
+class Slotted(Coded):
+    """Whose instances have slots, beside the dict of all tensors."""
+
+    __slots__ = ("first", "times", "unset")
+
+    def __init__(self, codes: torch.Tensor, scale: float) -> None:
+        self.first, self.times = codes, scale
+
+    def __tensor_flatten__(self) -> Any:
+        return ["first"], {"scale": self.times}
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Slotted:
+        return Slotted(inner["first"], context["scale"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        decoded = [a.first.float() * a.times if isinstance(a, Slotted) else a for a in args]
+        result = func(*decoded, **(kwargs or {}))
+        return Slotted((result * 10).int(), 0.1) if func is torch.ops.aten.relu.default else result
+
+
+def in_slots(x: torch.Tensor) -> Any:
+    made: Any = Slotted((x * 10).int(), 0.1)
+    return torch.relu(made), made * 2, made.times, made.first
+
+
+def of_slots(x: Any) -> Any:
+    return torch.relu(x), x * 3, x.first + 1, x.times
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_wrappers_with_slots(backend: str) -> None:
+    check(in_slots, X, backend=backend)
+    compiled = pycompiler.compile(of_slots, backend=backend, fullgraph=True)
+    for scale in (0.5, 0.5, 0.25):
+        got, wanted = compiled(Slotted(X.int(), scale)), of_slots(Slotted(X.int(), scale))
+        assert (
+            type(got[0]) is Slotted and torch.equal(got[0].first, wanted[0].first) and got[0].times == wanted[0].times
+        )
+        assert torch.equal(got[1], wanted[1]) and torch.equal(got[2], wanted[2]) and got[3] == wanted[3]
+    assert compiled.counters()["compiles"] == 2
+
+
 MADE: list[int] = []
 
 

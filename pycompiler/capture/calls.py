@@ -29,7 +29,7 @@ from pycompiler.capture.cached import call_cached, describe_call
 from pycompiler.capture.funnel import tensor_descriptor
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.polyfills import OF_CLOSURES
-from pycompiler.capture.values import array, deferred, exceptions, symbolic
+from pycompiler.capture.values import array, deferred, exceptions, owned, symbolic
 from pycompiler.capture.values.attributes import MISSING, bind, is_mutable, lookup, mro_lookup, reference
 from pycompiler.capture.values.base import Capture, Lazy, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeProperty
@@ -336,6 +336,8 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     computed = (symbolic.call(cx, fn, args) or deferred.call(cx, fn, args)) if not kwargs else None
     if computed is not None:
         return computed
+    if owned.takes(fn, args, kwargs, skip.is_pure):
+        return owned.run(cx, fn, args, kwargs, reads=skip.is_pure(fn))
     handler = _handler(fn)
     if handler is not None:
         if (
@@ -359,6 +361,8 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
         return Const(None)
     if isinstance(fn, functools._lru_cache_wrapper):
         return call_cached(cx, fn, args, kwargs)
+    if type(fn) is types.GenericAlias:
+        return _of_alias(cx, fn, args, kwargs)
     if config.trace_numpy and arrays.is_pure(fn):
         return array.of_dtypes(cx, fn, args, kwargs)
     if config.trace_numpy and (numpys := arrays.name_of(fn)) is not None:
@@ -405,6 +409,14 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
             if descriptor is not None and _handler(descriptor) is not None:
                 return cx.call_builtin(descriptor, [cx.make(bound), *args], kwargs)
     raise Break("builtin-call", describe_call(fn, args))
+
+
+def _of_alias(cx: Capture, alias: Any, args: Args, kwargs: Kwargs) -> Value:
+    """`list[int](...)`: an instance that can have the attribute is told what it is of."""
+    made = cx.call(cx.make(alias.__origin__), args, kwargs)
+    if isinstance(made, Object):
+        cx.catching(AttributeError, lambda: made.setattr(cx, "__orig_class__", Builtin(alias)))
+    return made
 
 
 ITERATED = {"__iter__": iter, "__reversed__": reversed}
@@ -579,6 +591,8 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     computed = (symbolic.call(cx, cls, args) or deferred.call(cx, cls, args)) if not kwargs else None
     if computed is not None:
         return computed
+    if owned.takes(cls, args, kwargs, skip.is_pure):
+        return owned.run(cx, cls, args, kwargs, reads=skip.is_pure(cls))
     hashed = type(cls).__hash__ is type.__hash__  # else by code of a metaclass
     handler = (CONSTRUCTORS.get(cls) or _late_constructor(cls)) if hashed else None
     if handler is not None:
@@ -618,7 +632,7 @@ def instantiate(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[s
         return wrappers.construct(cx, cls, args, kwargs)
     if issubclass(cls, torch.Tensor) and not is_modelled(cls):
         raise Break("unsupported-operation", f"{cls.__name__}(...)")
-    if issubclass(cls, (type, *OPAQUE_BASES)):
+    if issubclass(cls, OPAQUE_BASES) or issubclass(cls, type) and len(args) != 3:
         raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
     if issubclass(cls, BaseException):
         own_init = isinstance(lookup(cx, cls, "__init__"), types.FunctionType)
@@ -642,7 +656,7 @@ def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value
         made = cx.call(bind(cx, new, _class_source(cls, "__new__"), None, cls_value), [cls_value, *args], kwargs)
         if not issubclass(made.python_type(), cls):
             return made
-    elif issubclass(cls, torch.Tensor):
+    elif issubclass(cls, (torch.Tensor, type)):
         made = cx.call(cx.make(plain_new), [cls_value, *args], kwargs)
     else:
         made = allocate(cx, cls, args)

@@ -33,7 +33,7 @@ from pycompiler.capture.sizes import DRAWN
 from pycompiler.capture.values.array import Array, ArrayMethod
 from pycompiler.capture.values.attributes import Own, is_held, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
-from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, PyModule, Super
+from pycompiler.capture.values.classes import SUBSCRIPTED, Class, MadeMethod, MadeProperty, PyModule, Super
 from pycompiler.capture.values.constant import Addressed, Const, Untold, Withheld
 from pycompiler.capture.values.containers import (
     RESTLESS,
@@ -55,6 +55,7 @@ from pycompiler.capture.values.ends import Contents
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Begun, Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
+from pycompiler.capture.values.owned import Owned
 from pycompiler.capture.values.references import MadeReference, Registered
 from pycompiler.capture.values.symbolic import NestedInt, Symbolic, is_late
 from pycompiler.capture.values.tensor import Handle, Storage, StorageMethod, Tensor, TensorMethod
@@ -108,6 +109,7 @@ class Head:
         self.value_cells = value_cells  # parameters that the preamble has put into new cells
         self.prepare: Code = []  # builds objects into temporaries
         self.temps: dict[int, str] = {}
+        self.aliases: dict[int, str] = {}  # of `C[...]`, by the capture's
         self.keep: list[Value] = []
         self.outputs: list[Tensor] = []
         self.loads: collections.Counter[str] = collections.Counter()  # of each output
@@ -166,12 +168,22 @@ class Head:
             return build.load_fast(self.output(value))
         if value.source is not None:
             at = value.source.root.arg
-            if self.made_class(at) is None and self.names_made_class(at):
+            if self.made_class(at) is None and not is_alias(at) and self.names_made_class(at):
                 raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
             return self.load_source(value.source)
         name = self.temps.get(id(value))
         if name is None:
             name = self.build(value)
+        return build.load_fast(name)
+
+    def alias(self, real: Any) -> Code:
+        """Push what a class that each call makes gives for `C[...]`, of constants and such classes."""
+        name = self.aliases.get(id(real))
+        if name is None:
+            parts = [self.alias(a) if is_alias(a) else self.load(self.cx.make(a)) for a in real.__args__]
+            name = self.temp()
+            self.store(self.call(rebuild.subscript, self.load_class(real.__origin__), *parts), name)
+            self.aliases[id(real)] = name
         return build.load_fast(name)
 
     def is_bare(self, value: Tensor) -> bool:
@@ -294,6 +306,8 @@ class Head:
                 return build.load_deref(name) if name in self.value_cells else build.load_raw(name)
             if source.kind == "globals":
                 return build.load_const(self.cx.root_globals)
+            if is_alias(source.arg) and self.names_made_class(source.arg):
+                return self.alias(source.arg)
             return self.load_class(source.arg) if isinstance(source.arg, type) else build.load_const(source.arg)
         if source.kind == "mro_lookup" and self.is_lasting(source.base) and self.is_one_object(source):
             return build.load_const(ACCESSORS["mro_lookup"].read(source.base.arg, source.arg))
@@ -386,8 +400,10 @@ class Head:
         )
         if self.made_class(named) is not None:
             return True
-        aliased = type(real).__module__ in ("types", "typing")
+        aliased = type(real).__module__ in ("types", "typing", "collections.abc", "_collections_abc")
         parts = real if type(real) in (tuple, frozenset) else getattr(real, "__args__", ()) if aliased else ()
+        if aliased and hasattr(real, "__origin__"):
+            parts = (real.__origin__, *parts)
         return any(map(self.names_made_class, parts))
 
     def is_lasting(self, source: Source) -> bool:
@@ -407,6 +423,10 @@ class Head:
             self.own_cells[cell.frame_name] = cell
             return build.load_raw(cell.frame_name)
         return self.load(cell)
+
+
+def is_alias(real: Any) -> bool:
+    return any(type(real) is cls for cls in SUBSCRIPTED)
 
 
 def _source(value: Value) -> Source:
@@ -649,11 +669,16 @@ def _const(head: Head, value: Any, name: str) -> None:
             head.store(head.call(rebuild.make_cell), cell)
         loads = [head.load(v) for v in (*args, *kwargs.values())]
         head.store(build.call_function(build.load_const(fn), *loads, kwnames=tuple(kwargs)), name)
-        for change, words in value.decorators:
-            given = build.load_const(functools.partial(change, **words))
-            head.prepare += [*build.call_function(given, build.load_fast(name)), *build.pop_top()]
+        head.temps[id(value)] = name  # what it was given since may lead back to it
+        for change, args, words in value.steps:
+            given = build.load_const(functools.partial(change, **words) if words else change)
+            called = build.call_function(given, build.load_fast(name), *head.load_all(args))
+            head.prepare += [*called, *build.pop_top()]
         return
     real = {Class: "cls", PyModule: "module", Builtin: "fn", Opaque: "real"}[type(value)]
+    if is_alias(getattr(value, real)) and head.names_made_class(getattr(value, real)):
+        head.store(head.alias(getattr(value, real)), name)
+        return
     if head.names_made_class(getattr(value, real)):
         raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
     head.store(build.load_const(getattr(value, real)), name)
@@ -793,10 +818,29 @@ def _nested_int(head: Head, value: NestedInt, name: str) -> None:
     head.store(head.call(jagged.size, head.load(owner), build.load_const(dim)), name)
 
 
+def _owned(head: Head, value: Owned, name: str) -> None:
+    """Everything that happened to it, and to those that it was used with, happens again."""
+    for step in value.journal:
+        loads = [head.load(v) for v in (*step.args, *step.kwargs.values())]
+        fn = (
+            [build.load_const(step.fn)]
+            if not step.raised
+            else [build.load_const(rebuild.quietly), build.load_const(step.fn)]
+        )
+        called = build.call_function(*fn, *loads, kwnames=tuple(step.kwargs))
+        if step.made is None:
+            head.prepare += [*called, *build.pop_top()]
+            continue
+        made = head.temps[id(step.made)] = name if step.made is value else head.temp()
+        head.keep.append(step.made)
+        head.store(called, made)
+
+
 BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     Text: _pattern, InstanceDict: _instance_dict, Variables: _variables, Tuple: _tuple, List: _list, Dict: _dict, Set: _set,
     Object: _object, Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const,
-    Builtin: _const, Opaque: _const, Partial: _partial, Getter: _getter, Slice: _slice, DictView: _view, Proxy: _proxy,
+    Builtin: _const, Opaque: _const, Owned: _owned, Partial: _partial, Getter: _getter, Slice: _slice,
+    DictView: _view, Proxy: _proxy,
     TensorMethod: _tensor_method, NestedInt: _nested_int, Addressed: _addressed,
     Deferred: _addressed, ThreadIdent: _thread_ident, Storage: _storage, StorageMethod: _storage_method,
     Untold: _untold, Withheld: _untold,
@@ -1156,7 +1200,7 @@ def _template(head: Head, value: Value, seen: set[int]) -> Any:
     if isinstance(value, Tensor) and value.source is None:
         return ("graph", int(head.output(value)[len("__out") :]))
     if value.source is not None:
-        return ("source", value.source)
+        return ("source", value.source) if head.made_class(value.source.root.arg) is None else None
     if isinstance(value, (Tuple, List)) and value.cls in (tuple, list):
         items = [_template(head, v, seen) for v in value.items]
         return None if None in items else (value.cls.__name__, items)

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import builtins
 import contextlib
+import decimal
 import enum
 import operator
 import sys
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 
-from pycompiler.capture import calls, hints, rebuild, tracebacks, wrap
+from pycompiler.capture import calls, hints, rebuild, stand_in_guards, tracebacks, wrap
 from pycompiler.capture.answers import answered
 from pycompiler.capture.apart import COMPARED, may_be
 from pycompiler.capture.breaks import Break, Raised
@@ -29,7 +30,7 @@ from pycompiler.capture.inference import Inference
 from pycompiler.capture.items import Items
 from pycompiler.capture.on_fakes import settle_numbers
 from pycompiler.capture.sizes import Policy, Sizes
-from pycompiler.capture.values import array, exceptions
+from pycompiler.capture.values import array, decimals, exceptions, owned
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import (
     class_attribute,
@@ -61,6 +62,7 @@ from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import ALIASES, Builtin, Function
 from pycompiler.capture.values.iterators import INDEXING, PASSING, Generator, Iter, Over, ends_others, iterator_class
 from pycompiler.capture.values.objects import FunctionDict, Object, Opaque, Token, as_text
+from pycompiler.capture.values.owned import Owned
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays
@@ -179,6 +181,10 @@ class Capture:
     def guard(self, kind: str, source: Source, arg: Any = None, others: tuple[Source, ...] = ()) -> None:
         if source.kind == "const" and kind in CONSTANT and not CONSTANT[kind](source.arg):
             return
+        if self.made_classes and (said := stand_in_guards.said(self, kind, source, arg, others)) is not None:
+            for others_say in said:
+                self.guard(*others_say)
+            return
         tag = arg if isinstance(arg, (str, int, bool, type(None))) else id(arg)
         key = (kind, source, type(arg), tag if kind != "tensor" else None, others)
         if key not in self.guards:
@@ -214,13 +220,17 @@ class Capture:
         self.keep.append(real)
 
     def wrap(self, real: Any, source: Source) -> Value:
+        if self.made_classes:
+            if type(real) in LITERALS and stand_in_guards.is_own(self, source):
+                return self.make(real)
+            source = stand_in_guards.place(self, source)
         return wrap.wrap(self, real, source)
 
     def make(self, real: Any) -> Value:
         return wrap.make(self, real)
 
     def lazy(self, real: Any, source: Source) -> Value:
-        return Lazy(real, source)
+        return Lazy(real, stand_in_guards.place(self, source) if self.made_classes else source)
 
     def realize(self, value: Value) -> Value:
         if isinstance(value, Lazy):
@@ -316,7 +326,7 @@ class Capture:
         around = sys.exception()
         numbers = arrays.numpy() is not None and (any(map(arrays.is_number, args)) or arrays.is_of_numpy(fn))
         try:
-            with arrays.as_errors() if numbers else contextlib.nullcontext():
+            with arrays.as_errors() if numbers else decimals.context_of(self, fn, (*args, *kwargs.values())):
                 return fn(*args, **kwargs)
         except (Break, Raised, Specialise):
             raise
@@ -363,6 +373,8 @@ class Capture:
             return ("o", id(value.cls))
         if isinstance(value, Object):
             return self._key_of_object(value)
+        if isinstance(value, Owned) and value.kind.equals:
+            self.no_hash(class_name(value.python_type()))
         if isinstance(value, Deque):
             self.no_hash("collections.deque")
         if isinstance(value, Array):
@@ -515,7 +527,8 @@ class Capture:
         """Raise cls(*args) in the captured program; `told` are attributes that it has besides."""
         if cls is TypeError and self.effects.readings:  # what is known behind the graph alone may be of the right type
             raise Break("builtin-call", f"a TypeError beside what is known when the graph has run: {args}")
-        made = Object(cls, args=[self.make(a) if type(a) in (*LITERALS, tuple) else Const(str(a)) for a in args])
+        kept = (*LITERALS, tuple, list, decimal.Decimal)
+        made = Object(cls, args=[self.make(a) if type(a) in kept else Const(str(a)) for a in args])
         made.overlay |= told
         raise self.raised(made)
 
@@ -716,6 +729,8 @@ class Capture:
         """iter(value)."""
         if isinstance(value, Iter):
             return value
+        if isinstance(value, Owned) and value.is_iterator():
+            return owned.run(self, type(value.own).__iter__, [value], {})
         own = isinstance(value, Object) and isinstance(mro_lookup(value.cls, "__iter__"), types.WrapperDescriptorType)
         if isinstance(value, Object) and (value.storage is None or not own):
             if own and (kind := iterating(value)) == "running-iterator":  # C's: it alone knows where it is
@@ -756,6 +771,9 @@ class Capture:
             if value is None and iterator.cls not in PASSING:
                 self.stopped_by = iterator if isinstance(iterator, Generator) else None
             return value
+        if isinstance(iterator, Owned) and iterator.is_iterator():
+            self.stopped_by = None
+            return iterator.next(self)
         if isinstance(iterator, Object):
             method = iterator.special(self, "__next__")
             if method is not None:

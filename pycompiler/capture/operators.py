@@ -17,7 +17,7 @@ from pycompiler.capture import hints
 from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.polyfills import POLYFILLS
-from pycompiler.capture.values import array, deferred, exceptions, symbolic
+from pycompiler.capture.values import array, deferred, exceptions, owned, symbolic
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
@@ -42,6 +42,7 @@ from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import ALIASES, Builtin, Function, Method
 from pycompiler.capture.values.iterators import Iter
 from pycompiler.capture.values.objects import Object, Opaque, annotation
+from pycompiler.capture.values.owned import Owned
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, NestedInt, Symbolic, compute, compute_nested
 from pycompiler.capture.values.tensor import Tensor, truth_in
 from pycompiler.ir.source import mro_of, namespace_of
@@ -148,6 +149,8 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
             return cx.graph.call_function(INPLACE[op][0], [left, right], {}, always=True)
         return cx.graph.call_function(fn, [*cx.items.beside(fn, left, right)], {})
     told = INPLACE[op][0] if inplace else fn  # whose errors tell the operator
+    if (of_owned := owned.compute(cx, told, [left, right], reads=not inplace)) is not None:
+        return of_owned
     if isinstance(left, PLAIN_VALUES) and isinstance(right, PLAIN_VALUES):
         return _of_plain(cx, fn, told, left, right)
     if inplace:
@@ -539,6 +542,8 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return _of_plain(cx, fn, fn, left, right)
     if isinstance(left, Identity) or isinstance(right, Identity):
         return _compare_ids(cx, op, left, right)
+    if (of_owned := owned.compute(cx, fn, [left, right])) is not None:
+        return of_owned
     if _of_types(cx, left, right):
         return cx.make(cx.evaluate_raw(fn, annotation(cx, left), annotation(cx, right)))
     found = _compare_special(cx, op, left, right)
@@ -703,6 +708,8 @@ def unary(cx: Capture, op: str, value: Value) -> Value:
         if own is not None:
             return cx.call(own, [], {})
         return cx.graph.call_function(fn, [value], {})
+    if (of_owned := owned.compute(cx, fn, [value])) is not None:
+        return of_owned
     method = value.special(cx, special) if isinstance(value, Object) else None
     if method is None:
         cx.throw(TypeError, f"bad operand type for unary {op}: {_type(value)!r}")
@@ -936,6 +943,8 @@ def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
         return cx.evaluate(how, value.const())
     if isinstance(value, Untold) and how is str:
         return value
+    if isinstance(value, Owned) and value.kind.shown:
+        return owned.run(cx, how, [value], {}, reads=True)
     if isinstance(value, Object):
         names = ("__str__", "__repr__") if how is str else ("__repr__",)
         for name in names:

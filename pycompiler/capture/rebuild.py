@@ -13,6 +13,8 @@ from typing import Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from pycompiler import _native
+from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.attributes import instance_dict, is_mutable
 from pycompiler.capture.values.finalizers import in_slot, lets_go_quietly, runs_code
 from pycompiler.capture.values.functions import unshadowed
@@ -20,7 +22,7 @@ from pycompiler.capture.values.iterators import INDEXING, ITERATED
 from pycompiler.errors import PyCompilerError, Unfit
 from pycompiler.ir import begun, numpy_random
 from pycompiler.ir.guards import modes_off
-from pycompiler.ir.source import mro_of
+from pycompiler.ir.source import mro_of, namespace_of
 
 
 def of_saving(error: BaseException) -> bool:
@@ -51,6 +53,12 @@ def plan_failed(again: bool, inside: bool, error: BaseException) -> bool | None:
     if not isinstance(error, Unfit):
         failed(error, again, None)
     return inside or None
+
+
+def quietly(fn: Any, *args: Any, **kwargs: Any) -> None:
+    """A call that raises, of which the program has seen to the error."""
+    with contextlib.suppress(Exception):
+        fn(*args, **kwargs)
 
 
 def states_of(*generators: Any) -> tuple[Any, ...]:
@@ -91,6 +99,10 @@ def make_object(cls: type, args: tuple[Any, ...] | None) -> Any:
     if args is not None:
         base.__init__(made, *args)
     return made
+
+
+def new_leaf(size: Any, stride: Any, dtype: torch.dtype, device: torch.device) -> torch.Tensor:
+    return torch.empty_strided(size, stride, dtype=dtype, device=device, requires_grad=True)
 
 
 def new_parameter(*kind: Any) -> torch.nn.Parameter:
@@ -534,3 +546,60 @@ def make_class(
             space[key] = value
 
     return types.new_class(name, bases, words, fill)
+
+
+def new_class(
+    meta: type,
+    name: str,
+    bases: tuple[type, ...],
+    cell: Any,
+    keys: tuple[str, ...],
+    later: tuple[str, ...],
+    *values: Any,
+) -> Any:
+    """A class whose making is over: nobody is told of it, who has it in its body (`later`) or whom it derives from."""
+    names = dict(zip(keys, values, strict=True))
+    space = {**names, **dict.fromkeys(later)}
+    if cell is not None:
+        space["__classcell__"] = cell
+    told = any("__init_subclass__" in namespace_of(c) for base in bases for c in mro_of(base) if c is not object)
+    made: Any = type.__new__(meta, name, (_silent(bases), *bases) if told else bases, space)
+    if told:
+        try:
+            type.__dict__["__bases__"].__set__(made, bases)
+        except TypeError as e:  # the layout differs
+            raise Break("builtin-call", f"a class that derives from one with __init_subclass__: {e}") from None
+    for key in later:
+        type.__setattr__(made, key, names[key])
+    return made
+
+
+def _silent(bases: tuple[type, ...]) -> type:
+    """A base that keeps from the others that they have a subclass: one that adds to the layout what they add."""
+    best = bases[0]
+    for base in bases[1:]:
+        if _in_c(base) is not _in_c(best) and issubclass(_in_c(base), _in_c(best)):
+            best = base
+    while is_mutable(best) and not _adds(best):
+        best = best.__base__  # type: ignore[assignment]
+    root, own = (best.__base__, {}) if is_mutable(best) else (best, {"__slots__": ()})
+    assert root is not None
+    if is_mutable(root) and any("__init_subclass__" in namespace_of(c) for c in mro_of(root) if c is not object):
+        raise Break(
+            "builtin-call", f"a class that derives from {root.__qualname__}, which has __init_subclass__ and slots"
+        )
+    return type.__new__(type(root), "Silent", (root,), {"__init_subclass__": classmethod(lambda cls: None), **own})
+
+
+def _in_c(cls: type) -> type:
+    return next(c for c in mro_of(cls) if not is_mutable(c))
+
+
+def _adds(cls: type) -> bool:
+    """Whether a class adds a dict, or a place for weak references, to what it derives from."""
+    base = cls.__base__
+    return any(bool(getattr(cls, n)) != bool(getattr(base, n)) for n in ("__dictoffset__", "__weakrefoffset__"))
+
+
+def subscript(cls: Any, *parts: Any) -> Any:
+    return cls[parts if len(parts) != 1 else parts[0]]

@@ -8,6 +8,7 @@ from __future__ import annotations
 import binascii
 import builtins
 import datetime
+import decimal
 import functools
 import inspect
 import logging
@@ -109,6 +110,7 @@ WRITES = frozenset(
 )  # fmt: skip
 DATES = (datetime.datetime, datetime.date, datetime.time, datetime.timedelta, datetime.timezone)
 _DATE_IDS = frozenset(map(id, DATES))
+_CONSTANT_IDS = _DATE_IDS | {id(decimal.Decimal)}
 
 
 def is_date(cls: type) -> bool:
@@ -116,17 +118,22 @@ def is_date(cls: type) -> bool:
     return id(cls) in _DATE_IDS
 
 
+def makes_constants(cls: type) -> bool:
+    """Whether objects of this class that the capture has made are constants, as numbers and texts are."""
+    return id(cls) in _CONSTANT_IDS
+
+
 PURE_BUILTINS = frozenset(
     {abs, ascii, bin, bytes, chr, complex, divmod, float, format, hash, hex, int, oct, ord, pow, repr,
      round, str, slice, range, frozenset, torch.device, torch.finfo, torch.iinfo, torch.Size, bool, math.prod,
-     os.fspath, str.maketrans, bytes.maketrans, sys.intern, *DATES,
+     os.fspath, str.maketrans, bytes.maketrans, sys.intern, *DATES, decimal.Decimal,
      *(getattr(struct, n) for n in ("pack", "unpack", "unpack_from", "calcsize")),
      *(getattr(zlib, n) for n in ("crc32", "adler32", "compress", "decompress")),
      *(fn for n, fn in vars(binascii).items() if isinstance(fn, types.BuiltinFunctionType) and not n.startswith("_")),
      *(getattr(unicodedata, n) for n in ("normalize", "category", "name", "lookup", "combining", "east_asian_width"))}
 )  # fmt: skip
 PURE_TYPES = (str, bytes, int, float, complex, bool, range, torch.device, torch.dtype, torch.Size, slice, torch.finfo,
-              torch.iinfo, types.CodeType, *DATES)  # fmt: skip
+              torch.iinfo, types.CodeType, *DATES, decimal.Decimal)  # fmt: skip
 OF_TODAY = ("now", "today", "utcnow", "fromtimestamp", "utcfromtimestamp", "timestamp", "astimezone", "strftime", "strptime",
             "ctime", "tzname", "dst", "utcoffset")  # fmt: skip
 """Methods of dates that ask a clock, the time zone or the language."""

@@ -299,7 +299,7 @@ def _bound_builtin(cx: Capture, real: Any, owner: Any, source: Source) -> Value 
         return None
     cx.guard("type_is", source, type(real))
     cx.guard("equals", source.attr("__name__"), real.__name__)
-    known = skip.is_date(type(owner)) and source.kind == "const"
+    known = skip.makes_constants(type(owner)) and source.kind == "const"
     receiver = cx.make(owner) if known else cx.wrap(owner, source.attr("__self__"))
     if isinstance(receiver, Tensor):
         return TensorMethod(receiver, real.__name__)
@@ -436,7 +436,7 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     if issubclass(cls, type):
         cx.guard("id_is", source, real)
         return Class(real)
-    if skip.is_date(cls) and source.kind == "const":
+    if skip.makes_constants(cls) and source.kind == "const":
         return Const(real)
     if issubclass(cls, types.ModuleType):
         if isinstance(lookup(cx, cls, "__getattribute__"), types.FunctionType):
@@ -545,7 +545,11 @@ def make(cx: Capture, real: Any) -> Value:
         return Set({Key(cx, make(cx, v)): make(cx, v) for v in real}, type(real), shadow=_shadow(real))
     if type(real) in NUMBERS:
         return _number(cx, real)
-    if isinstance(real, (range, torch.finfo, torch.iinfo)) or skip.is_date(type(real)) or arrays.is_constant(real):
+    if (
+        isinstance(real, (range, torch.finfo, torch.iinfo))
+        or skip.makes_constants(type(real))
+        or arrays.is_constant(real)
+    ):
         return Const(real)
     if isinstance(real, tuple) and is_plain_tuple(type(real)):
         return Tuple([make(cx, v) for v in real], type(real))

@@ -28,7 +28,7 @@ from pycompiler.ir.fake import fake_as, with_history
 from pycompiler.ir.guards import TensorSpec
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
-from pycompiler.ir.subclasses import CONTRACT, Making, Spec, answers_by_itself, flatten, rebuild, same
+from pycompiler.ir.subclasses import CONTRACT, Making, Spec, answers_by_itself, flatten, held_by, rebuild, same
 
 _KNOWN = (int, float, str, bool, type(None), types.FunctionType, type)
 _CONTAINERS = (dict, list, set, collections.deque, collections.Counter, collections.defaultdict)
@@ -45,7 +45,7 @@ _STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR
 
 def wrap_wrapper(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     cls = type(real)
-    if any(hasattr(torch.Tensor, name) for name in vars(real)):
+    if any(hasattr(torch.Tensor, name) for name in held_by(real)):
         raise Break("tensor-subclass", f"{cls.__qualname__} with an attribute by the name of a tensor's")
     if not answers_by_itself(real):
         raise Break("tensor-subclass", f"{cls.__qualname__}, which is asked for its sizes")
@@ -103,8 +103,6 @@ def construct(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value
     plain = all(type(v.fake) is FakeTensor and not v.is_special and not v.fake.requires_grad for v in tensors)
     if cx.graph.levels or not tensors or not plain or cx.functions.concerns(args, kwargs):
         raise Break("tensor-subclass", f"{cls.__qualname__}(...)")
-    if any(hasattr(c, "__slots__") for c in cls.__mro__ if not issubclass(torch.Tensor, c)):
-        raise Break("tensor-subclass", f"{cls.__qualname__}(...), whose instances have slots")
     known = [None if isinstance(v, Tensor) else v.settle("as an argument of a wrapper").const() for v in given]
     hook = _guard_class(cx, cls)
     for name in MAKERS:
@@ -117,7 +115,7 @@ def construct(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value
     leaves: list[torch.Tensor] = []
     if not isinstance(made, Tensor) or type(made.fake) is not cls or made.fake.requires_grad:
         raise Break("tensor-subclass", f"{cls.__qualname__}(...), which gives something else")
-    if not answers_by_itself(made.fake) or any(hasattr(torch.Tensor, name) for name in vars(made.fake)):
+    if not answers_by_itself(made.fake) or any(hasattr(torch.Tensor, name) for name in held_by(made.fake)):
         raise Break("tensor-subclass", f"{cls.__qualname__}(...), which is asked for its sizes")
     spec = flatten(made.fake, leaves)
     again: list[torch.Tensor] = []
@@ -246,7 +244,7 @@ class Hook:
             type(found) in _CONTAINERS
             and not writes
             or type(found) in _CONSTANTS
-            or isinstance(found, (type, property))
+            or isinstance(found, (type, property, types.MemberDescriptorType))
         ):
             return
         elif not _is_torchs(type(found).__module__) and not isinstance(found, type(vars(type)["__dict__"])):

@@ -9,6 +9,7 @@ do lies in the class, the tensors inside and the context.
 
 from __future__ import annotations
 
+import types
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -58,6 +59,16 @@ def is_wrapper(cls: type) -> bool:
         return False
     own = {n for c in type.mro(cls) if not issubclass(torch.Tensor, c) for n in vars(c)} - _OWN
     return not any(n in _ATTRIBUTES or hasattr(torch.Tensor, n) for n in own)
+
+
+def held_by(tensor: torch.Tensor) -> dict[str, Any]:
+    """The attributes of an instance: in its dict, and in slots."""
+    held = dict(vars(tensor))
+    for cls in type.mro(type(tensor)):
+        for name, slot in () if issubclass(torch.Tensor, cls) else vars(cls).items():
+            if type(slot) is types.MemberDescriptorType and hasattr(tensor, name):
+                held.setdefault(name, slot.__get__(tensor))
+    return held
 
 
 @dataclass(frozen=True)

@@ -115,12 +115,32 @@ def as_pickles(x: Any) -> Any:
     return len(x.__reduce_ex__(2)), x + 1
 
 
+def leaves(x: Any) -> Any:
+    c, two = copy.deepcopy(WEIGHT), copy.deepcopy([WEIGHT, WEIGHT])
+    (c * x).sum().backward()
+    with torch.no_grad():
+        WEIGHT.mul_(1)
+        c.add_(1)
+    return c, c.grad, c.is_leaf, c.requires_grad, two[0] is two[1], type(c) is torch.Tensor, WEIGHT.grad
+
+
+def leaves_of_the_frame(x: Any) -> Any:
+    w = x.clone().requires_grad_()
+    v = copy.deepcopy(w)
+    (g,) = torch.autograd.grad((v * v).sum(), v)
+    with torch.no_grad():
+        u = copy.deepcopy(v)
+    return g, u, u.requires_grad, copy.deepcopy(w.detach())
+
+
+WEIGHT = torch.arange(3.0, requires_grad=True)
 NAMED = torch.ones(3)
 NAMED.title = ["named"]  # type: ignore[attr-defined]
 LEAF = torch.ones(3, requires_grad=True)
 LEAF.grad = torch.full((3,), 5.0)
 
-WHOLE = (deep, deep_of_intermediates, deep_of_layouts, shallow, shallow_in_a_list, parameters, modules, trained, with_a_memo_of_its_own)  # fmt: skip
+WHOLE = (deep, deep_of_intermediates, deep_of_layouts, shallow, shallow_in_a_list, parameters, modules, trained, with_a_memo_of_its_own,
+         leaves, leaves_of_the_frame)  # fmt: skip
 BROKEN = (of_no_leaf, of_a_slice, of_views_together, with_attributes, leaf_with_a_gradient, as_pickles)
 
 
@@ -160,7 +180,10 @@ def test_attributes_and_gradients_are_guarded() -> None:
     y = torch.ones(2)
     y.grad = torch.zeros(2)
     assert compiled(y).grad is not None and compiled(y).grad is not y.grad
-    assert compiled(torch.ones(2, requires_grad=True)).is_leaf
+    leaf = torch.ones(2, requires_grad=True)
+    assert compiled(leaf).is_leaf and compiled(leaf) is not compiled(leaf)
+    (compiled(leaf) * 2).sum().backward()
+    assert leaf.grad is None
 
 
 def test_two_that_may_be_in_one_memory_break() -> None:

@@ -6,6 +6,7 @@ import enum
 import functools
 import sys
 import typing
+import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -230,6 +231,15 @@ def a_cell_that_is_none(x: Any) -> Any:
 
     except TypeError as e:
         return x + 1, str(e)
+
+
+@program
+def warnings_of_a_text(x: Any) -> Any:
+    with warnings.catch_warnings(record=True) as seen:
+        warnings.simplefilter("always")
+        compile("x is 1", "<a text>", "exec")
+        y = eval("2 is 2")
+    return x + y, [(str(w.message), w.filename) for w in seen]
 
 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)

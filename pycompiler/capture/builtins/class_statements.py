@@ -12,109 +12,32 @@ import builtins
 import dataclasses
 import enum
 import functools
+import sys
 import types
 import typing
-from collections.abc import Callable
 from typing import Any
 
 import torch
 
 from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.builtins import metaclasses
 from pycompiler.capture.builtins.python import type_of
+from pycompiler.capture.builtins.stand_ins import READ_BY_TYPE, is_written, stand_in, told
 from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor, run_frame
 from pycompiler.capture.interpreter import Frame
-from pycompiler.capture.values.attributes import MISSING, mro_lookup
 from pycompiler.capture.values.base import Capture, Cell, StandIn, Value
-from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty
+from pycompiler.capture.values.classes import SUBSCRIPTED, Class, MadeMethod
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Proxy, Set, Tuple
-from pycompiler.capture.values.functions import Builtin, Function, Partial
-from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.containers import Dict, List, Set, Tuple
+from pycompiler.capture.values.functions import Function, Partial
 
 METACLASSES = {
     type, abc.ABCMeta, enum.EnumMeta, type(torch.autograd.Function), type(typing.Protocol), typing._TypedDictMeta,  # type: ignore[attr-defined]
     typing.NamedTupleMeta,  # type: ignore[attr-defined]
 }  # fmt: skip
 """Whose code may run while the frame is captured: it looks at names and annotations."""
-HOOKS = ("typing", "enum", "abc")  # whose `__init_subclass__` may
-DESCRIPTORS = ("__get__", "__set__", "__delete__", "__set_name__")
-READ_BY_TYPE = ("__annotations__", "__slots__", "__match_args__")  # what is looked into when a class is made
-
-
-def stand_in(cx: Capture, value: Value) -> Any:
-    """The object that a class made now has for this value: what `wrap` finds the value by again."""
-    value = cx.realize(value)
-    if isinstance(value, (Const, Class)):
-        return value.const()
-    real = getattr(value, "real", None)
-    if real is not None and value.source is not None and not getattr(value, "overlay", None):
-        if not isinstance(value, (Dict, List, Set)):
-            return real
-    elif isinstance(value, Builtin):
-        return value.fn
-    elif (maker := MAKERS.get(type(value))) is not None and (made := maker(cx, value)) is not None:
-        if made != () and not isinstance(
-            value, Object
-        ):  # all empty tuples are one; the making of the class changes objects
-            cx.remember(made, value)
-        return made
-    if any(mro_lookup(value.python_type(), name) is not MISSING for name in DESCRIPTORS):
-        raise Break("builtin-call", f"a class with {value.describe()} in its body")
-    return StandIn(value)
-
-
-def _function(cx: Capture, value: Any) -> Any:
-    if value.name.startswith("__annotate") and value.code.co_freevars:  # Python calls it, without the frame's variables
-        raise Break("builtin-call", "a class whose annotations name variables of a function")
-    cells = tuple(types.CellType() for _ in value.code.co_freevars)
-    made = types.FunctionType(value.code, value.globals, value.name, None, cells or None)
-    made.__qualname__ = value.qualname
-    if value.made_defaults:
-        made.__defaults__ = tuple(stand_in(cx, v) for v in value.made_defaults)
-    if "__isabstractmethod__" in value.overlay:
-        made.__isabstractmethod__ = value.overlay["__isabstractmethod__"].const()  # type: ignore[attr-defined]
-    return made
-
-
-def _descriptor(cx: Capture, value: Any) -> Any:
-    return value.cls(*[stand_in(cx, v) for v in value.given()])
-
-
-def _tuple(cx: Capture, value: Any) -> Any:
-    return tuple(stand_in(cx, v) for v in value.items) if value.cls is tuple else None
-
-
-def _object(cx: Capture, value: Any) -> Any:
-    """Objects of the standard library whose class asks for them."""
-    maker = next((maker for cls, maker in OBJECTS.items() if cls is value.cls), None)
-    if maker is None:
-        return None
-    held = {k: cx.realize(v) for k, v in value.overlay.items()}
-    real = {k: _told(cx, v.mapping) if isinstance(v, Proxy) else stand_in(cx, v) for k, v in held.items()}
-    return maker(real)
-
-
-FIELD = ("default", "default_factory", "init", "repr", "hash", "compare", "metadata", "kw_only")
-OBJECTS: dict[type, Callable[[dict[str, Any]], Any]] = {
-    dataclasses.InitVar: lambda held: dataclasses.InitVar(held["type"]),
-    dataclasses.Field: lambda held: dataclasses.field(**{k: held[k] for k in FIELD if k in held}),
-    enum.auto: lambda held: enum.auto(),
-}
-MAKERS: dict[type, Callable[[Capture, Any], Any]] = {
-    Function: _function, MadeProperty: _descriptor, MadeMethod: _descriptor, Tuple: _tuple, Object: _object,
-}  # fmt: skip
-
-
-def _told(cx: Capture, value: Value) -> Any:
-    """What a class is told by a dict or list in its body, as real objects."""
-    value = cx.realize(value)
-    if isinstance(value, Dict) and value.cls is dict:
-        return {k.const(): _told(cx, v) for k, v in value.pairs(cx)}
-    if isinstance(value, (List, Tuple)) and value.cls in (list, tuple):
-        return value.cls([_told(cx, v) for v in value.iterate(cx)])
-    return stand_in(cx, value)
 
 
 @builtin(builtins.__build_class__)
@@ -125,8 +48,11 @@ def build_class(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if any(isinstance(b, Class) and isinstance(b.cls, enum.EnumMeta) for b in map(cx.realize, bases)):
         _check_members(body.code)
     frame = Frame(cx, body.code, body.globals, {}, body.closure(cx), function=body)
-    frame.names = Dict({})
+    meta = metaclasses.traced_meta(cx, bases, kwargs)
+    frame.names = Dict({}) if meta is None else metaclasses.prepare(cx, meta, name, bases, kwargs)
     run_frame(cx, frame)
+    if meta is not None:
+        return metaclasses.call(cx, meta, name, bases, frame.names, kwargs)
     return make_class(cx, name, bases, frame.names, kwargs, body.globals)
 
 
@@ -136,7 +62,8 @@ def _check_members(code: types.CodeType) -> None:
     stored = [i.argval for i in known.instructions if i.opname in ("STORE_NAME", "DELETE_NAME")]
     read = {i.argval for i in known.instructions if i.opname == "LOAD_NAME"} & set(stored)
     loops = any(i.target is not None and known.position[i.target] <= place for i, place in known.position.items())
-    if len(stored) != len(set(stored)) or loops or (read and "auto" in code.co_names):
+    asks = {"vars", "locals", "exec", "eval"} & set(code.co_names)
+    if len(stored) != len(set(stored)) or loops or asks or (read and "auto" in code.co_names):
         raise Break("builtin-call", "an Enum whose body stores a name twice, or reads one beside an auto()")
 
 
@@ -146,6 +73,8 @@ def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwarg
     if "__classdictcell__" in held:  # of annotations that wait (3.14), and of type parameters
         raise Break("builtin-call", "a class whose annotations or type parameters look at its body again")
     held.setdefault("__module__", Const(scope.get("__name__")))
+    if any(metaclasses.is_named(cx.realize(v)) for v in held.values()):
+        return _with_names(cx, name, bases, names, kwargs)
     cell = held.pop("__classcell__", None)
     if not isinstance(cell, Cell | None):
         raise Break("builtin-call", "a class whose __classcell__ is no cell")
@@ -153,19 +82,30 @@ def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwarg
     words = {k: stand_in(cx, v) for k, v in kwargs.items()}
     meta = cx.evaluate_raw(_meta, real_bases, words)
     _check(meta, real_bases)
-    attributes = {k: _told(cx, v) if k in READ_BY_TYPE else stand_in(cx, v) for k, v in held.items()}
+    if meta is not type and any(is_written(cx.realize(v).python_type()) for v in held.values()):
+        raise Break(
+            "builtin-call",
+            f"a class of the metaclass {meta.__qualname__} with a descriptor of the program's in its body",
+        )
+    attributes = {k: told(cx, v) if k in READ_BY_TYPE else stand_in(cx, v) for k, v in held.items()}
     if any(isinstance(v, StandIn) for v in attributes.values()) and meta is enum.EnumMeta:
         raise Break("builtin-call", f"the Enum {name.const()} of what is not known")
     made = cx.evaluate_raw(types.new_class, name.const(), real_bases, words, lambda space: _fill(space, attributes))
     keys = Const(tuple(held))
     cls = Class(made, (rebuild.make_class, [name, Tuple(list(bases)), Dict({cx.key(Const(k)): v for k, v in kwargs.items()}),
                                             cell or Const(None), keys, *held.values()], {}))  # fmt: skip
-    cx.remember(made, cls)
-    cx.made_classes.append(made)
-    if isinstance(cell, Cell):
-        cls.cell = cell
-        cx.effects.set_cell(cell, cls)
-    return cls
+    return metaclasses.remember(cx, cls, cell)
+
+
+def _with_names(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwargs) -> Class:
+    """A class in whose body something is told its name, by code of the program's."""
+    known = [cx.realize(b) for b in bases]
+    metas = [type(b.cls) for b in known if isinstance(b, Class)]
+    if kwargs or len(metas) < len(known) or any(meta is not type for meta in metas):
+        raise Break(
+            "builtin-call", "a class of a metaclass, or with keywords, in whose body something is told its name"
+        )
+    return metaclasses.new(cx, Class(type), name, Tuple(known), names, {})
 
 
 def _fill(space: Any, attributes: dict[str, Any]) -> None:
@@ -178,7 +118,8 @@ def _base(cx: Capture, value: Value) -> Any:
     if isinstance(value, Class):
         return value.cls
     real = getattr(value, "real", None)
-    if real is None or value.source is None or getattr(real, "__module__", None) != "typing":
+    known = any(type(real) is cls for cls in SUBSCRIPTED) and value.source is not None and value.source.kind == "const"
+    if not known and (real is None or value.source is None or getattr(real, "__module__", None) != "typing"):
         raise Break("builtin-call", f"a class that derives from {value.describe()}")
     return real
 
@@ -197,9 +138,7 @@ def _check(meta: Any, bases: tuple[Any, ...]) -> None:
             "builtin-call", f"a class of the metaclass {meta.__qualname__ if issubclass(type(meta), type) else meta!r}"
         )
     for base in types.resolve_bases(bases):
-        hook = mro_lookup(base, "__init_subclass__")
-        hook = getattr(hook, "__func__", hook)
-        if isinstance(hook, types.FunctionType) and hook.__module__ not in HOOKS:
+        if metaclasses.has_hook(base):
             raise Break("builtin-call", f"a class that derives from {base.__qualname__}, which has __init_subclass__")
         if issubclass(base, torch.Tensor):
             raise Break("tensor-subclass", "a class of tensors made inside of a function")
@@ -217,7 +156,10 @@ def type_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     name, bases, names = args
     if not isinstance(bases, Tuple) or not isinstance(names, Dict) or names.source is not None or kwargs:
         raise Break("builtin-call", "type(name, bases, namespace)")
-    return make_class(cx, name, list(bases.iterate(cx)), names, {}, cx.frames[-1].globals)
+    known = [cx.realize(b) for b in bases.iterate(cx)]
+    if any(isinstance(b, Class) and type(b.cls) is type and metaclasses.has_hook(b.cls) for b in known):
+        return metaclasses.new(cx, Class(type), name, bases, names, {})
+    return make_class(cx, name, known, names, {}, cx.frames[-1].globals)
 
 
 # decorators ---------------------------------------------------------------------------------------------------
@@ -228,19 +170,39 @@ def _decorated(fn: Any) -> None:
             return Partial(cx.make(fn), [], kwargs, functools.partial)
         cls = args[0]
         words = {k: cx.snapshot(v) for k, v in kwargs.items()}
-        if len(args) != 1 or not isinstance(cls, Class) or cls.made is None or cls.made[0] is not rebuild.make_class:
+        if (
+            len(args) != 1
+            or not isinstance(cls, Class)
+            or cls.made is None
+            or not any(type(cls.cls) is m for m in METACLASSES)
+        ):
             raise Break("builtin-call", f"{fn.__qualname__} of {', '.join(a.describe() for a in args)}")
-        if words.get("slots") or words.get("weakref_slot"):
-            raise Break("builtin-call", f"{fn.__qualname__}(slots=True), which makes another class")
+        if any(is_written(type(v)) for base in cls.cls.__mro__ for v in vars(base).values()):
+            raise Break("builtin-call", f"{fn.__qualname__} of a class with a descriptor of the program's in its body")
         if fn is dataclasses.dataclass and any(
             isinstance(v, (StandIn, dataclasses.Field)) for v in _annotations(cls.cls).values()
         ):
             raise Break("builtin-call", "a dataclass with an annotation that is not known")
         if fn is dataclasses.dataclass and any(_cannot_be_a_default(v) for v in vars(cls.cls).values()):
             raise Break("builtin-call", "a dataclass with a default of which Python asks whether it has a hash")
+        if words.get("slots"):
+            return _with_slots(cx, cls, words)
         cx.evaluate_raw(fn, cls.cls, **words)
-        cls.decorators.append((fn, words))
+        cls.steps.append((fn, [], words))
         return cls
+
+
+def _with_slots(cx: Capture, cls: Class, words: dict[str, Any]) -> Class:
+    """Another class, of the same body."""
+    named = any(metaclasses.names(type(v)) for v in vars(cls.cls).values())
+    if (
+        named
+        or any(map(metaclasses.has_hook, cls.cls.__mro__))
+        or (cls.cell is not None and sys.version_info >= (3, 13))
+    ):
+        raise Break("builtin-call", "dataclass(slots=True), which makes another class, of one that tells of it")
+    made = cx.evaluate_raw(dataclasses.dataclass, cls.cls, **words)
+    return metaclasses.remember(cx, Class(made, (functools.partial(dataclasses.dataclass, **words), [cls], {})), None)
 
 
 def _annotations(cls: type) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import copy
 import torch
 
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.builtins import parameters
 from pycompiler.capture.calls import Args, Kwargs
 from pycompiler.capture.polyfills import same_data
 from pycompiler.capture.values.base import Capture, Value
@@ -34,7 +35,7 @@ def _is_bare(cx: Capture, tensor: Tensor) -> bool:
     """Whether it is a plain tensor in memory, without attributes and gradient."""
     fake = tensor.fake
     plain = tensor.cls is torch.Tensor and not (tensor.is_special or tensor.overlay or tensor.parted)
-    if not plain or fake.layout is not torch.strided or fake.device.type not in ("cpu", "cuda") or fake.requires_grad:
+    if not plain or fake.layout is not torch.strided or fake.device.type not in ("cpu", "cuda"):
         return False
     if fake.is_conj() or fake.is_neg() or cx.graph.is_inner or not cx.is_none(tensor.getattr(cx, "grad")):
         return False
@@ -62,18 +63,23 @@ def deepcopy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     for other in copied:  # existing ones, or views of these, may be in one memory in the next call
         if memory_of(other.fake) == memory_of(tensor.fake) or given >= {memory_of(other.fake), memory_of(tensor.fake)}:
             raise Break("unsupported-operation", "Tensor.__deepcopy__() of several tensors that may be in one memory")
-    made = cx.graph.call_method("clone", [tensor], {})
+    trains = tensor.fake.requires_grad
+    data = cx.graph.call_method("detach", [tensor], {}) if trains else tensor
+    assert isinstance(data, Tensor)
+    made = cx.graph.call_method("clone", [data], {})
     assert isinstance(made, Tensor)
     if made.fake.stride() != tensor.fake.stride():  # eager's has the same gaps, or elements in one place
         raise _refuse("__deepcopy__", tensor)
     copied.append(tensor)
-    return made
+    return parameters.make(cx, made, torch.Tensor) if trains else made
 
 
 def reduce_ex(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """As `copy.copy` asks for it, and nobody else sees."""
     tensor = args[0]
     if cx.frames[-1].code is not copy.copy.__code__ or not isinstance(tensor, Tensor) or not _is_bare(cx, tensor):
+        raise _refuse("__reduce_ex__", tensor)
+    if tensor.fake.requires_grad:
         raise _refuse("__reduce_ex__", tensor)
     return Tuple([cx.make(same_data), Tuple([tensor])])
 

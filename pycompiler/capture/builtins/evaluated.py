@@ -8,6 +8,7 @@ import __future__
 
 import builtins
 import types
+import warnings
 from typing import Any
 
 from pycompiler.capture import skip
@@ -31,7 +32,7 @@ def _code(cx: Capture, value: Value, mode: str) -> types.CodeType:
         code = text
     elif isinstance(text, str):
         text = text.lstrip(" \t") if mode == "eval" else text
-        code = cx.evaluate_raw(compile, text, "<string>", mode, cx.frames[-1].code.co_flags & FUTURES, True)
+        code = _compiled(cx, text, "<string>", mode)
     else:
         raise Break("builtin-call", f"{mode} of {value.describe()}")
     if code.co_freevars or skip.why_frame_skipped(code) is None:
@@ -97,4 +98,13 @@ def compile_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     known, named = [cx.snapshot(a) for a in args], {k: cx.snapshot(v) for k, v in kwargs.items()}
     if len(known) != 3 or named or not all(type(v) is str for v in known):
         raise Break("builtin-call", f"compile({', '.join(a.describe() for a in args)})")
-    return cx.make(cx.evaluate_raw(compile, *known, cx.frames[-1].code.co_flags & FUTURES, True))
+    return cx.make(_compiled(cx, *known))
+
+
+def _compiled(cx: Capture, text: Any, filename: Any, mode: Any) -> Any:
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        code = cx.evaluate_raw(compile, text, filename, mode, cx.frames[-1].code.co_flags & FUTURES, True)
+    if told:  # each call of the program's tells it
+        raise Break("builtin-call", f"compile() of a text that it warns of: {told[0].message}")
+    return code

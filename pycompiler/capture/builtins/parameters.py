@@ -31,11 +31,11 @@ KIND = "tensor-subclass"
 
 
 class Parameter(Tensor):
-    """One that generated code has at `place`."""
+    """One, or another leaf, that generated code has at `place`."""
 
-    def __init__(self, node: fx.Node, fake: torch.Tensor, place: Source) -> None:
+    def __init__(self, node: fx.Node, fake: torch.Tensor, place: Source, cls: type = torch.nn.Parameter) -> None:
         super().__init__(node, fake)
-        self.cls = torch.nn.Parameter
+        self.cls = cls
         self.place = place
 
     def _grad(self, cx: Capture) -> Any:
@@ -77,8 +77,8 @@ def _writes(node: fx.Node, memory: set[int]) -> bool:
     return bool(node.meta.get("mutates")) and _touches(node, memory)
 
 
-def make(cx: Capture, data: Tensor) -> Parameter:
-    """A parameter that requires grad."""
+def make(cx: Capture, data: Tensor, cls: type = torch.nn.Parameter) -> Parameter:
+    """A parameter that requires grad, or a plain leaf of data that nobody else has."""
     graph, fake = cx.graph, data.fake
     plain = fake.layout is torch.strided and not data.is_special and not (fake.is_conj() or fake.is_neg())
     trains = fake.is_floating_point() or fake.is_complex()
@@ -110,14 +110,15 @@ def make(cx: Capture, data: Tensor) -> Parameter:
     example: Callable[[Any], Any]
     if copied:
         kind = (size, stride, fake.dtype, fake.device)
-        cx.effects.draw(Builtin(rebuild.new_parameter), [Const(k) for k in kind])
-        example = functools.partial(_new, kind)
+        new = rebuild.new_parameter if cls is torch.nn.Parameter else rebuild.new_leaf
+        cx.effects.draw(Builtin(new), [Const(k) for k in kind])
+        example = functools.partial(_new, new, kind)
     else:
         whole = _existing(cx, data)
         assert whole.source is not None
         cx.effects.draw(Builtin(torch.nn.Parameter), [whole])
         example = functools.partial(_of_existing, whole.source)
-    made = Parameter(graph.read(place, stands_for), stands_for, place)
+    made = Parameter(graph.read(place, stands_for), stands_for, place, cls)
     graph.placeholders[made.node].make = example
     graph.by_fake[id(stands_for)] = made
     last = next(iter(reversed(graph.graph.nodes)))
@@ -130,8 +131,8 @@ def make(cx: Capture, data: Tensor) -> Parameter:
     return made
 
 
-def _new(kind: tuple[Any, ...], scope: Any) -> torch.nn.Parameter:
-    return rebuild.new_parameter(*kind)
+def _new(new: Callable[..., torch.Tensor], kind: tuple[Any, ...], scope: Any) -> torch.Tensor:
+    return new(*kind)
 
 
 def _of_existing(source: Source, scope: Any) -> torch.nn.Parameter:

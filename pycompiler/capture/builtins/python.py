@@ -499,7 +499,7 @@ def getframe(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     raise Break("builtin-call", "sys._getframe(), which counts frames", step=cx.frames[0].begin)
 
 
-for _name in ("print", "input", "open", "breakpoint"):
+for _name in ("input", "open", "breakpoint"):
     builtin(getattr(builtins, _name))(_effectful(_name))
 
 

@@ -8,7 +8,8 @@ from __future__ import annotations
 import enum
 import functools
 import types
-from collections.abc import Iterator
+import typing
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -31,10 +32,14 @@ from pycompiler.capture.values.base import Capture, StandIn, Value
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Dict, Key, Proxy
 from pycompiler.capture.values.functions import Method
-from pycompiler.capture.values.objects import DELETED, annotation
+from pycompiler.capture.values.objects import DELETED, Object, annotation
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.source import mro_of, namespace_of
 
+SUBSCRIPTED = (types.GenericAlias, type(typing.List[int]))  # noqa: UP006
+"""What generated code makes again for `C[...]`."""
+STAND_IN: list[Callable[[Capture, Value], Any]] = []
+"""What a class that is made has for a value (`builtins/stand_ins.py`)."""
 # What `type` answers for each class.
 OF_TYPES = ("__name__", "__qualname__", "__module__", "__mro__", "__bases__", "__base__", "__doc__")
 
@@ -46,7 +51,7 @@ class Class(Value):
         self.cls = cls
         self.made = made  # a class that the program makes in each call: by this function of these values
         self.cell: Value | None = None  # the `__class__` of its methods, of one that the program makes
-        self.decorators: list[tuple[Any, dict[str, Any]]] = []  # what changed it since
+        self.steps: list[tuple[Any, list[Value], dict[str, Any]]] = []  # calls that changed it since: of it and these
 
     def describe(self) -> str:
         return f"class {self.cls.__qualname__}"
@@ -108,7 +113,7 @@ class Class(Value):
             if meta is not MISSING:
                 return self._meta_attribute(cx, name, meta)
             cx.throw(AttributeError, f"type object {self.cls.__name__!r} has no attribute {name!r}")
-        if self.made is not None and is_data_descriptor(raw):  # one of each class that is made
+        if self.made is not None and is_data_descriptor(raw) and not isinstance(cx.by_id.get(id(raw)), Object):
             raise Break("unsupported-attribute", f"{self.describe()}.{name}, of a class that is made inside")
         source = const_source(self.cls).then("mro_lookup", name)
         return bind(cx, raw, source, None, self)
@@ -142,9 +147,12 @@ class Class(Value):
             and own.__func__.__module__ != "typing"
         ):
             return cx.call(self.getattr(cx, "__class_getitem__"), [key], {})
-        if self.made is not None:
+        if isinstance(self.cls, enum.EnumMeta):
+            return self.member(cx, cx.evaluate_raw(lambda c, k: c[k], self.cls, key.const()))
+        found = cx.evaluate_raw(lambda c, k: c[k], self.cls, annotation(cx, key))
+        if self.made is not None and not any(type(found) is cls for cls in SUBSCRIPTED):
             raise Break("unsupported-operation", f"{self.describe()}[...], of a class that is made inside")
-        return cx.make(cx.evaluate_raw(lambda c, k: c[k], self.cls, annotation(cx, key)))
+        return cx.make(found)
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         method = self.special(cx, "__iter__")
@@ -173,7 +181,14 @@ class Class(Value):
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         """An attribute in the place of a number, a text or a tensor, which ends quietly; nothing that binds comes or goes."""
-        if self.made is not None or not is_mutable(self.cls) or name.startswith("__") or _binds(value.python_type()):
+        if self.made is not None:
+            hook = lookup(cx, type(self.cls), "__setattr__")
+            if isinstance(hook, types.FunctionType):
+                cx.call(self._of_meta(cx, "__setattr__", hook), [Const(name), value], {})
+                return
+            self.store(cx, name, value)
+            return
+        if not is_mutable(self.cls) or name.startswith("__") or _binds(value.python_type()):
             raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
         meta, old = type(self.cls), mro_lookup(self.cls, name)
         plain = lookup(cx, meta, "__setattr__") is type.__setattr__ and lookup(cx, meta, name) is MISSING
@@ -190,7 +205,31 @@ class Class(Value):
             cx.guard("class_absent", const_source(self.cls), name)
         cx.effects.set_class(self, name, value, cx.step())
 
+    def store(self, cx: Capture, name: str, value: Value) -> None:
+        """`type.__setattr__`, of a class that each call makes."""
+        meta = lookup(cx, type(self.cls), name)
+        if isinstance(meta, property) and isinstance(meta.fset, types.FunctionType):
+            source = const_source(type(self.cls)).then("mro_lookup", name)
+            cx.call(cx.wrap(meta.fset, source.attr("fset")), [self, value], {})
+            return
+        shown = name in SHOWN and type(value) is Const
+        if (
+            meta is not MISSING
+            and is_data_descriptor(meta)
+            and not shown
+            or name in ("__class_getitem__", "__init_subclass__")
+        ):
+            raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
+        cx.effects.allow(self, self.describe())
+        cx.effects.changes += 1
+        cx.effects.looks.change(("class", id(self.cls), name))
+        cx.evaluate_raw(type.__setattr__, self.cls, name, STAND_IN[0](cx, value))
+        self.steps.append((type.__setattr__, [Const(name), value], {}))
+        if (seen := cx.kept.get(("__dict__", id(self.cls)))) is not None:
+            seen.mapping.entries[cx.key(Const(name))] = value
 
+
+SHOWN = ("__name__", "__qualname__", "__module__", "__doc__")
 QUIET = (*LITERALS, torch.Tensor, torch.nn.Parameter)
 
 
@@ -211,10 +250,14 @@ def own_attributes(cx: Capture, cls: type) -> Value:
     source = of_type(cls, "__dict__")
     known = cx.kept.get(("__dict__", id(cls)))
     if known is None:
-        if is_mutable(cls):
+        made = getattr(cx.by_id.get(id(cls)), "made", None) is not None  # the frame knows all of it
+        if is_mutable(cls) and not made:
             cx.guard("equals", const_source(Own(cls)).attr("names"), tuple(namespace_of(cls)))
         found = {
-            Key(cx, Const(n)): cx.lazy(v, const_source(Own(cls, n)).attr("value")) for n, v in namespace_of(cls).items()
+            Key(cx, Const(n)): cx.lazy(
+                v, const_source(cls).then("mro_lookup", n) if made else const_source(Own(cls, n)).attr("value")
+            )
+            for n, v in namespace_of(cls).items()
         }
         known = cx.kept["__dict__", id(cls)] = Proxy(Dict(found))
         known.mapping.source = const_source(Own(cls)).attr(

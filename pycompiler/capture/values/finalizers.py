@@ -101,7 +101,7 @@ def names_ends(code: types.CodeType, namespace: dict[str, Any]) -> bool:
 
 
 def is_ended(cls: type) -> bool:
-    return any("__del__" in namespace_of(c) for c in mro_of(cls))
+    return any("__del__" in namespace_of(c) for c in mro_of(cls) or ())  # none, of a class whose `mro()` runs
 
 
 def _has_end(value: Any) -> bool:

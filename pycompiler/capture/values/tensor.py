@@ -24,7 +24,7 @@ from pycompiler.capture.values.constant import Const, Withheld
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import BOUND, Builtin
 from pycompiler.ir import arrays
-from pycompiler.ir.subclasses import is_wrapper
+from pycompiler.ir.subclasses import held_by, is_wrapper
 
 # Attributes that read data or autograd state that the graph does not have.
 DATA_ATTRIBUTES = frozenset({"data_ptr", "storage", "untyped_storage", "numpy", "tolist", "item", "__array__",
@@ -109,6 +109,9 @@ class Tensor(Value):
         return cx.class_attribute(self, name) if raw is not mro_lookup(torch.Tensor, name) else None
 
     def getattr(self, cx: Capture, name: str) -> Value:
+        slot = mro_lookup(self.cls, name) if self.wrapper else None
+        if isinstance(slot, types.MemberDescriptorType):
+            return self._in_slot(cx, name, slot) if self.exists else self._made_with(cx, name)
         if self.is_special or self.overlay:
             found = self.own(cx, name)
             if found is not None:
@@ -299,14 +302,27 @@ class Tensor(Value):
 
     def _made_with(self, cx: Capture, name: str) -> Value:
         """What a wrapper that an operator made holds: its class made it of guarded things, of fakes as of real tensors."""
-        held = vars(self.fake).get(name)
+        known = held_by(self.fake)
+        held = known.get(name)
         if name in self.fake.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
             return cx.graph.call_function(getattr, [self, Const(name)], {})
-        if name in vars(self.fake) and type(held) in HELD:
+        if name in known and type(held) in HELD:
             return Const(held)
         if isinstance(held, torch.SymInt):
             return cx.make(held)
         raise Break("tensor-subclass", f"{name!r} of a {self.cls.__name__} that an operator made")
+
+    def _in_slot(self, cx: Capture, name: str, slot: types.MemberDescriptorType) -> Value:
+        """What a slot of an existing wrapper holds."""
+        lookup(cx, self.cls, name)
+        hooks = ("__getattribute__", "__getattr__")
+        if self.source is None or any(isinstance(mro_lookup(self.cls, n), types.FunctionType) for n in hooks):
+            raise Break("unsupported-attribute", f"{self.cls.__name__}.{name}, a slot")
+        try:
+            held = slot.__get__(self.real)
+        except AttributeError:
+            raise Break("unsupported-attribute", f"the empty slot {self.cls.__name__}.{name}") from None
+        return cx.wrap(held, self.source.attr(name))
 
     def contains(self, cx: Capture, item: Value) -> bool:
         found = self.asked(cx, "__contains__", item)

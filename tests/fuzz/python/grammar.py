@@ -22,7 +22,7 @@ NAMES = {
     "int": "ijk", "tensor": "vwz", "list": ("l1", "l2"), "obj": ("a", "b"), "dict": ("d1", "d2"), "str": ("s1",),
     "bool": ("ok",), "tensors": ("ts",), "set": ("st",), "fn": ("f1",), "tfn": ("g1",), "pair": ("p1",), "rec": ("r1",),
     "queue": ("q1",), "tdict": ("td",), "ints": ("it",), "scalar": ("c",), "mod": ("m1",), "float": ("fl",), "objs": ("os",),
-    "view": ("u1", "u2"), "param": ("w1",),
+    "view": ("u1", "u2"), "param": ("w1",), "buf": ("b1", "b2"), "raw": ("ba",), "rng": ("rg",), "dec": ("de",), "cls": ("K1", "K2"),
 }  # fmt: skip
 """What variables of a type are called."""
 DEEP = 2

@@ -7,7 +7,10 @@ where their objects are the same ones in the same places. Looking runs no code o
 from __future__ import annotations
 
 import collections
+import decimal
 import functools
+import io
+import random
 import re
 import types
 from typing import Any
@@ -15,7 +18,7 @@ from typing import Any
 import torch
 
 PLAIN = (bool, int, str, float, complex, bytes, type(None), type(Ellipsis), type(NotImplemented), slice, range, torch.dtype,
-         torch.device, torch.Size)  # fmt: skip
+         torch.device, torch.Size, decimal.Decimal)  # fmt: skip
 DRAINED = (types.GeneratorType, zip, map, filter, enumerate, reversed, type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())))  # fmt: skip
 DEEP = 25
 SKIPPED = {"__dict__", "__weakref__", "__doc__", "__module__", "__abstractmethods__", "__slotnames__"}
@@ -179,12 +182,19 @@ class Observer:
             made.append(chain(error))
         return made
 
+    def buffer(self, value: io.StringIO, depth: int) -> Any:
+        return "closed" if value.closed else (value.getvalue(), value.tell())
+
+    def generator_of_numbers(self, value: random.Random, depth: int) -> Any:
+        return hash(value.getstate())
+
 
 LOOKS: tuple[tuple[Any, Any], ...] = (
     (torch.Tensor, Observer.tensor), (torch.nn.Module, Observer.module), (dict, Observer.mapping),
     ((list, tuple, collections.deque, set, frozenset), Observer.sequence), (types.FunctionType, Observer.function),
     ((types.MethodType, types.BuiltinMethodType), Observer.method), (functools.partial, Observer.partial), (type, Observer.cls), (BaseException, Observer.error),
-    (DRAINED, Observer.generator),
+    (DRAINED, Observer.generator), (io.StringIO, Observer.buffer), (random.Random, Observer.generator_of_numbers),
+    (bytearray, lambda self, value, depth: repr(value)),
 )  # fmt: skip
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 PRELUDE = """
-import collections, contextlib, copy, dataclasses, functools, itertools, math, operator, typing
+import collections, contextlib, copy, dataclasses, decimal, functools, hashlib, io, itertools, math, operator, random, threading, typing
 import torch
 import pycompiler
 
@@ -105,7 +105,8 @@ LITERALS = {
     "set": ("bag", "{1, 2}"), "queue": ("queue",), "pair": ("pair",), "rec": ("rec",), "obj": ("o", "p"),
     "objs": ("[o, p]", "(o, o)"), "mod": ("mod",), "fn": ("helper", "abs"), "tfn": ("thelper", "torch.sin"),
     "ints": ("range(3)", "items", "(2, 1)"), "error": ("ValueError", "KeyError", "Custom", "TypeError", "Exception"),
-    "any": ("<int>", "<tensor>", "<str>"),
+    "any": ("<int>", "<tensor>", "<str>"), "buf": ("io.StringIO()", "io.StringIO('ab')"), "raw": ("bytearray(b'ab')", "bytearray(3)"),
+    "rng": ("random.Random(3)", "random.Random('s')"), "dec": ("decimal.Decimal('1.5')", "decimal.Decimal(2)"), "cls": ("Rec", "C0"),
 }  # fmt: skip
 """What stands where nothing else is known; parameters of the program among them."""
 
@@ -130,6 +131,8 @@ EXPRESSIONS: dict[str, tuple[str, ...]] = {
         "sum(itertools.chain(<ints>, <ints>))", "list(itertools.accumulate(<ints>))[-1]", "itertools.islice(<ints>, 2).__next__()",
         "<scalar>.dim()", "int('1' + <str>)", "{<int>: 1, <int>: 2}.get(<int>, 0)", "<tensor>.size(<int>)", "len(LOG)", "len(x.shape)",
         "vars(<rec>)['k']", "(<tensor>, <int>)[1]", "max(<list>, key=lambda v: <int|v:int>)",
+        "<buf>.write(<str>)", "<buf>.tell()", "len(<buf>.getvalue())", "<raw>[0]", "len(<raw>)", "sum(<raw>)", "<raw>.find(98)", "<rng>.randint(0, 5)", "<rng>.choice(<list>)", "int(<dec>)",
+        "hashlib.md5(<str>.encode()).digest()[0]", "<rng>.randrange(1, 4)", "round(<dec>)", "<cls>.shared", "getattr(<cls>, 'added', <int>)",
         "held(<obj>, <int>)[0]", "len(held(o, <int>))", "kept.cache_info().misses",
     ),
     "float": ("<float> + <int>", "<float> * 0.5", "<scalar>.item()", "math.sqrt(abs(<float>))", "float(<int>)", "<int> / 2", "float(<scalar>)",
@@ -141,12 +144,13 @@ EXPRESSIONS: dict[str, tuple[str, ...]] = {
         "<tensor>.requires_grad", "<rec> == <rec>", "<pair> is <pair>", "callable(<any>)", "<str>.startswith('a')", "<mod>.training", "<dict> is GD",
         "hasattr(<rec>, <str>)", "any(u is <tensor> for u in <tensors>)", "<set> <= <set>", "<any> is None", "isinstance(<any>, torch.Tensor)",
         "<tensor>.is_leaf", "<tensor>.grad_fn is None", "<tensor>.grad is None", "torch.is_grad_enabled()", "<tensor>.dtype == torch.float32",
-        "torch.equal(<tensor>, <tensor>)", "<float> > <int>", "<fn> is <fn>", "type(<any>) is int", "bool(<scalar> > 0)", "<dict> == <dict>",
+        "torch.equal(<tensor>, <tensor>)", "<float> > <int>", "<dec> > <int>", "<dec> == <dec>", "<raw> == <raw>", "98 in <raw>", "<buf>.closed", "<buf> is <buf>", "<fn> is <fn>", "type(<any>) is int", "bool(<scalar> > 0)", "<dict> == <dict>",
     ),
     "str": ("<str> + <str>", "f'{<int>}'", "f'{<str>}-{<int>:>3}'", "str(<int>)", "<str>.upper()", "<str> * 2", "'{}'.format(<int>)", "<str>[:1]",
             "(<str> if <bool> else <str>)", "brk(<str>)", "','.join(str(v) for v in <ints>)", "next(iter(<dict>), 'n')", "repr(<int>)", "type(<any>).__name__",
             "'%d %s' % (<int>, <str>)", "<str>.replace('a', <str>)", "list(<dict>)[0]", "<fn>.__name__", "repr(<list>)", "str(<tensor>.dtype)", "f'{<bool>}'",
-            "max(<dict>, default='z')", "<str>.strip('a')", "repr(<pair>.k)", "f'{<float>:.2f}'"),
+            "max(<dict>, default='z')", "<str>.strip('a')", "repr(<pair>.k)", "f'{<float>:.2f}'", "<buf>.getvalue()", "<buf>.readline()", "str(<dec>)", "f'{<dec>:.2f}'", "<raw>.decode()", "repr(<raw>)", "<cls>.__name__", "<rng>.choice('abc')",
+            "hashlib.sha1(bytes(<raw>)).hexdigest()[:4]"),
     "tensor": (
         "<tensor> + <tensor>", "<tensor> * <tensor>", "<tensor> - <int>", "<tensor> * <float>", "<tensor>.sin()", "torch.relu(<tensor>)", "<tensor> / 2",
         "<int> - <tensor>", "torch.where(<tensor> > 0, <tensor>, <tensor>)", "(<tensor> if <bool> else <tensor>)", "torch.stack(<tensors>).sum(0)",
@@ -193,6 +197,11 @@ EXPRESSIONS: dict[str, tuple[str, ...]] = {
     "tfn": ("(lambda u: <tensor|u:tensor>)", "functools.partial(torch.mul, <tensor>)", "(<tfn> if <bool> else <tfn>)", "mod", "torch.nn.ReLU()", "deco(<tfn>)", "<tensor>.mul", "torch.cos"),
     "any": ("<int>", "<tensor>", "<str>", "<list>", "<dict>", "<obj>", "<float>", "<bool>", "<fn>", "<rec>", "<pair>", "None", "<set>", "<tensors>", "<scalar>", "<tdict>", "<mod>",
             "(<int>, <any>)", "[<any>]", "{'r': <any>}", "Rec", "C0", "(v for v in <ints>)", "iter(<list>)", "slice(<int>)", "range(<int>)", "<queue>", "zip(<ints>, <str>)", "<objs>", "int"),
+    "buf": ("(<buf> if <bool> else <buf>)", "io.StringIO(<str>)", "brk(<buf>)"),
+    "raw": ("<raw> + b'c'", "bytearray(<str>.encode())", "<raw>[:<int>]", "<raw>.copy()", "(<raw> or <raw>)", "brk(<raw>)"),
+    "rng": ("random.Random(<int>)", "(<rng> if <bool> else <rng>)"),
+    "dec": ("<dec> + <int>", "<dec> * <dec>", "<dec> / 3", "-<dec>", "decimal.Decimal(<int>)", "decimal.Decimal(<str>)", "max(<dec>, <dec>)", "<dec>.quantize(decimal.Decimal('0.1'))", "brk(<dec>)"),
+    "cls": ("(<cls> if <bool> else <cls>)", "type(<obj>)"),
     "error": ("(ValueError, KeyError)", "(TypeError, IndexError)", "ZeroDivisionError", "AttributeError", "LookupError", "RuntimeError"),
 }  # fmt: skip
 
@@ -219,6 +228,31 @@ _SIMPLE = """
 <=objs> = <objs>
 <=ints> = <ints>
 <=scalar> = <scalar>
+<=buf> = <buf>
+<=raw> = <raw>
+<=rng> = <rng>
+<=dec> = <dec>
+<=cls> = <cls>
+<buf>.write(<str>)
+print(<int>, <str>, file=<buf>, end=<str>)
+<buf>.seek(0)
+<buf>.close()
+LOG.append(<buf>)
+LOG.append(<buf>.read())
+LOG.append([*<buf>])
+<raw>.append(<int>)
+<raw>.extend(<ints>)
+<raw>[0] = <int>
+<raw> += b'z'
+del <raw>[<int>]
+LOG.append(<raw>)
+LOG.append(<dec>)
+LOG.append(<rng>.random())
+<rng>.shuffle(<list>)
+<rng>.shuffle(<tensors>)
+LOG.append(<rng>)
+<cls>.added = <int>
+LOG.append(<cls>)
 <=int>, <=tensor> = <pair>
 <=int>, *<=list> = <list>
 <=tensor>, *<=tensors> = <tensors>
@@ -543,6 +577,70 @@ class <new:K>:
         <block>
         return self.size + k
 <=int> = <new:K>().double(<int>)
+
+class <new:K>(C0):
+    added = <int>
+    def double(self, k):
+        <block>
+        return self.added + k
+<=obj> = <new:K>(<int>, <tensor>)
+<=cls> = <new:K>
+<=int> = <obj>.added
+
+class <new:M>(type):
+    def __new__(mcs, name, bases, names, **more):
+        LOG.append(name)
+        <block>
+        made = super().__new__(mcs, name, bases, names)
+        made.added = <int>
+        return made
+    def __len__(cls):
+        return cls.added
+class <new:K>(metaclass=<new:M>):
+    shared = <int>
+<=cls> = <new:K>
+<=int> = len(<new:K>)
+
+class <new:B>:
+    known = []
+    def __init_subclass__(cls, by=<int>, **more):
+        super().__init_subclass__(**more)
+        cls.added = by
+        <block>
+        <new:B>.known.append(cls)
+class <new:K>(<new:B>, by=<int>):
+    shared = <int>
+class <new:L>(<new:K>):
+    pass
+<=int> = sum(c.added for c in <new:B>.known)
+<=cls> = <new:B>.known[<int>]
+
+class <new:D>:
+    def __set_name__(self, owner, name):
+        <block>
+        self.name = '_' + name
+        LOG.append((owner.__name__, name))
+    def __get__(self, made, owner=None):
+        return self if made is None else made.__dict__.get(self.name, <int>)
+    def __set__(self, made, value):
+        made.__dict__[self.name] = value * 2
+class <new:K>:
+    shared = first = <new:D>()
+    second = <new:D>()
+    def __init__(self, k):
+        self.first = k
+<=int> = <new:K>(<int>).first + <new:K>(<int>).second
+
+<new:lock> = threading.Lock()
+with <new:lock>:
+    <block>
+LOG.append(<new:lock>.locked())
+
+@dataclasses.dataclass(slots=<bool>, order=True)
+class <new:K>:
+    k: int
+    w: int = <int>
+<=int> = max(<new:K>(<int>), <new:K>(<int>)).w
 
 def <new:f>(k):
     global GI

@@ -1,0 +1,197 @@
+"""Classes in whose making the program has a say: by a metaclass, by `__init_subclass__` of a base, by `__set_name__` of what is
+in the body.  Its code is traced as any other, `type.__new__` makes the stand-in; neither that nor generated code runs any of it.
+"""
+
+from __future__ import annotations
+
+import abc
+import types
+from typing import Any
+
+import torch
+
+from pycompiler.capture import rebuild
+from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.builtins.stand_ins import READ_BY_TYPE, is_programs, stand_in, told
+from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.values.attributes import lookup, mro_lookup
+from pycompiler.capture.values.base import Capture, Cell, Value
+from pycompiler.capture.values.classes import Class, Super
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Dict, Tuple
+from pycompiler.capture.values.finalizers import is_ended
+from pycompiler.capture.values.objects import Object
+from pycompiler.ir.source import mro_of
+
+PLAIN = (type, abc.ABCMeta)  # what a metaclass of the program's may derive from
+OTHERS = ("enum", "typing", "torch")  # whose metaclasses run where the class is made
+HOOKS = ("typing", "enum", "abc")  # whose `__init_subclass__` runs where the class is made
+NAMING = ("functools", "enum", "dataclasses", "typing")  # whose `__set_name__` does
+ABC_INIT: Any = vars(abc)["_abc_init"]
+_PREPARE = vars(type)["__prepare__"]
+
+
+def has_hook(base: type) -> bool:
+    """Whether code of the program's runs where a class derives from this one."""
+    hook = mro_lookup(base, "__init_subclass__")
+    return is_programs(getattr(hook, "__func__", hook), HOOKS)
+
+
+def is_named(value: Value) -> bool:
+    """Whether it is told by which name a class has it, by code of the program's."""
+    return names(value.python_type())
+
+
+def names(cls: type) -> bool:
+    return is_programs(mro_lookup(cls, "__set_name__"), NAMING)
+
+
+def is_plain(meta: Any) -> bool:
+    return any(meta is known for known in PLAIN)
+
+
+def may_be_traced(meta: Any) -> bool:
+    """Whether `type.__new__` makes the classes of a metaclass, and all else is code in Python."""
+    if (
+        not issubclass(type(meta), type)
+        or not issubclass(meta, type)
+        or mro_lookup(meta, "mro") is not type.__dict__["mro"]
+    ):
+        return False
+    others = [c for c in mro_of(meta) if c is not object and not is_plain(c)]
+    return not is_ended(meta) and all(type(c) is type and c.__module__.partition(".")[0] not in OTHERS for c in others)
+
+
+def traced_meta(cx: Capture, bases: Args, kwargs: Kwargs) -> Class | None:
+    """The metaclass of a statement that is traced; None where none of the program's code sees the class being made."""
+    known = [cx.realize(b) for b in bases]
+    given = cx.realize(kwargs["metaclass"]) if "metaclass" in kwargs else Class(type)
+    if not all(isinstance(b, Class) for b in (*known, given)):
+        return None
+    real = [b.cls for b in known if isinstance(b, Class)]
+    meta = cx.evaluate_raw(types._calculate_meta, given.const(), real)  # type: ignore[attr-defined]
+    if not may_be_traced(meta) or is_plain(meta) and not any(map(has_hook, real)):
+        return None
+    found = cx.make(meta)
+    return found if isinstance(found, Class) else None
+
+
+def prepare(cx: Capture, meta: Class, name: Value, bases: Args, kwargs: Kwargs) -> Dict:
+    """The namespace that the body fills."""
+    if lookup(cx, meta.cls, "__prepare__") is _PREPARE:
+        return Dict({})
+    given = cx.call(meta.getattr(cx, "__prepare__"), [name, Tuple(list(bases))], _words(kwargs))
+    if not isinstance(given, Dict) or given.cls is not dict or given.source is not None:
+        raise Break("builtin-call", "a class whose namespace is no new dict")
+    return given
+
+
+def _words(kwargs: Kwargs) -> Kwargs:
+    return {k: v for k, v in kwargs.items() if k != "metaclass"}
+
+
+def call(cx: Capture, meta: Class, name: Value, bases: Args, names: Dict, kwargs: Kwargs) -> Value:
+    """meta(name, bases, names, **kwargs)."""
+    cell = names.lookup(cx, Const("__classcell__"))
+    given = Tuple(list(bases))
+    made = new(cx, meta, name, given, names, _words(kwargs)) if meta.cls is type else cx.call(
+        meta, [name, given, names], _words(kwargs)
+    )  # fmt: skip
+    if isinstance(cell, Cell) and (not isinstance(made, Class) or cell.contents is not made):
+        raise Break("builtin-call", "a class that is not the __class__ of its methods")
+    return made
+
+
+@builtin(type.__new__)
+def type_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if (
+        len(args) != 4
+        or not isinstance(args[0], Class)
+        or not isinstance(args[2], Tuple)
+        or not isinstance(args[3], Dict)
+    ):
+        raise Break("builtin-call", f"type.__new__({', '.join(a.describe() for a in args)})")
+    return new(cx, args[0], args[1], args[2], args[3], kwargs)
+
+
+def new(cx: Capture, meta: Class, name: Value, bases: Tuple, names: Dict, words: Kwargs) -> Class:
+    """type.__new__(meta, name, bases, names, **words)."""
+    known = [cx.realize(b) for b in bases.iterate(cx)]
+    real = tuple(b.cls for b in known if isinstance(b, Class))
+    held = {k.const(): cx.realize(v) for k, v in names.pairs(cx)}
+    cell = held.pop("__classcell__", None)
+    held.setdefault("__module__", Const(cx.frames[-1].globals.get("__name__")))
+    if len(real) < len(known) or "__classdictcell__" in held or not isinstance(cell, Cell | None):
+        raise Break("builtin-call", "a class of other bases, or whose annotations look at its body again")
+    if not may_be_traced(meta.cls) or types._calculate_meta(meta.cls, real) is not meta.cls:  # type: ignore[attr-defined]
+        raise Break("builtin-call", f"a class of the {meta.describe()}")
+    if any(issubclass(base, torch.Tensor) for base in real):
+        raise Break("tensor-subclass", "a class of tensors made inside of a function")
+    later = tuple(k for k, v in held.items() if is_named(v))
+    attributes = [told(cx, v) if k in READ_BY_TYPE else stand_in(cx, v) for k, v in held.items()]
+    keys = tuple(held)
+    made = cx.evaluate_raw(rebuild.new_class, meta.cls, name.const(), real, None, keys, later, *attributes)
+    how = [meta, name, Tuple(known), cell or Const(None), Const(keys), Const(later), *held.values()]
+    cls = remember(cx, Class(made, (rebuild.new_class, how, {})), cell)
+    for key in later:
+        _tell(cx, held[key], cls, key)
+    cx.call(Super(made, cls).getattr(cx, "__init_subclass__"), [], words)
+    return cls
+
+
+def remember(cx: Capture, cls: Class, cell: Cell | None) -> Class:
+    """A class that was made just now."""
+    cx.remember(cls.cls, cls)
+    cx.made_classes.append(cls.cls)
+    if cell is not None:
+        cls.cell = cell
+        cx.effects.set_cell(cell, cls)
+    return cls
+
+
+def _tell(cx: Capture, value: Value, cls: Class, name: str) -> None:
+    hook = value.special(cx, "__set_name__") if isinstance(value, Object) else None
+    if hook is None:
+        raise Break("builtin-call", f"a class with {value.describe()} in its body")
+    try:
+        cx.call(hook, [cls, Const(name)], {})
+    except Raised:  # which Python gives in an error of its own
+        raise Break("builtin-call", f"a __set_name__ of {value.describe()} that raises") from None
+
+
+@builtin(type.__init__)
+def type_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 4:
+        raise Break("builtin-call", "type.__init__ of other arguments")
+    return Const(None)
+
+
+@builtin(_PREPARE)
+def type_prepare(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return Dict({})
+
+
+@builtin(vars(object)["__init_subclass__"])
+def init_subclass(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    cls = args[0].const()
+    cx.evaluate_raw(vars(object)["__init_subclass__"].__get__(None, cls), *args[1:], **kwargs)
+    return Const(None)
+
+
+@builtin(ABC_INIT)
+def abc_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    cls = args[0]
+    if not isinstance(cls, Class) or cls.made is None:
+        raise Break("builtin-call", f"_abc_init({cls.describe()})")
+    cx.evaluate_raw(ABC_INIT, cls.cls)
+    cls.steps.append((ABC_INIT, [], {}))
+    return Const(None)
+
+
+@builtin(type.__setattr__)
+def type_setattr(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    cls, name, value = args
+    if not isinstance(cls, Class) or cls.made is None:
+        raise Break("mutation-unsupported", f"type.__setattr__({cls.describe()}, ...)")
+    cls.store(cx, name.const(), value)
+    return Const(None)

@@ -1,0 +1,139 @@
+"""Guards about what a class that each call makes inherits: they are about the classes that it derives from, since its stand-in
+leaves these when the capture is over (`attributes.leave_bases`).
+
+In: a guard's kind, source and argument.  Out: the same said of classes that exist.
+"""
+
+from __future__ import annotations
+
+import itertools
+import types
+from typing import Any
+
+from pycompiler.capture.values.attributes import Own, is_mutable, mro_lookup
+from pycompiler.capture.values.interface import Capture
+from pycompiler.ir.source import Source, mro_of, namespace_of
+from pycompiler.ir.source import const as const_source
+
+LIBRARY = ("typing", "enum", "abc", "dataclasses", "functools")
+Said = tuple[str, Source, Any, tuple[Source, ...]]
+
+
+def said(cx: Capture, kind: str, source: Source, arg: Any, others: tuple[Source, ...]) -> list[Said] | None:
+    """What stands for a guard; None: the guard itself."""
+    inherited = Inherited.of(cx, source)
+    if kind == "class_absent" and source.base is None and inherited is not None:
+        return inherited.absent(cx, arg)
+    if inherited is not None and len(links(source)) <= 3 and any(is_mro(link) for link in links(source)):
+        return inherited.same()  # which say what it is
+    if any(is_own(cx, s) and not _is_of_library(s) for s in (source, *others)) or (is_own(cx, source) and not others):
+        return []  # the frame has put it there
+    moved, lacking = zip(*(_moved(cx, _in_place(cx, s)) for s in (source, *others)), strict=True)
+    if all(a is b for a, b in zip(moved, (source, *others), strict=True)):
+        return None
+    return [*itertools.chain(*lacking), (kind, moved[0], arg, moved[1:])]
+
+
+def links(source: Source) -> list[Source]:
+    """The links of a chain, from its root on."""
+    found = [source]
+    while found[0].base is not None:
+        found.insert(0, found[0].base)
+    return found
+
+
+def is_own(cx: Capture, source: Source) -> bool:
+    """Whether it is what the frame has put into a class."""
+    direct = source.kind == "mro_lookup" and source.base is not None and source.base.base is None
+    inherited = Inherited.of(cx, source) if direct else None
+    return inherited is not None and any(source.arg in namespace_of(c) for c in inherited.made)
+
+
+def _is_of_library(source: Source) -> bool:
+    """Whether a hook of the library's has put it into a class."""
+    assert source.base is not None
+    raw = mro_lookup(source.base.arg, source.arg)
+    return isinstance(raw, types.FunctionType) and raw.__module__ in LIBRARY
+
+
+def _in_place(cx: Capture, source: Source) -> Source:
+    """A place in what the frame has put into a class, where another attribute may come later: reached from that object itself."""
+    chain = links(source)
+    if len(chain) < 2 or not is_own(cx, chain[1]):
+        return source
+    return _along(const_source(mro_lookup(chain[0].arg, chain[1].arg)), chain[2:])
+
+
+def is_mro(link: Source) -> bool:
+    """Whether a link leads from a class to its mro."""
+    return link.kind == "attr" and link.arg == "__mro__" and link.base is not None and link.base.base is None
+
+
+def place(cx: Capture, source: Source) -> Source:
+    """Where an inherited attribute is in later calls, too; that it is found there is guarded."""
+    moved, lacking = _moved(cx, source)
+    for guard in lacking:
+        cx.guard(*guard)
+    return moved
+
+
+class Inherited:
+    """What a class that the frame makes derives from, in the order of its mro."""
+
+    def __init__(self, made: list[type], classes: list[type]) -> None:
+        self.made, self.classes = made, classes
+
+    @classmethod
+    def of(cls, cx: Capture, source: Source) -> Inherited | None:
+        root = source.root
+        if root.kind != "const" or not any(root.arg is made for made in cx.made_classes):
+            return None
+        made = [c for c in mro_of(root.arg) if any(c is other for other in cx.made_classes)]
+        return cls(made, [c for c in mro_of(root.arg) if not any(c is m for m in made)])
+
+    def is_one(self) -> bool:
+        """Whether the first of the classes has the rest of the mro for its own."""
+        return mro_of(self.classes[0]) == tuple(self.classes)
+
+    def absent(self, cx: Capture, name: str) -> list[Said]:
+        if self.is_one():
+            return [("class_absent", const_source(self.classes[0]), name, ())]
+        return _lack(cx, self.classes, name)
+
+    def same(self) -> list[Said]:
+        """That all derive from what they derive from."""
+        return [("id_is", const_source(c).attr("__mro__"), mro_of(c), ()) for c in self.classes if is_mutable(c)]
+
+    def holder(self, name: str) -> tuple[list[type], type]:
+        """The class that an attribute is found through, and those before it, which have none."""
+        if self.is_one():
+            return [], self.classes[0]
+        at = next((i for i, c in enumerate(self.classes) if name in namespace_of(c)), len(self.classes) - 1)
+        return self.classes[:at], self.classes[at]
+
+
+def _moved(cx: Capture, source: Source) -> tuple[Source, list[Said]]:
+    """The same place, reached from a class that exists, and what else holds then."""
+    chain = links(source)
+    inherited = Inherited.of(cx, source)
+    if inherited is not None and len(chain) > 2 and is_mro(chain[1]) and chain[2].kind == "item":
+        cls = mro_of(source.root.arg)[chain[2].arg]
+        return _along(const_source(cls), chain[3:]), inherited.same()
+    if inherited is None or len(chain) == 1 or chain[1].kind != "mro_lookup":
+        return source, []
+    name = chain[1].arg
+    if any(name in namespace_of(c) for c in inherited.made):
+        return source, []
+    before, holder = inherited.holder(name)
+    return _along(const_source(holder), chain[1:]), _lack(cx, before, name)
+
+
+def _along(source: Source, chain: list[Source]) -> Source:
+    for link in chain:
+        source = source.then(link.kind, link.arg)
+    return source
+
+
+def _lack(cx: Capture, classes: list[type], name: str) -> list[Said]:
+    owns = [cx.kept.setdefault(("own", id(c), name), Own(c, name)) for c in classes if is_mutable(c)]
+    return [("equals", const_source(own).attr("held"), False, ()) for own in owns]
