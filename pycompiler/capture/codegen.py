@@ -159,6 +159,7 @@ class Head:
         if isinstance(value, Const):
             if self.made_class(type(value.value)) is not None or self.names_made_class(value.value):
                 raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
+            self.cx.check_number(value)
             return build.load_const(value.value)
         if value.within is not None:
             return self.load(value.within)

@@ -647,12 +647,19 @@ class Capture:
             raise Break("global-state", "a default device that is set", self.devices[-1][1])
         if self.inference.open:
             raise Break("global-state", "inference mode that is on", self.inference.open[0][1])
-        for number, entries, made_at in self.registered:
-            if any(k.value.is_const() and k.value.const() == number for k in entries.entries):
-                raise Break("builtin-call", "a hook of a module that stays registered", made_at)
+        for number, entries, _ in self.registered:
+            for key in entries.entries if entries.source is not None else ():
+                if key.value.is_const() and key.value.const() == number:
+                    self.check_number(key.value)
         if self.suspended:
             made_at = min(g.made_at or 0 for g in self.suspended)
             raise Break("generator-state", "a generator made inside of the frame", made_at)
+
+    def check_number(self, leaving: Value) -> None:
+        """The number of a hook that the frame registered is seen by nobody else: it is none."""
+        for number, _, made_at in self.registered:
+            if isinstance(leaving, Const) and type(leaving.value) is int and leaving.value == number:
+                raise Break("builtin-call", "a hook of a module that stays registered", made_at)
 
     # calls ----------------------------------------------------------------------------------------------------
     def placed(self, value: Value) -> Value:

@@ -21,7 +21,13 @@ from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.references import Registered
 
 REGISTER = {
-    f.__code__ for f in (torch.nn.Module.register_forward_hook, torch.nn.Module.register_forward_pre_hook)
+    f.__code__
+    for f in (
+        torch.nn.Module.register_forward_hook,
+        torch.nn.Module.register_forward_pre_hook,
+        torch.nn.Module.register_full_backward_hook,
+        torch.nn.Module.register_full_backward_pre_hook,
+    )
 }  # who calls what has the handle, and gives nobody else its number
 FIRST = 2**61
 """Numbers that no handle has."""

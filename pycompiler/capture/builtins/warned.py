@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from pycompiler.capture import skip
+from pycompiler.capture import polyfills, skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, BuiltinHandler, Kwargs, builtin
 from pycompiler.capture.effects import UNKNOWN, Warned
@@ -29,6 +29,7 @@ SHOWN = ("filters", "showwarning", "_showwarnmsg_impl")
 ACTIONS = ("ignore", "always", "default", "module", "once")
 skip.INLINED |= {MANAGER.__init__}
 HEAP_TYPE = 1 << 9
+STAND = {polyfills.backward_of_hook.__code__, polyfills.method_of_hook.__code__}  # for torch's callers of hooks
 OWN = {"__init__", "__new__", "__str__"}  # what of a class of warnings would be run
 
 
@@ -137,8 +138,9 @@ def _frame_at(cx: Capture, level: Any) -> Any:
     if type(level) is not int or not 0 < level <= len(cx.frames):
         return None
     passed = cx.frames[-level:]
-    internal = any("importlib" in f.code.co_filename for f in passed)
-    return None if internal or not all(f.direct for f in passed[1:]) else passed[0]
+    internal = any("importlib" in f.code.co_filename for f in passed) or passed[0].globals is vars(polyfills)
+    told = all(f.direct or f.code in STAND for f in passed[1:])
+    return None if internal or not told else passed[0]
 
 
 for _fn in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):
