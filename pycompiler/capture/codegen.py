@@ -961,6 +961,8 @@ def _replay_call(head: Head, write: Write) -> Code:
 
 def _replay_warning(head: Head, write: Write) -> Code:
     said = write.target
+    if said.once is not None:
+        return head.call(shown.warn_by, *map(build.load_const, (said.once, said.filename, said.lineno, said.namespace)))
     given = (said.message, said.category, said.filename, said.lineno, said.namespace)
     return head.call(shown.warn, *map(build.load_const, given))
 

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from pycompiler.capture import polyfills, skip
+from pycompiler.capture import composed, polyfills, skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, BuiltinHandler, Kwargs, builtin
 from pycompiler.capture.effects import UNKNOWN, Warned
@@ -116,12 +116,24 @@ def warn(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     frame = _frame_at(cx, level)
     if type(message) is not str or not _is_plain(category) or frame is None:
         raise Break("builtin-call", f"warnings.warn({message!r}, ...), about a line outside, or of another kind")
+    _note(cx, frame, message, category)
+    return Const(None)
+
+
+@builtin(composed.warns_of)
+def warns_of(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """A function of torch's would warn of this, in C++: about the frame that calls the function in its place."""
+    name = cx.realize(args[0]).const()
+    _note(cx, cx.frames[-2], name, UserWarning, name)
+    return Const(None)
+
+
+def _note(cx: Capture, frame: Any, message: str, category: type[Warning], once: str | None = None) -> None:
     known = [cx.effects.globals.get((id(vars(warnings)), name), UNKNOWN) for name in SHOWN]
     if any(v is not UNKNOWN for v in known) or id(warnings.filters) in cx.by_id:
         raise Break("builtin-call", f"warnings.warn({message!r}, ...): the frame has changed what becomes of it")
     seen = frame.user_frame()
-    cx.effects.warn(Warned(message, category, seen.filename, seen.lineno, frame.globals))
-    return Const(None)
+    cx.effects.warn(Warned(message, category, seen.filename, seen.lineno, frame.globals, once))
 
 
 def _is_plain(category: Any) -> bool:
