@@ -127,7 +127,7 @@ class Head:
         given = (v for w in cx.effects.draws for v in w.value[:1] if not isinstance(v, Tensor))
         owners = [v for v in given if v.source is not None and v.source not in made]
         self.states = (
-            self.temp() if owners and cx.errors_of_data.seen.handled else None
+            self.temp() if owners and cx.errors_of_data.begins_again else None
         )  # to draw anew where the graph fails
         if self.states is not None:
             loads = [self.follow(v.source) for v in owners if v.source is not None]

@@ -573,7 +573,7 @@ class _Session:
         errors = head.cx.errors_of_data
         again = errors.undone and (errors.seen.handled or not self.unused)  # errors of a user's backend reach the user
         inside = lands(self.code)
-        if not start or not (again or inside):
+        if not start or not (again or inside or head.states is not None):
             return None
         given = [
             [*build.load_fast(ERROR), *build.delete_fast(ERROR)],
