@@ -131,6 +131,7 @@ class Capture:
         self.devices: list[
             tuple[torch.device, int | None]
         ] = []  # those of each `with`, and the steps that entered them
+        self.default_device: torch.device | None = None  # the one that the program has set
         self.inference = Inference()
         self.registered: list[tuple[int, Dict, int | None]] = []  # hooks of modules: number, dict, step
         self.stopped_by: Value | None = None  # the generator or exception that ended the last iterator that was asked
@@ -654,6 +655,11 @@ class Capture:
         if self.suspended:
             made_at = min(g.made_at or 0 for g in self.suspended)
             raise Break("generator-state", "a generator made inside of the frame", made_at)
+
+    @property
+    def device(self) -> torch.device | None:
+        """Which the program gives constructors here: that of a `with`, or the default that it has set."""
+        return self.devices[-1][0] if self.devices else self.default_device
 
     def check_number(self, leaving: Value) -> None:
         """The number of a hook that the frame registered is seen by nobody else: it is none."""

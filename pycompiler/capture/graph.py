@@ -246,8 +246,8 @@ class GraphBuilder:
         found = self.cx.functions.ask(target, args, kwargs)
         if found is not None:
             return found
-        if self.cx.devices and makes_tensors(target) and self.cx.is_none(kwargs.get("device", Const(None))):
-            kwargs = {**kwargs, "device": Const(self.cx.devices[-1][0])}
+        if self.cx.device and makes_tensors(target) and self.cx.is_none(kwargs.get("device", Const(None))):
+            kwargs = {**kwargs, "device": Const(self.cx.device)}
         if target is operator.pow and isinstance(args[0], Const) and str(args[0].value).startswith("-"):
             target = torch.pow  # the text of a graph would be -2.0 ** x, which is -(2.0 ** x)
         return self._call("call_function", target, target, args, kwargs, always)
@@ -259,7 +259,7 @@ class GraphBuilder:
             with OwnTensors():
                 return target(*map(mutable, args), **{k: mutable(v) for k, v in kwargs.items()})
 
-        if self.cx.devices:
+        if self.cx.device:
             raise Break("global-state", "a function that is put into the graph, with a default device")
         return self._call("call_function", target, run, args, kwargs, False, whole=True)
 

@@ -197,7 +197,7 @@ def full(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if (
         number is None
         or not plain
-        or cx.devices
+        or cx.device
         or number.dtype.is_complex
         or torch.get_default_device() != number.device
     ):
