@@ -1,8 +1,8 @@
-"""`with torch.device(...)` and `torch.set_default_device(...)`: constructors without a device get the innermost one, as torch's own
-mode at the bottom of the stack gives it to them.
+"""`with torch.device(...)` and `torch.set_default_device(...)`: constructors without a device get the innermost one, as torch's
+own mode at the bottom of the stack gives it to them.
 
-In: entering and leaving, and a call.  Out: `Capture.devices` holds those that are entered, `Capture.default_device` the one that is set
-(`GraphBuilder.call_function` asks for both); the call itself waits until the graph has run.
+In: entering and leaving, and a call.  Out: `Capture.devices` holds those that are entered, `Capture.default_device` the one that
+is set (`GraphBuilder.call_function` asks for both); the call itself waits until the graph has run.
 A graph that ends in between ends before the innermost `with` that is still open: that runs natively, as does its end.
 """
 
