@@ -441,11 +441,11 @@ class Capture:
     def index(self, value: Value, sequence: str = "") -> int:
         """operator.index(value); for `sequence`[value] the TypeError says so."""
         if isinstance(value, Tensor):
-            known = self.graph.literal(value)
-            if known is None:
+            known = self.graph.known_number(value.fake)
+            if known is None or type(known.value) is bool:
                 settle_numbers(self.sizes, [value.node])
                 raise Break("data-dependent-value", "a tensor used as an index")
-            return known
+            return int(known.value)
         method = value.special(self, "__index__") if isinstance(value, Object) else None
         if method is not None:
             return int(answered(self, operator.index, value, "__index__", method).const())

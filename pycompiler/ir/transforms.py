@@ -10,6 +10,7 @@ torch.func's own; functorch's levels work on whatever tensors the graph runs wit
 
 from __future__ import annotations
 
+import array
 import contextlib
 import functools
 from collections.abc import Callable, Iterator, Sequence
@@ -347,6 +348,17 @@ def levelled(
     methods: dict[str, Any] = {"forward": apply, "setup_context": setup_context, "backward": written}
     members = {n: staticmethod(m) for n, m in methods.items()} | {"generate_vmap_rule": True}
     return tuple(type(name, (torch.autograd.Function,), members).apply(*tensors[:count]))  # type: ignore[attr-defined]
+
+
+def packed_layers(
+    name: str, sizes: tuple[int, ...], flags: tuple[Any, ...], listed: bool, count: int, *tensors: torch.Tensor
+) -> Tensors:
+    """Recurrent layers over packed sequences, of which this many have each step; torch reads how many of a tensor."""
+    data, hidden, weights = tensors[0], tensors[1 : 1 + count], tensors[1 + count :]
+    batch_sizes = torch.frombuffer(array.array("q", sizes), dtype=torch.int64)  # which no mode sees
+    held = [*hidden] if listed else hidden[0]
+    with torch._C._DisablePythonDispatcher():  # whose rule would make a fake of the numbers
+        return tuple(getattr(torch._VF, name)(data, batch_sizes, held, [*weights], *flags))  # type: ignore[attr-defined]
 
 
 def begin_as(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:

@@ -31,6 +31,7 @@ from pycompiler.capture.builtins import (
     numbers,
     optimizers,
     overrides,
+    packed,
     patterns,
     python,
     ranges,
@@ -48,6 +49,6 @@ from pycompiler.capture.builtins import (
 FAMILIES = (
     attention, autograd_function, backwards, begun, branches, class_statements, clocks, collections, containers,
     copied_tensors, copying, data, devices, distributed, drawn, drawn_arrays, dtensors, evaluated, exceptions, frozen,
-    generators, gradients, hooks, inference, iteration, jagged, nested, numbers, optimizers, overrides, patterns, python, ranges,
-    references, scalars, schedulers, storages, texts, torch_api, transforms, variables, warned,
+    generators, gradients, hooks, inference, iteration, jagged, nested, numbers, optimizers, overrides, packed, patterns, python,
+    ranges, references, scalars, schedulers, storages, texts, torch_api, transforms, variables, warned,
 )  # fmt: skip

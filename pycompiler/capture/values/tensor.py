@@ -282,6 +282,8 @@ class Tensor(Value):
             return cx.truth(found)
         if (known := cx.items.truth(self)) is not None:
             return known
+        if (number := cx.graph.known_number(self.fake)) is not None:
+            return bool(number.value)
         raise Break("data-dependent-jump", self.describe())
 
     def length(self, cx: Capture) -> int:
@@ -500,6 +502,13 @@ def truth_in(cx: Capture, value: Tensor) -> Value:
     return cx.call(cx.make(bool), [item(cx, number)], {})
 
 
+READS = frozenset(("item", "tolist", "__int__", "__index__", "__bool__"))
+
+
+def _listed(cx: Capture, numbers: Any) -> Value:
+    return cx.sequence([_listed(cx, n) for n in numbers], list) if isinstance(numbers, list) else Const(numbers)
+
+
 def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`args[0].name(*args[1:])`, of a tensor's own method, in the graph, or as it is overridden."""
     if isinstance(args[0], Tensor):
@@ -521,6 +530,10 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
         number = cx.items.take(args[0]) if isinstance(args[0], Tensor) else None
         if number is not None:
             return number
+    if name in READS and len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
+        real = cx.graph.folded.of(args[0].fake)
+        if real is not None and (name == "tolist" or real.numel() == 1):
+            return _listed(cx, getattr(real, name)())
     if name in ("item", "tolist") and cx.graph.takes_items() and len(args) == 1 and not kwargs:
         return item(cx, args[0], name)
     if name == "numpy" and isinstance(args[0], Tensor):
