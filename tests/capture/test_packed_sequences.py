@@ -140,6 +140,17 @@ def test_other_lengths() -> None:
                 torch.testing.assert_close(got, wanted)
 
 
+def test_symbolic_sizes() -> None:
+    torch.manual_seed(0)
+    net = Tagger(nn.GRU(5, 4, batch_first=True))
+    other = copy.deepcopy(net)
+    compiled = pycompiler.compile(other.forward, fullgraph=True, dynamic=True)
+    for steps in (6, 8, 9):
+        words = torch.randint(0, 11, (3, steps))
+        torch.testing.assert_close(run(compiled, other, words, LENGTHS), run(net, net, words, LENGTHS))
+    assert compiled.counters()["compiles"] <= 2  # the longest fills the batch, or does not
+
+
 def written(x: torch.Tensor) -> Any:
     n = torch.tensor([2, 1])
     view = n[:1]

@@ -17,7 +17,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Sequence, Tuple
 from pycompiler.capture.values.functions import Builtin
-from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.objects import HANDLE, Object
 from pycompiler.capture.values.references import Registered
 
 REGISTER = {
@@ -55,6 +55,7 @@ def init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     handle.overlay.update(hooks_dict_ref=first, id=Const(number), extra_dict_ref=Tuple([*others]))
     cx.registered += [(number, d, made_at) for d in dicts if isinstance(d, Dict)]
     cx.effects.defer(Builtin(rebuild.skip_handle), [])
+    cx.effects.journal[-1].name = HANDLE
     return Const(None)
 
 

@@ -60,14 +60,18 @@ def pack(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
     if numbers is None or not isinstance(padded, Tensor) or padded.is_special or padded.fake.dim() < 2:
         return None
     batch_first = cx.truth(first)  # type: ignore[arg-type]
-    batch, steps = (padded.fake.shape[k] for k in ((0, 1) if batch_first else (1, 0)))
+    places = (0, 1) if batch_first else (1, 0)
+    batch, longest = (padded.fake.shape[k] for k in places)
     falling = all(a >= b for a, b in zip(numbers, numbers[1:], strict=False))
-    if len(numbers) != batch or not numbers or numbers[-1] <= 0 or not falling or not steps >= numbers[0]:
+    if not numbers or len(numbers) != batch or numbers[-1] <= 0 or not falling or not longest >= numbers[0]:
         return None
+    steps = numbers[0]
+    for place, count in zip(places, (len(numbers), steps), strict=True):  # as numbers, whatever the sizes are
+        if type(padded.fake.shape[place]) is not int or padded.fake.shape[place] != count:
+            padded = cx.graph.call_method("narrow", [padded, Const(place), Const(0), Const(count)], {})
+    assert isinstance(padded, Tensor)
     sizes = [sum(n > t for n in numbers) for t in range(numbers[0])]
-    if not all(type(n) is int for n in padded.fake.shape[:2]):
-        return None
-    rows = [b * steps + t if batch_first else t * batch + b for t, n in enumerate(sizes) for b in range(n)]
+    rows = [b * steps + t if batch_first else t * len(numbers) + b for t, n in enumerate(sizes) for b in range(n)]
     flat = cx.graph.call_method("flatten", [padded, Const(0), Const(1)], {})
     data = cx.graph.call_method("index_select", [flat, Const(0), _places(cx, rows, padded)], {})
     return Tuple([data, _tensor(cx, sizes)])
