@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import operator
 import threading
 import types
 import weakref
@@ -54,8 +55,8 @@ from pycompiler.capture.values.deferred import Deferred, Reading, ThreadIdent
 from pycompiler.capture.values.ends import Contents
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Begun, Generator, Iter, IteratorMethod, Over
-from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
-from pycompiler.capture.values.references import MadeReference, Registered
+from pycompiler.capture.values.objects import DELETED, HANDLE, InstanceDict, Object, Opaque, Range
+from pycompiler.capture.values.references import FIRST, HookNumber, MadeReference, Registered
 from pycompiler.capture.values.symbolic import NestedInt, Symbolic, is_late
 from pycompiler.capture.values.tensor import Handle, Storage, StorageMethod, Tensor, TensorMethod
 from pycompiler.ir import jagged
@@ -121,6 +122,11 @@ class Head:
         self.entry: Code = []  # reads numbers before the graph runs
         self.numbers: dict[Source, str] = {}
         self._guarded = _Guarded(0, set(), set())
+        self.handles = ""  # a variable: the first number of the handles that the frame makes, where one stays
+        if cx.hooks_stay():
+            self.handles = self.temp()
+            count = build.load_const(len(cx.registered))
+            self.prepare += [*self.call(rebuild.take_handles, count), *build.store_fast(self.handles)]
         self.tracebacks: dict[int, Value] = {}  # by the places that it shows: the first exception that has it
         self.own_cells: dict[str, Cell] = {}  # the root frame's own cells that the code built so far refers to
         made = {DRAWN.item(i) for i in range(len(cx.effects.draws))}
@@ -156,7 +162,7 @@ class Head:
         """Instructions that push `value`."""
         if isinstance(value, Symbolic):
             return self.number(value)
-        if isinstance(value, Const):
+        if isinstance(value, Const) and not (isinstance(value, HookNumber) and self.handles):
             if self.made_class(type(value.value)) is not None or self.names_made_class(value.value):
                 raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
             self.cx.check_number(value)
@@ -482,7 +488,12 @@ def _reference(head: Head, value: MadeReference, name: str) -> None:
 
 
 def _registered(head: Head, value: Registered, name: str) -> None:
-    raise Break("builtin-call", "the handle of a hook that leaves the graph", value.made_at)
+    head.store(head.call(weakref.ref, head.load(value.entries)), name)
+
+
+def _hook_number(head: Head, value: HookNumber, name: str) -> None:
+    first = build.load_fast(head.handles)
+    head.store(head.call(operator.add, first, build.load_const(value.value - FIRST)), name)
 
 
 def _variables(head: Head, value: Variables, name: str) -> None:
@@ -797,7 +808,7 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     TensorMethod: _tensor_method, NestedInt: _nested_int, Addressed: _addressed,
     Deferred: _addressed, ThreadIdent: _thread_ident, Storage: _storage, StorageMethod: _storage_method,
     Untold: _untold, Withheld: _untold,
-    MadeReference: _reference, Registered: _registered, IteratorMethod: _iterator_method, Super: _super,
+    MadeReference: _reference, Registered: _registered, HookNumber: _hook_number, IteratorMethod: _iterator_method, Super: _super,
     MadeProperty: _made_descriptor, MadeMethod: _made_descriptor,
     Parameter: _parameter, Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip
@@ -956,6 +967,8 @@ def _replay_traceback(head: Head, write: Write) -> Code:
 
 
 def _replay_call(head: Head, write: Write) -> Code:
+    if write.name == HANDLE and head.handles:
+        return []
     return build.call_function(head.load(write.target), *[head.load_item(a) for a in write.value])
 
 

@@ -61,8 +61,9 @@ from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import ALIASES, Builtin, Function
 from pycompiler.capture.values.iterators import INDEXING, PASSING, Generator, Iter, Over, ends_others, iterator_class
 from pycompiler.capture.values.objects import FunctionDict, Object, Opaque, Token, as_text
+from pycompiler.capture.values.references import HookNumber
 from pycompiler.capture.values.symbolic import Symbolic
-from pycompiler.capture.values.tensor import Tensor
+from pycompiler.capture.values.tensor import Handle, Tensor
 from pycompiler.ir import arrays
 from pycompiler.ir.control import breaks_are_errors
 from pycompiler.ir.fake import new_fake_mode
@@ -648,10 +649,10 @@ class Capture:
             raise Break("global-state", "a default device that is set", self.devices[-1][1])
         if self.inference.open:
             raise Break("global-state", "inference mode that is on", self.inference.open[0][1])
-        for number, entries, _ in self.registered:
-            for key in entries.entries if entries.source is not None else ():
-                if key.value.is_const() and key.value.const() == number:
-                    self.check_number(key.value)
+        if self.hooks_stay() and any(
+            isinstance(v, Handle) for w in self.effects.journal if w.kind == "call" for v in w.value
+        ):
+            raise Break("builtin-call", "hooks of modules and of tensors that stay registered", self.registered[0][2])
         if self.suspended:
             made_at = min(g.made_at or 0 for g in self.suspended)
             raise Break("generator-state", "a generator made inside of the frame", made_at)
@@ -661,11 +662,19 @@ class Capture:
         """Which the program gives constructors here: that of a `with`, or the default that it has set."""
         return self.devices[-1][0] if self.devices else self.default_device
 
-    def check_number(self, leaving: Value) -> None:
-        """The number of a hook that the frame registered is seen by nobody else: it is none."""
+    def hooks_stay(self) -> bool:
+        """Whether a module keeps a hook that the frame has registered."""
+        return any(
+            isinstance(key.value, HookNumber) and key.value.value == number
+            for number, entries, _ in self.registered
+            for key in entries.entries
+        )
+
+    def check_number(self, leaving: Const) -> None:
+        """What stands for the number of a handle is seen by nobody else."""
         for number, _, made_at in self.registered:
-            if isinstance(leaving, Const) and type(leaving.value) is int and leaving.value == number:
-                raise Break("builtin-call", "a hook of a module that stays registered", made_at)
+            if type(leaving.value) is int and leaving.value == number:
+                raise Break("builtin-call", "the number of a hook's handle", made_at)
 
     # calls ----------------------------------------------------------------------------------------------------
     def placed(self, value: Value) -> Value:

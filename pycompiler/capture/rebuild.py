@@ -170,6 +170,13 @@ def as_subclass(tensor: Any, cls: type) -> Any:
         return tensor.as_subclass(cls)
 
 
+def take_handles(count: int) -> int:
+    """Handles are made: the number of the first."""
+    first: int = RemovableHandle.next_id
+    RemovableHandle.next_id += count
+    return first
+
+
 def skip_handle() -> None:
     """A handle was made, and had a number."""
     RemovableHandle.next_id += 1

@@ -1,8 +1,7 @@
-"""Hooks of modules that a frame registers and removes again.
+"""Hooks of modules that a frame registers, and may remove again.
 
 In: `module.register_forward_hook(hook)`, with what it gives.  Out: entries of the module's dicts, which the call of the module
-finds there, under a number that stands for the one that the handle would have: nobody else sees it.  A hook that stays, and
-a handle that leaves the graph, break it where the hook is registered.
+finds there, under a number that stands for the one that the handle has (`HookNumber`): generated code takes it.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Sequence, Tuple
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.objects import HANDLE, Object
-from pycompiler.capture.values.references import Registered
+from pycompiler.capture.values.references import FIRST, HookNumber, Registered
 
 REGISTER = {
     f.__code__
@@ -29,8 +28,6 @@ REGISTER = {
         torch.nn.Module.register_full_backward_pre_hook,
     )
 }  # who calls what has the handle, and gives nobody else its number
-FIRST = 2**61
-"""Numbers that no handle has."""
 
 
 @builtin(RemovableHandle.__init__)
@@ -52,7 +49,7 @@ def init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     assert isinstance(handle, Object)
     number = FIRST + len(cx.registered)
     first, *others = (Registered(d, made_at) for d in dicts)
-    handle.overlay.update(hooks_dict_ref=first, id=Const(number), extra_dict_ref=Tuple([*others]))
+    handle.overlay.update(hooks_dict_ref=first, id=HookNumber(number), extra_dict_ref=Tuple([*others]))
     cx.registered += [(number, d, made_at) for d in dicts if isinstance(d, Dict)]
     cx.effects.defer(Builtin(rebuild.skip_handle), [])
     cx.effects.journal[-1].name = HANDLE

@@ -68,8 +68,9 @@ def pack(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
     steps = numbers[0]
     for place, count in zip(places, (len(numbers), steps), strict=True):  # as numbers, whatever the sizes are
         if type(padded.fake.shape[place]) is not int or padded.fake.shape[place] != count:
-            padded = cx.graph.call_method("narrow", [padded, Const(place), Const(0), Const(count)], {})
-    assert isinstance(padded, Tensor)
+            shorter = cx.graph.call_method("narrow", [padded, Const(place), Const(0), Const(count)], {})
+            assert isinstance(shorter, Tensor)
+            padded = shorter
     sizes = [sum(n > t for n in numbers) for t in range(numbers[0])]
     rows = [b * steps + t if batch_first else t * len(numbers) + b for t, n in enumerate(sizes) for b in range(n)]
     flat = cx.graph.call_method("flatten", [padded, Const(0), Const(1)], {})

@@ -915,7 +915,7 @@ HANDLE = "the handle of a hook"
 
 
 def _keeps_all(cx: Capture, write: Any) -> bool:
-    """Whether a write is the draw of a number, or puts hooks of the frame's own into a module's table, or takes them out, and lets
+    """Whether a write draws a number, or puts hooks of the frame's own into a module's table, or takes them out, and lets
     go of no other."""
     if write.kind in ("call", "draw"):
         return bool(write.kind == "draw" or write.name == HANDLE)
