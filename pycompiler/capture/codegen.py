@@ -122,10 +122,10 @@ class Head:
         self.entry: Code = []  # reads numbers before the graph runs
         self.numbers: dict[Source, str] = {}
         self._guarded = _Guarded(0, set(), set())
-        self.handles = ""  # a variable: the first number of the handles that the frame makes, where one stays
-        if cx.hooks_stay():
+        self.handles = ""  # a variable: the first number of the handles that the frame makes
+        if cx.takes_handles():
             self.handles = self.temp()
-            count = build.load_const(len(cx.registered))
+            count = build.load_const(len({n for n, _, _ in cx.registered}))
             self.prepare += [*self.call(rebuild.take_handles, count), *build.store_fast(self.handles)]
         self.tracebacks: dict[int, Value] = {}  # by the places that it shows: the first exception that has it
         self.own_cells: dict[str, Cell] = {}  # the root frame's own cells that the code built so far refers to

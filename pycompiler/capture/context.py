@@ -649,9 +649,7 @@ class Capture:
             raise Break("global-state", "a default device that is set", self.devices[-1][1])
         if self.inference.open:
             raise Break("global-state", "inference mode that is on", self.inference.open[0][1])
-        if self.hooks_stay() and any(
-            isinstance(v, Handle) for w in self.effects.journal if w.kind == "call" for v in w.value
-        ):
+        if self.registered and not self.takes_handles() and any(map(self._stays, self.registered)):
             raise Break("builtin-call", "hooks of modules and of tensors that stay registered", self.registered[0][2])
         if self.suspended:
             made_at = min(g.made_at or 0 for g in self.suspended)
@@ -662,13 +660,14 @@ class Capture:
         """Which the program gives constructors here: that of a `with`, or the default that it has set."""
         return self.devices[-1][0] if self.devices else self.default_device
 
-    def hooks_stay(self) -> bool:
-        """Whether a module keeps a hook that the frame has registered."""
-        return any(
-            isinstance(key.value, HookNumber) and key.value.value == number
-            for number, entries, _ in self.registered
-            for key in entries.entries
-        )
+    def takes_handles(self) -> bool:
+        """Whether generated code takes the numbers of the handles of modules' hooks at once: no other handles come between."""
+        calls = (w.value for w in self.effects.journal if w.kind == "call")
+        return bool(self.registered) and not any(isinstance(v, Handle) for given in calls for v in given)
+
+    def _stays(self, registered: tuple[int, Dict, int | None]) -> bool:
+        number, entries, _ = registered
+        return any(isinstance(key.value, HookNumber) and key.value.value == number for key in entries.entries)
 
     def check_number(self, leaving: Const) -> None:
         """What stands for the number of a handle is seen by nobody else."""

@@ -47,7 +47,7 @@ def init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return cx.inline(cx.make(RemovableHandle.__init__), args, kwargs)
     handle, made_at = given[0], cx.step()
     assert isinstance(handle, Object)
-    number = FIRST + len(cx.registered)
+    number = FIRST + len({n for n, _, _ in cx.registered})
     first, *others = (Registered(d, made_at) for d in dicts)
     handle.overlay.update(hooks_dict_ref=first, id=HookNumber(number), extra_dict_ref=Tuple([*others]))
     cx.registered += [(number, d, made_at) for d in dicts if isinstance(d, Dict)]
