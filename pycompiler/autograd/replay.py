@@ -125,7 +125,7 @@ class Replay:
                 wanted = [(i, t) for i, t in (*wanted, *ends) if t.requires_grad]
                 if pairs and wanted:
                     outs, gradients = zip(*pairs, strict=True)
-                    with torch._C._DisableAutocast(), _ending([t for _, t in ends if t.requires_grad]):
+                    with torch._C._DisableAutocast(), transforms.ending([t for _, t in ends if t.requires_grad]):
                         made = torch.autograd.grad(
                             outs, [t for _, t in wanted], gradients, create_graph=create_graph, allow_unused=True
                         )
@@ -236,25 +236,6 @@ def _own(value: Any) -> Any:
     if not isinstance(value, torch.Tensor):
         return value
     return value.view_as(value) if value.requires_grad else value.detach()
-
-
-@contextlib.contextmanager
-def _ending(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Gradients end at these: what they were computed from gets none (none at all, not zeros)."""
-
-    def end(number: int, gradients: Sequence[Any]) -> tuple[Any, ...]:
-        return tuple(None if k == number else g for k, g in enumerate(gradients))
-
-    handles = [
-        t.grad_fn.register_prehook(functools.partial(end, t.output_nr)) for t in tensors if t.grad_fn is not None
-    ]
-    transforms.ended.extend(handles)
-    try:
-        yield
-    finally:
-        del transforms.ended[: len(handles)]
-        for handle in handles:
-            handle.remove()
 
 
 def generator_states(devices: Sequence[torch.device], generators: Sequence[int], inputs: Sequence[Any]) -> list[Any]:

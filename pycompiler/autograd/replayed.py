@@ -102,7 +102,7 @@ def is_asked(tensor: fx.Node, nodes: Iterable[fx.Node]) -> bool:
     behind = {tensor}
     for n in nodes:
         if not behind.isdisjoint(n.all_input_nodes):
-            if n.target is torch.autograd.grad:
+            if n.target in (torch.autograd.grad, transforms.part):
                 return True
             behind.add(n)
     return False

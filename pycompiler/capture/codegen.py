@@ -11,6 +11,7 @@ from __future__ import annotations
 import collections
 import functools
 import itertools
+import operator
 import threading
 import types
 import weakref
@@ -54,9 +55,9 @@ from pycompiler.capture.values.deferred import Deferred, Reading, ThreadIdent
 from pycompiler.capture.values.ends import Contents
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Begun, Generator, Iter, IteratorMethod, Over
-from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
+from pycompiler.capture.values.objects import DELETED, HANDLE, InstanceDict, Object, Opaque, Range
 from pycompiler.capture.values.owned import Owned
-from pycompiler.capture.values.references import MadeReference, Registered
+from pycompiler.capture.values.references import FIRST, HookNumber, MadeReference, Registered
 from pycompiler.capture.values.symbolic import NestedInt, Symbolic, is_late
 from pycompiler.capture.values.tensor import Handle, Storage, StorageMethod, Tensor, TensorMethod
 from pycompiler.ir import jagged
@@ -123,13 +124,18 @@ class Head:
         self.entry: Code = []  # reads numbers before the graph runs
         self.numbers: dict[Source, str] = {}
         self._guarded = _Guarded(0, set(), set())
+        self.handles = ""  # a variable: the first number of the handles that the frame makes
+        if cx.takes_handles():
+            self.handles = self.temp()
+            count = build.load_const(len({n for n, _, _ in cx.registered}))
+            self.prepare += [*self.call(rebuild.take_handles, count), *build.store_fast(self.handles)]
         self.tracebacks: dict[int, Value] = {}  # by the places that it shows: the first exception that has it
         self.own_cells: dict[str, Cell] = {}  # the root frame's own cells that the code built so far refers to
         made = {DRAWN.item(i) for i in range(len(cx.effects.draws))}
         given = (v for w in cx.effects.draws for v in w.value[:1] if not isinstance(v, Tensor))
         owners = [v for v in given if v.source is not None and v.source not in made]
         self.states = (
-            self.temp() if owners and cx.errors_of_data.seen.handled else None
+            self.temp() if owners and cx.errors_of_data.begins_again else None
         )  # to draw anew where the graph fails
         if self.states is not None:
             loads = [self.follow(v.source) for v in owners if v.source is not None]
@@ -158,9 +164,10 @@ class Head:
         """Instructions that push `value`."""
         if isinstance(value, Symbolic):
             return self.number(value)
-        if isinstance(value, Const):
+        if isinstance(value, Const) and not (isinstance(value, HookNumber) and self.handles):
             if self.made_class(type(value.value)) is not None or self.names_made_class(value.value):
                 raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
+            self.cx.check_number(value)
             return build.load_const(value.value)
         if value.within is not None:
             return self.load(value.within)
@@ -501,7 +508,12 @@ def _reference(head: Head, value: MadeReference, name: str) -> None:
 
 
 def _registered(head: Head, value: Registered, name: str) -> None:
-    raise Break("builtin-call", "the handle of a hook that leaves the graph", value.made_at)
+    head.store(head.call(weakref.ref, head.load(value.entries)), name)
+
+
+def _hook_number(head: Head, value: HookNumber, name: str) -> None:
+    first = build.load_fast(head.handles)
+    head.store(head.call(operator.add, first, build.load_const(value.value - FIRST)), name)
 
 
 def _variables(head: Head, value: Variables, name: str) -> None:
@@ -844,7 +856,7 @@ BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {
     TensorMethod: _tensor_method, NestedInt: _nested_int, Addressed: _addressed,
     Deferred: _addressed, ThreadIdent: _thread_ident, Storage: _storage, StorageMethod: _storage_method,
     Untold: _untold, Withheld: _untold,
-    MadeReference: _reference, Registered: _registered, IteratorMethod: _iterator_method, Super: _super,
+    MadeReference: _reference, Registered: _registered, HookNumber: _hook_number, IteratorMethod: _iterator_method, Super: _super,
     MadeProperty: _made_descriptor, MadeMethod: _made_descriptor,
     Parameter: _parameter, Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip
@@ -1003,11 +1015,15 @@ def _replay_traceback(head: Head, write: Write) -> Code:
 
 
 def _replay_call(head: Head, write: Write) -> Code:
+    if write.name == HANDLE and head.handles:
+        return []
     return build.call_function(head.load(write.target), *[head.load_item(a) for a in write.value])
 
 
 def _replay_warning(head: Head, write: Write) -> Code:
     said = write.target
+    if said.once is not None:
+        return head.call(shown.warn_by, *map(build.load_const, (said.once, said.filename, said.lineno, said.namespace)))
     given = (said.message, said.category, said.filename, said.lineno, said.namespace)
     return head.call(shown.warn, *map(build.load_const, given))
 

@@ -51,6 +51,10 @@ def _weighted(rows: Any, dims: int, correction: int, fweights: Any, aweights: An
     return torch.true_divide(torch.mm(rows, (rows * weights).t().conj()), freedom).squeeze()
 
 
+def warns_of(what: str) -> None:
+    """Behind the graph torch warns of this: `shown.ONCE`."""
+
+
 def istft(
     input: Any, n_fft: int, hop_length: Any = None, win_length: Any = None, window: Any = None, center: bool = True,
     normalized: bool = False, onesided: Any = None, length: Any = None, return_complex: bool = False,
@@ -68,8 +72,8 @@ def istft(
         graph_break("torch.istft with a window that it refuses")
     whole, begin = n_fft + hop * (frames - 1), n_fft // 2 if center else 0
     end = begin + length if length is not None else whole - n_fft // 2 if center else whole
-    if end > whole or end <= begin:
-        graph_break("torch.istft of another length than its windows have")
+    if end <= begin or begin >= whole:
+        graph_break("torch.istft of no length")
     if window is None:
         window = torch.ones(size, dtype=input.real.dtype, device=input.device)
     if size != n_fft:
@@ -87,6 +91,9 @@ def istft(
     envelope = fold(windows, (1, whole), 1, n_fft, hop)[:, begin:end]
     torch._check_tensor_all_with(RuntimeError, envelope.abs().min().lt(1e-11).logical_not())
     y = y / envelope
+    if end > whole:
+        warns_of("a short signal")
+        y = torch.constant_pad_nd(y, (0, end - whole))
     return y if input.dim() == 3 else y.squeeze(0)
 
 

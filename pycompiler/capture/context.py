@@ -63,8 +63,9 @@ from pycompiler.capture.values.functions import ALIASES, Builtin, Function
 from pycompiler.capture.values.iterators import INDEXING, PASSING, Generator, Iter, Over, ends_others, iterator_class
 from pycompiler.capture.values.objects import FunctionDict, Object, Opaque, Token, as_text
 from pycompiler.capture.values.owned import Owned
+from pycompiler.capture.values.references import HookNumber
 from pycompiler.capture.values.symbolic import Symbolic
-from pycompiler.capture.values.tensor import Tensor
+from pycompiler.capture.values.tensor import Handle, Tensor
 from pycompiler.ir import arrays
 from pycompiler.ir.control import breaks_are_errors
 from pycompiler.ir.fake import new_fake_mode
@@ -135,6 +136,7 @@ class Capture:
         self.devices: list[
             tuple[torch.device, int | None]
         ] = []  # those of each `with`, and the steps that entered them
+        self.default_device: torch.device | None = None  # the one that the program has set
         self.inference = Inference()
         self.registered: list[tuple[int, Dict, int | None]] = []  # hooks of modules: number, dict, step
         self.stopped_by: Value | None = None  # the generator or exception that ended the last iterator that was asked
@@ -460,11 +462,11 @@ class Capture:
     def index(self, value: Value, sequence: str = "") -> int:
         """operator.index(value); for `sequence`[value] the TypeError says so."""
         if isinstance(value, Tensor):
-            known = self.graph.literal(value)
-            if known is None:
+            known = self.graph.known_number(value.fake)
+            if known is None or type(known.value) is bool:
                 settle_numbers(self.sizes, [value.node])
                 raise Break("data-dependent-value", "a tensor used as an index")
-            return known
+            return int(known.value)
         method = value.special(self, "__index__") if isinstance(value, Object) else None
         if method is not None:
             return int(answered(self, operator.index, value, "__index__", method).const())
@@ -669,12 +671,31 @@ class Capture:
             raise Break("global-state", "a default device that is set", self.devices[-1][1])
         if self.inference.open:
             raise Break("global-state", "inference mode that is on", self.inference.open[0][1])
-        for number, entries, made_at in self.registered:
-            if any(k.value.is_const() and k.value.const() == number for k in entries.entries):
-                raise Break("builtin-call", "a hook of a module that stays registered", made_at)
+        if self.registered and not self.takes_handles() and any(map(self._stays, self.registered)):
+            raise Break("builtin-call", "hooks of modules and of tensors that stay registered", self.registered[0][2])
         if self.suspended:
             made_at = min(g.made_at or 0 for g in self.suspended)
             raise Break("generator-state", "a generator made inside of the frame", made_at)
+
+    @property
+    def device(self) -> torch.device | None:
+        """Which the program gives constructors here: that of a `with`, or the default that it has set."""
+        return self.devices[-1][0] if self.devices else self.default_device
+
+    def takes_handles(self) -> bool:
+        """Whether generated code takes the numbers of the handles of modules' hooks at once: no other handles come between."""
+        calls = (w.value for w in self.effects.journal if w.kind == "call")
+        return bool(self.registered) and not any(isinstance(v, Handle) for given in calls for v in given)
+
+    def _stays(self, registered: tuple[int, Dict, int | None]) -> bool:
+        number, entries, _ = registered
+        return any(isinstance(key.value, HookNumber) and key.value.value == number for key in entries.entries)
+
+    def check_number(self, leaving: Const) -> None:
+        """What stands for the number of a handle is seen by nobody else."""
+        for number, _, made_at in self.registered:
+            if type(leaving.value) is int and leaving.value == number:
+                raise Break("builtin-call", "the number of a hook's handle", made_at)
 
     # calls ----------------------------------------------------------------------------------------------------
     def placed(self, value: Value) -> Value:

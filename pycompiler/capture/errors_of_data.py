@@ -88,7 +88,8 @@ class Done:
     """What a graph has done when an operator of it raises, and a second run would do again.
 
     writes: inputs are written; `written`: the positions of those whose versions count it.
-    acts: operators that happen once.  takes: random numbers of Python's or NumPy's were drawn for it.
+    acts: operators that happen once.  takes: random numbers of Python's or NumPy's were drawn for it, by generated code, which
+    puts their generators back where the frame runs again.
     meets: processes meet in a call, which none of them can repeat alone.
     switches: state of torch's is switched, and would stay so.
     draws: the devices of random numbers; `given`: also by generators of the program's."""
@@ -105,7 +106,7 @@ class Done:
     @property
     def once(self) -> bool:
         """Whether something was done that nobody puts back."""
-        return self.acts or self.takes
+        return self.acts
 
 
 @dataclass
@@ -184,6 +185,11 @@ class ErrorsOfData:
             self.counting -= 1
 
     @property
+    def begins_again(self) -> bool:
+        """Whether there are errors that may have the frame run again."""
+        return self.refuses or self.expected or self.seen.handled
+
+    @property
     def are_eagers(self) -> bool:
         """Whether an error is left to eager: the program sees what happened before it."""
         if self.levelled:
@@ -196,7 +202,7 @@ class ErrorsOfData:
     def undone(self) -> bool:
         """Whether the program sees any error, of a graph that has done nothing by then which a second time would do twice."""
         done = self.done
-        seen = self.seen.handled or (self.seen.shown and not done.once)
+        seen = self.seen.handled or (self.seen.shown and not done.takes)
         return seen and not (done.written or done.acts or done.meets or done.draws)
 
     @property

@@ -22,7 +22,7 @@ from torch import fx
 
 from pycompiler.capture import apart, nodes, rebuild, skip
 from pycompiler.capture.breaks import Again, Break, BreakRecord, NotCaptured, Raised, SkipFrame
-from pycompiler.capture.builtins import flags, gradients, parameters, torch_api
+from pycompiler.capture.builtins import backward_hooks, flags, gradients, parameters, torch_api
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.bytecode.decode import slot_names
@@ -517,7 +517,9 @@ class _Session:
         head.only_referred()
         head.counts_alone()
         flags.check(cx, [t.fake for t in head.outputs])
-        gradients.check_leaves(cx, [*(t.fake for t in head.outputs), *(cx.graph.inputs[i].fake for i in mutated)])
+        leaving = [*(t.fake for t in head.outputs), *(cx.graph.inputs[i].fake for i in mutated)]
+        gradients.check_leaves(cx, leaving)
+        backward_hooks.check(cx, leaving)
         parameters.check(cx, [t.fake for t in head.outputs])
         cx.graph.check_picks(t.fake for t in head.outputs)
         if self.kernel and any(map(cx.graph.is_given, head.outputs)):  # what a view of it is there depends on much
@@ -574,7 +576,7 @@ class _Session:
         errors = head.cx.errors_of_data
         again = errors.undone and (errors.seen.handled or not self.unused)  # errors of a user's backend reach the user
         inside = lands(self.code)
-        if not start or not (again or inside):
+        if not start or not (again or inside or head.states is not None):
             return None
         given = [
             [*build.load_fast(ERROR), *build.delete_fast(ERROR)],

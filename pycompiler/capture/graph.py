@@ -26,6 +26,7 @@ from pycompiler.capture.bound import Bound, ReadsNumber
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.converted import convert
 from pycompiler.capture.errors_of_data import EXPECTED
+from pycompiler.capture.folded import Folded
 from pycompiler.capture.memory import InputMemory
 from pycompiler.capture.nodes import examples, has_tensor, name_of, operands_of, remove_dead
 from pycompiler.capture.on_fakes import Before, Call, Did, run
@@ -115,6 +116,7 @@ class GraphBuilder:
         self.replaced: dict[Tensor, Writes] = {}  # tensors that have got other data
         self.happened = False  # something that cannot be done twice
         self.written: dict[int, None] = {}  # memory that calls wrote, in order
+        self.folded = Folded(self.written)
         self.named: set[fx.Node] = set()  # symbols in the sizes of inputs
         self.used: list[Input] = []  # inputs of the finished graph
         self.in_region = self.regions = 0  # how many surround what is traced now, and how many there were
@@ -128,6 +130,10 @@ class GraphBuilder:
         self.leaves: list[tuple[torch.Tensor, int | None]] = []  # what the program made leaves, and at which step
         self.retained: list[tuple[Tensor, int | None]] = []  # results whose gradients the program wants, and the steps
         self.spent = set[Any]()  # autograd's nodes, of fakes, that a backward has gone through
+        self.hooks: dict[
+            Any, Any
+        ] = {}  # autograd's nodes, of fakes, and what hangs on them: `builtins/backward_hooks.py`
+        self.descending = False  # whether a backward is on its way through them
         self.picks: list[
             tuple[torch.Tensor, torch.Tensor, int | None]
         ] = []  # copies in the place of views, of what, and steps
@@ -204,6 +210,8 @@ class GraphBuilder:
 
     def _bind(self, func: Any, args: Any, kwargs: Any) -> Any:
         """What an operator gives whose result depends on data, or NotImplemented."""
+        if func is torch.ops.aten._local_scalar_dense.default and self.known_number(args[0]) is not None:
+            raise ReadsNumber(args[0], str(func))
         return self.bound.bind(self.fake_mode, func, args, kwargs, inner=hasattr(self, "outer"), happened=self.happened)
 
     def read(self, source: Source, fake: Any) -> fx.Node:
@@ -242,8 +250,8 @@ class GraphBuilder:
         found = self.cx.functions.ask(target, args, kwargs)
         if found is not None:
             return found
-        if self.cx.devices and makes_tensors(target) and self.cx.is_none(kwargs.get("device", Const(None))):
-            kwargs = {**kwargs, "device": Const(self.cx.devices[-1][0])}
+        if self.cx.device and makes_tensors(target) and self.cx.is_none(kwargs.get("device", Const(None))):
+            kwargs = {**kwargs, "device": Const(self.cx.device)}
         if target is operator.pow and isinstance(args[0], Const) and str(args[0].value).startswith("-"):
             target = torch.pow  # the text of a graph would be -2.0 ** x, which is -(2.0 ** x)
         return self._call("call_function", target, target, args, kwargs, always)
@@ -255,7 +263,7 @@ class GraphBuilder:
             with OwnTensors():
                 return target(*map(mutable, args), **{k: mutable(v) for k, v in kwargs.items()})
 
-        if self.cx.devices:
+        if self.cx.device:
             raise Break("global-state", "a function that is put into the graph, with a default device")
         return self._call("call_function", target, run, args, kwargs, False, whole=True)
 
@@ -405,7 +413,7 @@ class GraphBuilder:
         direct = [v for v in map(self.cx.realize, (*args, *kwargs.values())) if isinstance(v, Tensor)]
         if sum(v is tensor for v in direct) > 1 and any(v is not tensor for v in direct):
             return None  # `torch.add(x, n, alpha=n)`: as an operand a number has another dtype
-        number = self.call_method("item", [tensor], {})
+        number = self.known_number(tensor.fake) or self.call_method("item", [tensor], {})
         given = [_replaced(self.cx, a, tensor, number) for a in args]
         named = {k: _replaced(self.cx, a, tensor, number) for k, a in kwargs.items()}
         if all(a is b for a, b in zip((*args, *kwargs.values()), (*given, *named.values()), strict=True)):
@@ -431,6 +439,8 @@ class GraphBuilder:
             self.asker.lay(call.target, call.run, call.fakes, call.kfakes, result, ordinary=ordinary, once=once)
         self.cx.inference.look(call.name, examples(call.operands), examples(did.written), tensors_of(result))
         self.happened |= call.always or did.mutates or did.counts.once > 0
+        if not (call.always or did.mutates or did.acts or self.levels):
+            self.folded.note(call, result)
         self._note_errors(call, did, result, late)
         if not (call.always or did.mutates or did.acts or self.bound.binding or has_tensor(result)):
             if call.operands and not is_told_by_fakes(result, call.op):
@@ -679,16 +689,10 @@ class GraphBuilder:
         self.by_fake[id(fake)] = value
         return value
 
-    def literal(self, value: Tensor) -> int | None:
-        """The integer of which the program made a tensor, where it has written nothing since."""
-        node = value.node
-        if node.graph is not self.graph or node.target not in (torch.tensor, torch.as_tensor) or node.kwargs:
-            return None
-        later = node
-        while (later := later.next) is not self.graph._root:
-            if later.meta.get("mutates"):
-                return None
-        return node.args[0] if len(node.args) == 1 and type(node.args[0]) is int else None
+    def known_number(self, fake: torch.Tensor) -> Const | None:
+        """The integer in a tensor that the program has made of constants."""
+        real = self.folded.of(fake)
+        return None if real is None or real.numel() != 1 else Const(real.item())
 
     def expect(self, value: Tensor, truth: bool) -> bool:
         """Assume that a tensor is true, or false: the graph looks, and where it is otherwise the frame runs eagerly, which raises

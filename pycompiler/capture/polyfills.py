@@ -113,6 +113,22 @@ def pushforward(call: Callable[[Any], Any]) -> Callable[..., Any]:
     return jvp_fn
 
 
+def engine_of_hook(hook: Callable[..., Any], *args: Any) -> Any:
+    """A hook as a backward calls it; its callers stand for torch's, which warnings count."""
+    with torch.no_grad():
+        return hook(*args)
+
+
+def backward_of_hook(hook: Callable[..., Any], *args: Any) -> Any:
+    """Under `torch.autograd.grad` or `torch.autograd.backward`."""
+    return engine_of_hook(hook, *args)
+
+
+def method_of_hook(hook: Callable[..., Any], *args: Any) -> Any:
+    """Under `Tensor.backward`."""
+    return backward_of_hook(hook, *args)
+
+
 def graph_break(message: str) -> None:
     """Break the graph here."""
 

@@ -37,14 +37,15 @@ def of_saving(error: BaseException) -> bool:
 def failed(error: BaseException, again: bool, states: tuple[Any, ...] | None) -> None:
     """A graph has failed where the program handles errors: with `again` the frame runs as it is written, unless the error is none
     of the program's.  `states`: of generators from which was drawn for the graph."""
+    left = again and isinstance(error, Exception) and not isinstance(error, PyCompilerError) and not of_saving(error)
+    for put_back, state in reversed(states or ()) if left or isinstance(error, Unfit) else ():
+        put_back(state)
     if isinstance(error, Unfit):
         try:
             raise error
         finally:
             del error  # or this frame, which its traceback holds, would hold it
-    if again and isinstance(error, Exception) and not isinstance(error, PyCompilerError) and not of_saving(error):
-        for put_back, state in reversed(states or ()):
-            put_back(state)
+    if left:
         raise Unfit("an operator raised") from error
 
 
@@ -177,6 +178,13 @@ def as_subclass(tensor: Any, cls: type) -> Any:
     """An alias of another class, which is not asked."""
     with torch._C.DisableTorchFunction():
         return tensor.as_subclass(cls)
+
+
+def take_handles(count: int) -> int:
+    """Handles are made: the number of the first."""
+    first: int = RemovableHandle.next_id
+    RemovableHandle.next_id += count
+    return first
 
 
 def skip_handle() -> None:

@@ -6,12 +6,15 @@ CPython's own; the frame reaches neither that list nor a registry of warnings.  
 
 from __future__ import annotations
 
+import functools
 import gc
 import io
 import sys
 import types
 import warnings
 from typing import Any
+
+import torch
 
 from pycompiler.capture.values.attributes import instance_dict
 from pycompiler.errors import Unfit
@@ -29,6 +32,20 @@ def warn(message: str, category: type[Warning], filename: str, lineno: int, name
     """`warnings.warn`, about this line of the module with this namespace."""
     module, known = namespace.get("__name__", "<string>"), namespace.setdefault("__warningregistry__", {})
     warnings.warn_explicit(message, category, filename, lineno, module, known)
+
+
+ONCE = {
+    "a short signal": functools.partial(
+        torch._C._VariableFunctions.istft, torch.ones(3, 2, dtype=torch.complex64), 4, window=torch.ones(4), length=9
+    ),  # type: ignore[attr-defined]
+}
+"""Calls that make torch warn, of what it warns of once a process."""
+
+
+def warn_by(name: str, filename: str, lineno: int, namespace: dict[str, Any]) -> None:
+    """What torch warns of in C++, about this line, since its frame calls it."""
+    made = compile("call()", filename, "eval")
+    eval(made.replace(co_firstlineno=lineno), namespace, {"call": ONCE[name]})
 
 
 def only_shown(categories: tuple[type[Warning], ...], namespaces: Namespaces, *looked_at: Any) -> None:

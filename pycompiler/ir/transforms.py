@@ -10,8 +10,10 @@ torch.func's own; functorch's levels work on whatever tensors the graph runs wit
 
 from __future__ import annotations
 
+import array
+import contextlib
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -183,12 +185,63 @@ ended: list[object] = []
 """What ends gradients at results in the backwards that are under way: hooks of what lies further back are not asked by them."""
 
 
+@contextlib.contextmanager
+def ending(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Gradients end at these: what they were computed from gets none (none at all, not zeros)."""
+
+    def end(number: int, gradients: Sequence[Any]) -> tuple[Any, ...]:
+        return tuple(None if k == number else g for k, g in enumerate(gradients))
+
+    handles = [
+        t.grad_fn.register_prehook(functools.partial(end, t.output_nr)) for t in tensors if t.grad_fn is not None
+    ]
+    ended.extend(handles)
+    try:
+        yield
+    finally:
+        del ended[: len(handles)]
+        for handle in handles:
+            handle.remove()
+
+
+def part(outputs: Tensors, grads: Tensors, ends: Tensors, older: Tensors) -> Tensors:
+    """Gradients of `outputs`, given theirs, for `ends` and for `older`; what the latter were computed from gets none of them."""
+    with ending(older):
+        return torch.autograd.grad(outputs, (*ends, *older), grads, retain_graph=True, allow_unused=True)
+
+
 def hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) -> None:
     """From now on the gradient of `tensor` is what the body makes of it."""
     run = forward_of(body)
     tensor.register_hook(  # type: ignore[no-untyped-call]
         lambda grad: None if grad is None and ended else run(grad, *others)[0]
     )
+
+
+class _Passed(torch.autograd.Function):
+    """What a module's backward hooks hang on."""
+
+    saves = False
+
+    @staticmethod
+    def forward(ctx: Any, *tensors: torch.Tensor) -> Tensors:
+        ctx.mark_non_differentiable(*(t for t in tensors if not t.requires_grad))
+        ctx.set_materialize_grads(False)
+        return tensors
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return grads
+
+
+def passed(*tensors: torch.Tensor) -> Tensors:
+    """The same tensors, behind a node of autograd's that they have in common."""
+    return tuple(_named(_Passed, "BackwardHookFunction").apply(*tensors))
+
+
+def is_passed(node: Any) -> bool:
+    """Whether a node of autograd's is that of `passed`."""
+    return isinstance(node, _named(_Passed, "BackwardHookFunction")._backward_cls)
 
 
 def function_value(
@@ -295,6 +348,17 @@ def levelled(
     methods: dict[str, Any] = {"forward": apply, "setup_context": setup_context, "backward": written}
     members = {n: staticmethod(m) for n, m in methods.items()} | {"generate_vmap_rule": True}
     return tuple(type(name, (torch.autograd.Function,), members).apply(*tensors[:count]))  # type: ignore[attr-defined]
+
+
+def packed_layers(
+    name: str, sizes: tuple[int, ...], flags: tuple[Any, ...], listed: bool, count: int, *tensors: torch.Tensor
+) -> Tensors:
+    """Recurrent layers over packed sequences, of which this many have each step; torch reads how many of a tensor."""
+    data, hidden, weights = tensors[0], tensors[1 : 1 + count], tensors[1 + count :]
+    batch_sizes = torch.frombuffer(array.array("q", sizes), dtype=torch.int64)  # which no mode sees
+    held = [*hidden] if listed else hidden[0]
+    with torch._C._DisablePythonDispatcher():  # whose rule would make a fake of the numbers
+        return tuple(getattr(torch._VF, name)(data, batch_sizes, held, [*weights], *flags))  # type: ignore[attr-defined]
 
 
 def begin_as(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:

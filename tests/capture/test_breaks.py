@@ -203,9 +203,8 @@ def finalizer(x: Any, told: Any) -> Any:
 
 @provokes("global-state", X)
 def global_state(x: Any) -> Any:
-    torch.set_default_device("cpu")
     y = torch.ones(4)
-    torch.set_default_device(None)
+    torch.set_flush_denormal(False)
     return x + y
 
 

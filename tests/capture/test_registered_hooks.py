@@ -111,12 +111,12 @@ def removes(x: torch.Tensor, handle: RemovableHandle) -> Any:
     return y, MODEL(x)
 
 
-def test_a_hook_that_stays_breaks_the_graph_where_it_is_registered() -> None:
+def test_a_hook_that_stays() -> None:
     x = torch.randn(3, 4)
     report = pycompiler.explain(stays)(x)
     for part in MODEL.modules():
         part._forward_hooks.clear()
-    assert {b.kind for b in report.break_reasons} == {"builtin-call"}
+    assert report.graph_break_count == 0
     leaving, ending = pycompiler.compile(stays), pycompiler.compile(removes)
     for _ in range(3):
         wanted, other = stays(x)

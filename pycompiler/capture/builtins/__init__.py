@@ -34,6 +34,7 @@ from pycompiler.capture.builtins import (
     optimizers,
     overrides,
     owned,
+    packed,
     patterns,
     python,
     ranges,
@@ -53,6 +54,6 @@ FAMILIES = (
     attention, autograd_function, backwards, begun, branches, class_statements, clocks, collections, containers,
     copied_tensors, copying, data, dates, devices, distributed, drawn, drawn_arrays, dtensors, evaluated, exceptions,
     frozen, generators, gradients, hooks, inference, iteration, jagged, metaclasses, nested, numbers, optimizers, overrides,
-    owned, patterns, python, ranges, references, scalars, schedulers, stand_ins, storages, texts, torch_api, transforms,
+    owned, packed, patterns, python, ranges, references, scalars, schedulers, stand_ins, storages, texts, torch_api, transforms,
     variables, warned,
 )  # fmt: skip

@@ -20,6 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from pycompiler.capture import tracers
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.builtins import backward_hooks
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.tracers import Lifted, Tracer, name_of
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
@@ -109,7 +110,7 @@ def apply(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if kwargs or not isinstance(cls, Class) or not issubclass(cls.cls, torch.autograd.Function):
         raise Break("builtin-call", "apply of what is no autograd Function")
     if cls.cls is torch.nn.modules._functions.BackwardHookFunction:  # whose node of autograd's the module asks for
-        raise Break("builtin-call", "the node of autograd's graph that a module's backward hooks hang on")
+        return backward_hooks.passed(cx, given)
     levels = cx.graph.levels
     if levels:
         _check_levels(cx, cls.cls)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins import gradients
+from pycompiler.capture.builtins import backward_hooks, gradients
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
@@ -31,7 +31,7 @@ OF_FUNCTION = ("tensors", "grad_tensors", "retain_graph", "create_graph", "grad_
 def method(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """`Tensor.backward`."""
     named = {"grad_tensors" if k == "gradient" else k: v for k, v in kwargs.items()}
-    return backward(cx, dict(zip(OF_METHOD, args, strict=False)) | named)
+    return backward(cx, dict(zip(OF_METHOD, args, strict=False)) | named, method=True)
 
 
 @builtin(torch.autograd.backward)
@@ -39,7 +39,7 @@ def function(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return backward(cx, dict(zip(OF_FUNCTION, args, strict=False)) | kwargs)
 
 
-def backward(cx: Capture, given: dict[str, Value]) -> Value:
+def backward(cx: Capture, given: dict[str, Value], *, method: bool = False) -> Value:
     gradients.refuse_inside(cx, "backward()")
     gradients.refuse_waiting(cx, "backward()")
     given = {k: cx.realize(v) for k, v in given.items()}
@@ -60,32 +60,38 @@ def backward(cx: Capture, given: dict[str, Value]) -> Value:
     if wanted and "inputs" in given:
         raise Break(KIND, "backward(inputs=...) with gradients of results")
     retained = "retain_graph" in given and cx.truth(given["retain_graph"])
-    before = set(cx.graph.by_fake)
-    freed = [] if retained else reached([t.fake for t in outputs], [t.fake for t in leaves])
-    made = cx.graph.call_function(
-        torch.autograd.grad,
-        [Tuple([*outputs]), Tuple([*leaves, *wanted])],
-        {
-            "grad_outputs": _of_each(cx, given["grad_tensors"]) if "grad_tensors" in given else Const(None),
-            "retain_graph": Const(retained),
-            "allow_unused": Const(True),
-        },
+    grads = _of_each(cx, given["grad_tensors"]) if "grad_tensors" in given else Const(None)
+    if isinstance(grads, Sequence) and len(grads.items) != len(outputs):
+        raise Break(KIND, "backward() with another number of gradients")
+    found = _Found(cx, leaves, wanted)
+    freed = backward_hooks.descend(
+        cx, outputs, grads, [*leaves, *wanted], found.ready, retained=retained, accumulates=True, method=method
     )
-    assert isinstance(made, Sequence)
-    cx.graph.spent.update(freed)
+    if not retained:
+        cx.graph.spent.update(freed)
     cx.effects.looks.spend(lambda t: _ends(cx, t.grad_fn))
-    found = {leaf: grad for leaf, grad in zip(leaves, made.items, strict=False) if isinstance(grad, Tensor)}
-    for result, grad in zip(wanted, made.items[len(leaves) :], strict=True):
-        _retain(cx, result, cx.realize(grad))
-    for grad in found.values():
-        if grad.fake.layout is not torch.strided or grad.is_special:
-            raise Break(KIND, f"backward() that gives {grad.describe()}, which is sparse or of a class")
-    shared = collections.Counter(memory_of(v.fake) for v in cx.graph.by_fake.values() if v.fake.layout is torch.strided)
-    owned = collections.Counter(id(grad.fake) for grad in found.values())
-    for leaf, grad in found.items():
-        alone = id(grad.fake) not in before and owned[id(grad.fake)] == 1 and shared[memory_of(grad.fake)] == 1
-        _accumulate(cx, leaf, grad, alone)
     return Const(None)
+
+
+class _Found:
+    """What becomes of the gradients of a backward."""
+
+    def __init__(self, cx: Capture, leaves: list[Tensor], wanted: list[Tensor]) -> None:
+        self.cx, self.leaves, self.wanted = cx, leaves, wanted
+        self.before = set(cx.graph.by_fake)
+
+    def ready(self, found: list[tuple[Tensor, Tensor]]) -> None:
+        cx = self.cx
+        for result, grad in found:
+            if any(t is result for t in self.wanted):
+                _retain(cx, result, grad)
+        grads = [(t, grad) for t, grad in found if any(t is leaf for leaf in self.leaves)]
+        strided = (v.fake for v in cx.graph.by_fake.values() if v.fake.layout is torch.strided)
+        shared = collections.Counter(map(memory_of, strided))
+        owned = collections.Counter(id(grad.fake) for _, grad in grads)
+        for leaf, grad in grads:
+            alone = id(grad.fake) not in self.before and owned[id(grad.fake)] == 1
+            _accumulate(cx, leaf, grad, alone and shared[memory_of(grad.fake)] == 1)
 
 
 def retain_grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
@@ -103,12 +109,8 @@ def retain_grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(None)
 
 
-def _retain(cx: Capture, result: Tensor, grad: Value) -> None:
+def _retain(cx: Capture, result: Tensor, grad: Tensor) -> None:
     """What autograd does then: a copy, or a sum."""
-    if not isinstance(grad, Tensor):
-        return
-    if grad.fake.layout is not torch.strided or grad.is_special:
-        raise Break(KIND, f"backward() that gives {grad.describe()}, which is sparse or of a class")
     old = result.overlay.get("grad")
     if isinstance(old, Tensor):
         made = cx.graph.call_function(torch.add, [old, grad], {})
@@ -195,27 +197,6 @@ def _copy(cx: Capture, leaf: Tensor, grad: Tensor) -> Tensor:
 
 
 # nodes that are spent ---------------------------------------------------------------------------------------------------
-def reached(outputs: list[torch.Tensor], leaves: list[torch.Tensor]) -> list[Any]:
-    """Autograd's nodes between outputs and leaves, which a backward goes through."""
-    wanted = {id(leaf) for leaf in leaves}
-    order: list[Any] = []
-    seen: set[Any] = set()
-    todo: list[tuple[Any, bool]] = [(t.grad_fn, False) for t in outputs if t.grad_fn is not None]
-    while todo:
-        node, done = todo.pop()
-        if done:
-            order.append(node)
-        elif node not in seen:
-            seen.add(node)
-            todo.append((node, True))
-            todo += [(n, False) for n, _ in node.next_functions if n is not None]
-    leading: set[Any] = set()
-    for node in order:  # what a node leads to comes before it
-        if id(getattr(node, "variable", None)) in wanted or any(n in leading for n, _ in node.next_functions):
-            leading.add(node)
-    return [n for n in order if n in leading]
-
-
 def spent(cx: Capture, value: Value) -> list[Tensor] | None:
     """The existing leaves behind a tensor from which no way leads back but through nodes that have let go of what they kept: a
     backward raises.  None for all others."""

@@ -82,7 +82,7 @@ def draw(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         not may_come_first(cx, apart=True)
         or not numpy_random.is_generator(owner.real)
         or torch.get_default_device().type != "cpu"
-        or cx.devices
+        or cx.device
     ):
         raise _unknown(name)
     known = tuple(_constant(cx, name, v) for v in given)

@@ -13,7 +13,7 @@ import torch
 
 from pycompiler.capture import polyfills, rebuild, tracers
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins import flags
+from pycompiler.capture.builtins import backward_hooks, flags
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
@@ -27,6 +27,8 @@ from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.source import Source
 
 AUTOCAST: dict[str, Any] = {"autocast_cpu": False, "autocast_cuda": False}
+OF_GRAD = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs", "allow_unused",
+           "is_grads_batched", "materialize_grads")  # fmt: skip
 
 
 @builtin(torch.autograd.grad)
@@ -46,7 +48,28 @@ def grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             raise Break("unsupported-operation", "torch.autograd.grad of what was computed outside of the graph")
         if value.source is not None and not is_plain_leaf(cx, value):
             raise Break("unsupported-operation", f"torch.autograd.grad behind {value.describe()}, which has a history")
+    if cx.graph.hooks:
+        return _through_hooks(cx, dict(zip(OF_GRAD, args, strict=False)) | kwargs)
     return cx.graph.call_function(torch.autograd.grad, args, kwargs)
+
+
+def _through_hooks(cx: Capture, given: dict[str, Value]) -> Value:
+    """`torch.autograd.grad` where it may come to hooks that change something."""
+    outputs, inputs = tensors_in(cx, given["outputs"]), tensors_in(cx, given["inputs"])
+    told = {n for n in ("create_graph", "materialize_grads") if n in given and cx.truth(given[n])}
+    plain = not told and given.keys() <= set(OF_GRAD) and len({*inputs}) == len(inputs)
+    grads = cx.realize(given.get("grad_outputs", Const(None)))
+    grads = Tuple([grads]) if isinstance(grads, Tensor) else grads
+    if not plain or (isinstance(grads, Sequence) and len(grads.items) != len(outputs)):
+        raise Break("unsupported-operation", "torch.autograd.grad of second order, or of other arguments, beside hooks")
+    if not all(t.fake.requires_grad for t in inputs):
+        raise Break("unsupported-operation", "torch.autograd.grad for what requires no grad")
+    found: dict[Tensor, Value] = {}
+    retained = "retain_graph" in given and cx.truth(given["retain_graph"])
+    backward_hooks.descend(cx, outputs, grads, inputs, found.update, retained=retained, accumulates=False)
+    if len(found) < len(inputs) and not ("allow_unused" in given and cx.truth(given["allow_unused"])):
+        raise Break("unsupported-operation", "torch.autograd.grad for what is not used")
+    return Tuple([found.get(t, Const(None)) for t in inputs])
 
 
 def _tupled(cx: Capture, value: Value) -> Value:
@@ -56,6 +79,8 @@ def _tupled(cx: Capture, value: Value) -> Value:
 
 
 def refuse_inside(cx: Capture, what: str) -> None:
+    if cx.graph.descending:
+        raise Break("unsupported-operation", f"{what} in a hook of a backward")
     if cx.graph.levels or cx.graph.packs or cx.graph.later:
         raise Break("inner-graph", f"{what} under a transform, in a checkpoint, or in a backward")
     if cx.inference.open:
@@ -135,6 +160,19 @@ def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("unsupported-attribute", "Tensor.register_hook() of a tensor without a history")
     if any(known is tensor for known, _ in cx.graph.retained):
         raise Break("unsupported-attribute", "Tensor.register_hook() of what keeps its gradient")
+    if backward_hooks.may_act(cx):
+        return Handle(remove=backward_hooks.hook_of_tensor(cx, tensor, hook))
+    try:
+        _trace(cx, tensor, hook)
+    except Break:
+        if cx.graph.is_inner or backward_hooks.OUTLIVE in cx.tried:
+            raise
+        backward_hooks.act(cx)
+    return Handle()
+
+
+def _trace(cx: Capture, tensor: Tensor, hook: Value) -> None:
+    """The graph of a hook that changes nothing, which backwards outside call as well."""
     looks, step, drawn = cx.effects.looks, cx.frames[0].begin, cx.fake_mode.once
     with (
         tracers.inner(cx, levels=True, pure=True, later=True, grad=False, **AUTOCAST) as tracer,
@@ -151,7 +189,6 @@ def register_hook(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         cx.graph.call_inner(transforms.hooked, [body], [tensor, *lifted], always=True)
     elif any(n.meta.get("acts") for n in body.graph.nodes):
         raise Break("inner-graph", "a hook that acts")
-    return Handle()
 
 
 def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:

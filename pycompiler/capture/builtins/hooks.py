@@ -1,8 +1,7 @@
-"""Hooks of modules that a frame registers and removes again.
+"""Hooks of modules that a frame registers, and may remove again.
 
 In: `module.register_forward_hook(hook)`, with what it gives.  Out: entries of the module's dicts, which the call of the module
-finds there, under a number that stands for the one that the handle would have: nobody else sees it.  A hook that stays, and
-a handle that leaves the graph, break it where the hook is registered.
+finds there, under a number that stands for the one that the handle has (`HookNumber`): generated code takes it.
 """
 
 from __future__ import annotations
@@ -17,14 +16,18 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, Sequence, Tuple
 from pycompiler.capture.values.functions import Builtin
-from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.references import Registered
+from pycompiler.capture.values.objects import HANDLE, Object
+from pycompiler.capture.values.references import FIRST, HookNumber, Registered
 
 REGISTER = {
-    f.__code__ for f in (torch.nn.Module.register_forward_hook, torch.nn.Module.register_forward_pre_hook)
+    f.__code__
+    for f in (
+        torch.nn.Module.register_forward_hook,
+        torch.nn.Module.register_forward_pre_hook,
+        torch.nn.Module.register_full_backward_hook,
+        torch.nn.Module.register_full_backward_pre_hook,
+    )
 }  # who calls what has the handle, and gives nobody else its number
-FIRST = 2**61
-"""Numbers that no handle has."""
 
 
 @builtin(RemovableHandle.__init__)
@@ -44,11 +47,12 @@ def init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return cx.inline(cx.make(RemovableHandle.__init__), args, kwargs)
     handle, made_at = given[0], cx.step()
     assert isinstance(handle, Object)
-    number = FIRST + len(cx.registered)
+    number = FIRST + len({n for n, _, _ in cx.registered})
     first, *others = (Registered(d, made_at) for d in dicts)
-    handle.overlay.update(hooks_dict_ref=first, id=Const(number), extra_dict_ref=Tuple([*others]))
+    handle.overlay.update(hooks_dict_ref=first, id=HookNumber(number), extra_dict_ref=Tuple([*others]))
     cx.registered += [(number, d, made_at) for d in dicts if isinstance(d, Dict)]
     cx.effects.defer(Builtin(rebuild.skip_handle), [])
+    cx.effects.journal[-1].name = HANDLE
     return Const(None)
 
 

@@ -136,6 +136,9 @@ def bool_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def _number(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
     def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if args and isinstance(args[0], Tensor):
+            known = cx.graph.known_number(args[0].fake)
+            if known is not None and not cx.functions.concerns(args, kwargs):
+                return cx.call(cx.make(cls), [known, *args[1:]], kwargs)
             if not config.capture_scalar_outputs or cls is complex or args[0].fake.dtype == torch.bool:
                 raise Break("data-dependent-value", f"{cls.__name__}(tensor)")
             return cx.call(cx.make(cls), [item(cx, args[0])], {})

@@ -124,9 +124,14 @@ def _method(
         number = taken(cx, args, kwargs)
         if number is None or not cx.items.is_number(number) or not isinstance(args[0], Tensor):
             return cx.graph.call_method(name, args, kwargs)
-        if not _computes_wide(cx, args):  # kernels compute in a wider dtype than theirs, with the whole number
-            raise Break("data-dependent-value", f"Tensor.{name}() by a number of tensors of small dtypes")
-        return how(cx, args[0], args[1], number)
+        if _computes_wide(cx, args):
+            return how(cx, args[0], args[1], number)
+        if not _are_small(cx, args):
+            raise Break("data-dependent-value", f"Tensor.{name}() by a number of tensors of other dtypes")
+        wide = [cx.graph.call_method("to", [t, Const(torch.float32)], {}) for t in args[:2]]
+        number = cx.graph.call_method("to", [number, Const(torch.float32)], {})
+        made = how(cx, wide[0], wide[1], number)  # type: ignore[arg-type]
+        return cx.graph.call_method("copy_", [args[0], made], {})
 
     METHODS[name] = method
 
@@ -138,6 +143,12 @@ def _computes_wide(cx: Capture, args: Args) -> bool:
         return False
     dtype, given = start.fake.dtype, other.fake.dtype
     return given.is_floating_point and torch.promote_types(dtype, given) == dtype
+
+
+def _are_small(cx: Capture, args: Args) -> bool:
+    """Whether both tensors are of a dtype of which kernels compute in single precision, with the number in that."""
+    dtypes = [t.fake.dtype if isinstance(t, Tensor) else None for t in map(cx.realize, args[:2])]
+    return dtypes[0] == dtypes[1] and dtypes[0] in (torch.bfloat16, torch.float16)
 
 
 def _weight(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
@@ -197,7 +208,7 @@ def full(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if (
         number is None
         or not plain
-        or cx.devices
+        or cx.device
         or number.dtype.is_complex
         or torch.get_default_device() != number.device
     ):

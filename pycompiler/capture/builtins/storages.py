@@ -5,6 +5,7 @@ Of existing tensors both are guarded, since no other guard compares them; of wha
 
 from __future__ import annotations
 
+import types
 from typing import Any
 
 import torch
@@ -78,6 +79,14 @@ METHODS["untyped_storage"] = untyped_storage
 METHODS["storage_offset"] = storage_offset
 
 
+def _inlined_method(name: str) -> Any:
+    """A method that torch has in Python, which calls the function."""
+    written = getattr(torch.Tensor, name, None)
+    if not isinstance(written, types.FunctionType):
+        return None
+    return lambda cx, args, kwargs: cx.inline(cx.make(written), args, kwargs)
+
+
 def _composed(fn: Any, inlined: Any) -> None:
     @builtin(fn)
     def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
@@ -85,7 +94,7 @@ def _composed(fn: Any, inlined: Any) -> None:
             return cx.graph.call_function(fn, args, kwargs)
         return cx.call(cx.make(inlined), args, kwargs)
 
-    METHODS[fn.__name__] = call
+    METHODS[fn.__name__] = _inlined_method(fn.__name__) or call
 
 
 builtin(ctc.losses)(lambda cx, args, kwargs: cx.graph.call_function(ctc.losses, args, kwargs))

@@ -338,6 +338,8 @@ def is_tensor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def from_numpy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 1 or kwargs or not isinstance(args[0], Array) or args[0].fixed or args[0].scalar:
         raise Break("unsupported-operation", "torch.from_numpy")
+    if args[0].tensor.fake.device.type != "cpu":  # the default device, where a new array is while nobody looks
+        raise Break("unsupported-operation", "torch.from_numpy with a default device")
     return array.to_tensor(cx, args[0])
 
 
@@ -387,7 +389,7 @@ def default_device() -> torch.device | None:
 
 
 def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
-    device = cx.devices[-1][0] if cx.devices else default_device()
+    device = cx.device or default_device()
     if device is not None and cx.is_none(kwargs.get("device", Const(None))):
         kwargs = {**kwargs, "device": Const(device)}
     if args and isinstance(args[0], Array):
@@ -551,7 +553,7 @@ def _now(fn: Any) -> Read:
 SETTERS: dict[str, dict[str, Read]] = {
     "set_num_threads": {"now": _now(torch.get_num_threads)},
     "set_float32_matmul_precision": {"now": _now(torch.get_float32_matmul_precision)},
-    "set_default_device": {}, "set_flush_denormal": {},
+    "set_flush_denormal": {},
 }  # fmt: skip
 for _name, _reads in SETTERS.items():
     builtin(getattr(torch, _name))(_global_state(f"torch.{_name}", **_reads))

@@ -14,7 +14,7 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from pycompiler.capture import skip
+from pycompiler.capture import composed, polyfills, skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, BuiltinHandler, Kwargs, builtin
 from pycompiler.capture.effects import UNKNOWN, Warned
@@ -29,6 +29,7 @@ SHOWN = ("filters", "showwarning", "_showwarnmsg_impl")
 ACTIONS = ("ignore", "always", "default", "module", "once")
 skip.INLINED |= {MANAGER.__init__}
 HEAP_TYPE = 1 << 9
+STAND = {polyfills.backward_of_hook.__code__, polyfills.method_of_hook.__code__}  # for torch's callers of hooks
 OWN = {"__init__", "__new__", "__str__"}  # what of a class of warnings would be run
 
 
@@ -115,12 +116,24 @@ def warn(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     frame = _frame_at(cx, level)
     if type(message) is not str or not _is_plain(category) or frame is None:
         raise Break("builtin-call", f"warnings.warn({message!r}, ...), about a line outside, or of another kind")
+    _note(cx, frame, message, category)
+    return Const(None)
+
+
+@builtin(composed.warns_of)
+def warns_of(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """A function of torch's would warn of this, in C++: about the frame that calls the function in its place."""
+    name = cx.realize(args[0]).const()
+    _note(cx, cx.frames[-2], name, UserWarning, name)
+    return Const(None)
+
+
+def _note(cx: Capture, frame: Any, message: str, category: type[Warning], once: str | None = None) -> None:
     known = [cx.effects.globals.get((id(vars(warnings)), name), UNKNOWN) for name in SHOWN]
     if any(v is not UNKNOWN for v in known) or id(warnings.filters) in cx.by_id:
         raise Break("builtin-call", f"warnings.warn({message!r}, ...): the frame has changed what becomes of it")
     seen = frame.user_frame()
-    cx.effects.warn(Warned(message, category, seen.filename, seen.lineno, frame.globals))
-    return Const(None)
+    cx.effects.warn(Warned(message, category, seen.filename, seen.lineno, frame.globals, once))
 
 
 def _is_plain(category: Any) -> bool:
@@ -137,8 +150,9 @@ def _frame_at(cx: Capture, level: Any) -> Any:
     if type(level) is not int or not 0 < level <= len(cx.frames):
         return None
     passed = cx.frames[-level:]
-    internal = any("importlib" in f.code.co_filename for f in passed)
-    return None if internal or not all(f.direct for f in passed[1:]) else passed[0]
+    internal = any("importlib" in f.code.co_filename for f in passed) or passed[0].globals is vars(polyfills)
+    told = all(f.direct or f.code in STAND for f in passed[1:])
+    return None if internal or not told else passed[0]
 
 
 for _fn in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):

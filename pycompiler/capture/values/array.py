@@ -477,7 +477,7 @@ def wrap_array(cx: Capture, real: Any, source: Source) -> Value | None:
     cx.guard("type_is", source, type(real))
     inner = cx.wrap(tensor, source.then("as_tensor"))
     assert isinstance(inner, Tensor)
-    device, scalar = cx.devices[-1][0] if cx.devices else torch.get_default_device(), arrays.is_number(real)
+    device, scalar = cx.device or torch.get_default_device(), arrays.is_number(real)
     if device.type == "cpu":
         return Array(inner, scalar=scalar)
     moved = cx.graph.call_method("to", [inner, Const(device)], {})

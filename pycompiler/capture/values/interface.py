@@ -179,6 +179,11 @@ class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
     inference: Inference
     registered: list[tuple[int, Dict, int | None]]
     devices: list[tuple[torch.device, int | None]]
+    default_device: torch.device | None
+
+    @property
+    def device(self) -> torch.device | None: ...
+
     frames: list[Frame]
     fake_mode: FakeMode
 

@@ -916,6 +916,22 @@ def _was_number(cx: Capture, write: Any) -> bool:
     return True
 
 
+HANDLE = "the handle of a hook"
+"""The name of a call that only counts one."""
+
+
+def _keeps_all(cx: Capture, write: Any) -> bool:
+    """Whether a write draws a number, or puts hooks of the frame's own into a module's table, or takes them out, and lets
+    go of no other."""
+    if write.kind in ("call", "draw"):
+        return bool(write.kind == "draw" or write.name == HANDLE)
+    table = write.target
+    if write.kind != "contents" or not any(table is entries for _, entries, _ in cx.registered):
+        return False
+    kept = {k.value.const() for k, v in table.entries.items() if k.value.is_const() and v.source is not None}
+    return all(key in kept for key in table.real)
+
+
 def _led_to(cx: Capture, known: Value, variables: list[Value]) -> bool:
     """Whether the way to an object is as it was when the frame began; writes that let go of numbers and tensors change none."""
     node = root = known.source
@@ -928,7 +944,7 @@ def _led_to(cx: Capture, known: Value, variables: list[Value]) -> bool:
     assert root is not None
     tensor = issubclass(known.python_type(), torch.Tensor)
     changed = cx.effects.ending(tensor=tensor, gradient=gradient)
-    return all(_was_number(cx, w) for w in changed) and (
+    return all(_was_number(cx, w) or _keeps_all(cx, w) for w in changed) and (
         root.kind != "local" or any(v.source == root for v in variables)
     )
 

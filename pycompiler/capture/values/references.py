@@ -61,6 +61,14 @@ class Registered(Value):
         return self.entries
 
 
+FIRST = 2**61
+"""Numbers that no handle has."""
+
+
+class HookNumber(Const):
+    """The number of a handle that the frame makes: it stands for the one that generated code takes."""
+
+
 def is_held(cx: Capture, value: Value) -> bool:
     """Whether a variable of a captured frame holds an object, or what `locals()` gave there, which lives as long."""
     return any(_holds((*_variables(frame), *_shown(frame)), value) for frame in cx.frames)
@@ -86,4 +94,4 @@ def _holds(held: Iterable[Value], value: Value) -> bool:
     return any(v is value or (isinstance(v, Lazy) and v.seen is value) for v in held)
 
 
-__all__ = ["MadeReference", "Registered", "is_held", "shows_an_end"]
+__all__ = ["FIRST", "HookNumber", "MadeReference", "Registered", "is_held", "shows_an_end"]

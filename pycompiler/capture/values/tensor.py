@@ -6,6 +6,7 @@ tensor's metadata is guarded.
 
 from __future__ import annotations
 
+import inspect
 import operator
 import types
 from collections.abc import Callable, Iterator
@@ -207,7 +208,9 @@ class Tensor(Value):
             raise Break("unsupported-attribute", f"Tensor.{name}, which raises: {error}") from None
         if name != "grad_fn" or found is None:
             return Const(found)
-        return History(found, cx.frames[-1].here(Break("unsupported-attribute", f"what Tensor.{name} is")))
+        broke = cx.frames[-1].here(Break("unsupported-attribute", f"what Tensor.{name} is"))
+        hooks = cx.graph.hooks.get(found)
+        return History(found, broke) if hooks is None or not hooks.after else HookedNode(found, hooks, broke)
 
     def _grad(self, cx: Capture) -> Value:
         if "grad" in self.overlay:
@@ -282,6 +285,8 @@ class Tensor(Value):
             return cx.truth(found)
         if (known := cx.items.truth(self)) is not None:
             return known
+        if (number := cx.graph.known_number(self.fake)) is not None:
+            return bool(number.value)
         raise Break("data-dependent-jump", self.describe())
 
     def length(self, cx: Capture) -> int:
@@ -351,12 +356,47 @@ class History(Withheld):
         return True
 
 
-class Handle(Value):
-    """What `register_hook` gives.  `owner`: the existing tensor whose hook is registered when the graph has run."""
+class HookedNode(History):
+    """`grad_fn` of what a module with full backward hooks gets or gives."""
 
-    def __init__(self, owner: Tensor | None = None, hook: Value | None = None) -> None:
+    def __init__(self, node: Any, hooks: Any, broke: Break) -> None:
+        super().__init__(node, broke)
+        self.hooks = hooks
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name == "name":
+            return Answer(lambda: Const(self.node.name()))
+        if name == "register_hook":
+            return Answer(self._register)
+        return super().getattr(cx, name)
+
+    def _register(self, hook: Value) -> Value:
+        self.hooks.of_node.append(hook)
+        return Const(None)  # to torch's own code, which drops it
+
+
+class Answer(Value):
+    """A method that is called with positional arguments, and that the capture answers."""
+
+    def __init__(self, answer: Callable[..., Value]) -> None:
+        self.answer = answer
+
+    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+        if kwargs or len(args) != len(inspect.signature(self.answer).parameters):
+            raise Break("builtin-call", "a method of autograd's with other arguments")
+        return self.answer(*args)
+
+
+class Handle(Value):
+    """What `register_hook` gives.  `owner`: the existing tensor whose hook is registered when the graph has run; `remove`: of a
+    hook that backwards inside call."""
+
+    def __init__(
+        self, owner: Tensor | None = None, hook: Value | None = None, remove: Callable[[], None] | None = None
+    ) -> None:
         self.owner = owner
         self.hook = hook
+        self.remove = remove
 
     def describe(self) -> str:
         return "the handle of a hook"
@@ -365,21 +405,15 @@ class Handle(Value):
         return RemovableHandle
 
     def getattr(self, cx: Capture, name: str) -> Value:
-        if self.owner is None or name != "remove":
+        if name != "remove" or (self.owner is None and self.remove is None):
             raise Break("unsupported-attribute", f"{name} of {self.describe()}")
-        return Remover(self)
+        return Answer(lambda: self._removed(cx))
 
-
-class Remover(Value):
-    """`handle.remove`, called: after the graph, too."""
-
-    def __init__(self, handle: Handle) -> None:
-        self.handle = handle
-
-    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if args or kwargs:
-            raise Break("builtin-call", "the removal of a hook with arguments")
-        cx.effects.defer(Builtin(RemovableHandle.remove), [self.handle])
+    def _removed(self, cx: Capture) -> Value:
+        if self.remove is not None:
+            self.remove()
+        else:
+            cx.effects.defer(Builtin(RemovableHandle.remove), [self])
         return Const(None)
 
 
@@ -484,6 +518,13 @@ def truth_in(cx: Capture, value: Tensor) -> Value:
     return cx.call(cx.make(bool), [item(cx, number)], {})
 
 
+READS = frozenset(("item", "tolist", "__int__", "__index__", "__bool__"))
+
+
+def _listed(cx: Capture, numbers: Any) -> Value:
+    return cx.sequence([_listed(cx, n) for n in numbers], list) if isinstance(numbers, list) else Const(numbers)
+
+
 def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`args[0].name(*args[1:])`, of a tensor's own method, in the graph, or as it is overridden."""
     if isinstance(args[0], Tensor):
@@ -505,6 +546,10 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
         number = cx.items.take(args[0]) if isinstance(args[0], Tensor) else None
         if number is not None:
             return number
+    if name in READS and len(args) == 1 and not kwargs and isinstance(args[0], Tensor):
+        real = cx.graph.folded.of(args[0].fake)
+        if real is not None and (name == "tolist" or real.numel() == 1):
+            return _listed(cx, getattr(real, name)())
     if name in ("item", "tolist") and cx.graph.takes_items() and len(args) == 1 and not kwargs:
         return item(cx, args[0], name)
     if name == "numpy" and isinstance(args[0], Tensor):

@@ -1,0 +1,366 @@
+"""Hooks that a backward inside of the frame calls: of tensors (`register_hook`), and a module's full backward hooks.
+
+In: a hook that changes something, which is no part of a graph of its own.  Out: autograd goes backward in parts
+(`transforms.part`), and between two of them the hook is inlined as any call.  Autograd's engine runs nodes in the descending
+order of their numbers, so a part is all nodes that are younger than the one that the hook hangs on; where their gradients go on,
+these wait.
+Example: of ``y = f(x); y.register_hook(seen.append); g(y).sum().backward()`` the graph has the gradient of ``y``, then that
+of ``x`` from it.
+
+A hook that a backward outside of the frame would call cannot wait for it: then the frame is captured again (`Again`), with the
+registration as a break.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+
+from pycompiler.capture import polyfills
+from pycompiler.capture.breaks import Again, Break, Raised
+from pycompiler.capture.builtins import torch_api
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers import Sequence, Tuple
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import transforms
+
+KIND = "unsupported-operation"
+ACT, OUTLIVE = ("hooks act",), ("hooks outlive the frame",)
+Ready = Callable[[list[tuple[Tensor, Tensor]]], None]
+
+
+@dataclass(eq=False)
+class Hooks:
+    """What hangs on a node of autograd's.  `of_tensors`: hooks of its results, with the tensor and its number; `of_node`: those
+    of the node itself, which takes gradients from `after` to `before`."""
+
+    of_tensors: list[tuple[int, Tensor, Value]] = field(default_factory=list)
+    of_node: list[Value] = field(default_factory=list)
+    before: list[Tensor] = field(default_factory=list)
+    after: list[Tensor] = field(default_factory=list)
+
+
+def may_act(cx: Capture) -> bool:
+    """Whether hooks are called by backwards inside."""
+    return ACT in cx.tried and OUTLIVE not in cx.tried and not cx.graph.is_inner
+
+
+def act(cx: Capture) -> None:
+    """There is a hook that changes something: all hooks of the frame are called so, from its begin on."""
+    if ACT not in cx.tried:
+        cx.tried[ACT] = True
+        raise Again
+
+
+def passed(cx: Capture, tensors: list[Value]) -> Value:
+    """`BackwardHookFunction.apply`, which gives a module's hooks a node to hang on."""
+    told = Break("builtin-call", "the node of autograd's graph that a module's backward hooks hang on")
+    given = [t for t in tensors if isinstance(t, Tensor) and not t.is_special]
+    plain = len(given) == len(tensors) and not cx.inference.open and not cx.graph.descending
+    if cx.graph.is_inner or cx.graph.packs or cx.graph.later or OUTLIVE in cx.tried or not plain:
+        raise told
+    act(cx)
+    made = cx.graph.call_inner(transforms.passed, [], [*given])
+    assert isinstance(made, Sequence)
+    after = [t for t in map(cx.realize, made.items) if isinstance(t, Tensor)]
+    node = next((t.fake.grad_fn for t in after if t.fake.grad_fn is not None), None)
+    if node is None or len(after) != len(given):
+        raise told
+    cx.graph.hooks[node] = Hooks(before=given, after=after)
+    return Tuple([*after])
+
+
+def hook_of_tensor(cx: Capture, tensor: Tensor, hook: Value) -> Callable[[], None]:
+    """`tensor.register_hook(hook)`; what removes it again."""
+    if cx.graph.descending:
+        raise Break("unsupported-attribute", "Tensor.register_hook() in a hook")
+    entry = (tensor.fake.output_nr, tensor, hook)
+    entries = cx.graph.hooks.setdefault(tensor.fake.grad_fn, Hooks()).of_tensors
+    entries.append(entry)
+
+    def remove() -> None:
+        if entry in entries:
+            entries.remove(entry)
+
+    return remove
+
+
+def check(cx: Capture, outputs: list[torch.Tensor]) -> None:
+    """Where the graph ends: no backward outside comes to a node that hooks hang on."""
+    live = {n for n, h in cx.graph.hooks.items() if h.of_tensors or h.after}
+    if live and any(n in live for n in _behind([t.grad_fn for t in outputs])):
+        cx.tried[OUTLIVE] = True
+        raise Again
+
+
+def _behind(roots: list[Any]) -> Iterator[Any]:
+    todo, seen = roots, set[Any]()
+    while todo:
+        node = todo.pop()
+        if node is None or node in seen:
+            continue
+        seen.add(node)
+        yield node
+        todo += [n for n, _ in node.next_functions]
+
+
+def number_of(node: Any) -> int:
+    """By which the engine orders nodes; the youngest has the highest."""
+    return int(node._sequence_nr())
+
+
+# a backward in parts ----------------------------------------------------------------------------------------------------
+def descend(
+    cx: Capture,
+    outputs: list[Tensor],
+    given: Value,
+    wanted: list[Tensor],
+    ready: Ready,
+    *,
+    retained: bool,
+    accumulates: bool,
+    method: bool = False,
+) -> set[Any]:
+    """Gradients of `outputs` for `wanted`, which are `ready` in the order in which autograd has them; the nodes that were run.
+    `accumulates`: as a backward does it; `method`: whether the program calls `Tensor.backward`."""
+    descent = _Descent(cx, outputs, wanted, ready, retained, accumulates)
+    descent.caller = polyfills.method_of_hook if method else polyfills.backward_of_hook
+    if descent.hooked:
+        descent.run([*given.items] if isinstance(given, Sequence) else [given] * len(outputs))
+    else:
+        descent.all(given)
+        descent.finish(-1)
+    return descent.leading
+
+
+class _Descent:
+    def __init__(
+        self,
+        cx: Capture,
+        outputs: list[Tensor],
+        wanted: list[Tensor],
+        ready: Ready,
+        retained: bool,
+        accumulates: bool,
+    ) -> None:
+        self.cx, self.outputs, self.wanted, self.ready = cx, outputs, wanted, ready
+        self.retained, self.accumulates = retained, accumulates
+        self.waiting: list[tuple[Tensor, Value]] = []  # tensors whose gradients go on, with their gradients
+        self.found: dict[Tensor, list[Tensor]] = {}
+        self.leaves = {id(t.fake): t for t in wanted if t.fake.grad_fn is None}
+        self.results = {(t.fake.grad_fn, t.fake.output_nr): t for t in wanted if t.fake.grad_fn is not None}
+        self.last: dict[Tensor, int] = {}  # leaf → the number of the last node that has a gradient for it
+        nodes = {n for n, _ in self.results}
+        self.leading = self._leading(nodes)
+        self.hooked = sorted(
+            (n for n in cx.graph.hooks if n in self.leading or n in nodes), key=number_of, reverse=True
+        )
+        self.by_edge: dict[tuple[Any, int], Tensor] = {}
+        self.caller: Callable[..., Any] = polyfills.backward_of_hook
+
+    def _leading(self, nodes: set[Any]) -> set[Any]:
+        """The nodes that the engine runs: from which a way leads to what is wanted."""
+        found = set[Any]()
+        roots = [t.fake.grad_fn for t in self.outputs if t.fake.grad_fn is not None]
+        for node in sorted(_behind(roots), key=number_of):  # what a node leads to is older
+            for older, _ in node.next_functions:
+                leaf = self.leaves.get(id(getattr(older, "variable", None)))
+                if leaf is not None:
+                    self.last.setdefault(leaf, number_of(node))
+                if leaf is not None or older in found or older in nodes:
+                    found.add(node)
+        return found
+
+    def run(self, grads: list[Value]) -> None:
+        """A part for each node with hooks, and the rest."""
+        self.waiting = [(t, self._begun(t, g)) for t, g in zip(self.outputs, grads, strict=True)]
+        for value in [*self.cx.graph.by_fake.values()]:
+            node = None if value.is_special else _history(value.fake)
+            if node is not None:
+                self.by_edge.setdefault((node, value.fake.output_nr), value)
+        self._check()
+        self.cx.graph.descending = True
+        try:
+            for node in self.hooked:
+                self.down_to(number_of(node))
+                self.call(node, self.cx.graph.hooks[node])
+            self.down_to(-1)
+        finally:
+            self.cx.graph.descending = False
+
+    def _check(self) -> None:
+        """What runs again without gradients, once for each part, does nothing then."""
+        first = number_of(self.hooked[0])
+        for node in self.leading:
+            own = isinstance(node, torch.autograd.function.BackwardCFunction) and not transforms.is_passed(node)
+            if own and number_of(node) < first:
+                raise Break(KIND, "backward() through a hook, and then through an autograd Function")
+        if any(transforms.is_checkpoint(n.target) for n in self.cx.graph.graph.nodes):
+            raise Break(KIND, "backward() through a hook beside a checkpoint")
+
+    def _begun(self, output: Tensor, grad: Value) -> Value:
+        grad = self.cx.realize(grad)
+        if not self.cx.is_none(grad):
+            return grad
+        if output.fake.dim():
+            raise Break(KIND, "backward() of what is no number")
+        return self.cx.graph.call_function(torch.ones_like, [output], {})
+
+    def down_to(self, number: int) -> None:
+        """Run the nodes that are younger than this."""
+        active = [e for e in self.waiting if e[0].fake.grad_fn is None or number_of(e[0].fake.grad_fn) > number]
+        self.waiting = [e for e in self.waiting if e not in active]
+        roots, grads = [t for t, _ in active], [g for _, g in active]
+        ends, older = self._ends(roots, number)
+        if ends or older:
+            self.part(roots, grads, ends, older)
+        self.finish(number)
+
+    def _ends(self, roots: list[Tensor], number: int) -> tuple[list[Tensor], list[Tensor]]:
+        """What these nodes have gradients of: what is wanted, and what older nodes have made."""
+        ends, older, seen = dict[Tensor, None](), dict[Tensor, None](), set[Any]()
+        ends |= {t: None for t in roots if id(t.fake) in self.leaves}
+        todo: list[tuple[Any, int]] = [(t.fake.grad_fn, t.fake.output_nr) for t in roots]
+        while todo:
+            edge = node, _ = todo.pop()
+            if node is None or edge in seen:
+                continue
+            seen.add(edge)
+            if (leaf := self.leaves.get(id(getattr(node, "variable", None)))) is not None:
+                ends[leaf] = None
+            elif node not in self.leading and edge not in self.results:
+                continue
+            elif number_of(node) <= number:
+                older[self._tensor(edge)] = None
+            else:
+                ends |= {self.results[edge]: None} if edge in self.results else {}
+                todo += node.next_functions if node in self.leading else ()
+        return [*ends], [*older]
+
+    def _tensor(self, edge: tuple[Any, int]) -> Tensor:
+        if edge not in self.by_edge:
+            raise Break(KIND, "backward() through a hook beside a tensor that was written since")
+        return self.by_edge[edge]
+
+    def all(self, grads: Value) -> None:
+        """One call of `torch.autograd.grad`."""
+        made = self.cx.graph.call_function(
+            torch.autograd.grad,
+            [Tuple([*self.outputs]), Tuple([*self.wanted])],
+            {"grad_outputs": grads, "retain_graph": Const(self.retained), "allow_unused": Const(True)},
+        )
+        self._note(made, self.wanted, [])
+
+    def part(self, roots: list[Tensor], grads: list[Value], ends: list[Tensor], older: list[Tensor]) -> None:
+        given = [Tuple([*values]) for values in (roots, grads, ends, older)]
+        self._note(self.cx.graph.call_inner(transforms.part, [], given), ends, older)
+
+    def _note(self, made: Value, ends: list[Tensor], older: list[Tensor]) -> None:
+        assert isinstance(made, Sequence)
+        found = [self.cx.realize(grad) for grad in made.items]
+        for grad in found:
+            if isinstance(grad, Tensor) and (grad.fake.layout is not torch.strided or grad.is_special):
+                raise Break(KIND, f"backward() that gives {grad.describe()}, which is sparse or of a class")
+        for tensor, grad in zip(ends, found, strict=False):
+            if isinstance(grad, Tensor):
+                self.found.setdefault(tensor, []).append(grad)
+        self.waiting += [e for e in zip(older, found[len(ends) :], strict=True) if isinstance(e[1], Tensor)]
+
+    def finish(self, number: int) -> None:
+        """What gets no gradient of these older nodes is ready."""
+        done = [t for t in self.wanted if t in self.found and self.last.get(t, number + 1) > number]
+        if done:
+            self.ready([(t, self._sum([*self.found.pop(t)])) for t in dict.fromkeys(done)])
+
+    def _sum(self, grads: list[Value]) -> Tensor:
+        total, *rest = grads
+        for grad in rest:
+            total = self.cx.graph.call_function(torch.add, [total, grad], {})
+        assert isinstance(total, Tensor)
+        return total
+
+    # hooks ----------------------------------------------------------------------------------------------------
+    def call(self, node: Any, hooks: Hooks) -> None:
+        """The hooks of a node's results, then its own."""
+        given: dict[int, list[Value]] = {}
+        tensors: dict[int, Tensor] = {}
+        for tensor, grad in [e for e in self.waiting if e[0].fake.grad_fn is node]:
+            given.setdefault(tensor.fake.output_nr, []).append(grad)
+            tensors[tensor.fake.output_nr] = tensor
+        self.waiting = [e for e in self.waiting if e[0].fake.grad_fn is not node]
+        grads = {nr: self._sum(parts) for nr, parts in given.items()}
+        early = (
+            not self.accumulates and node in self.leading
+        )  # what the engine gives of a node that it runs is what arrived
+        for nr in [nr for nr in grads if early and (node, nr) in self.results]:
+            self.found[self.results.pop((node, nr))] = [grads[nr]]
+        for nr, _, hook in [*hooks.of_tensors]:
+            if nr not in grads:
+                raise Break(KIND, "a hook of what gets no gradient")
+            grads[nr] = self._made(grads[nr], self._call(hook, [grads[nr]]))
+        if not hooks.after:
+            self.waiting += [(tensors[nr], grad) for nr, grad in grads.items()]
+            return
+        if not grads:
+            raise Break(KIND, "a module's hook where there is no gradient")
+        for nr, grad in grads.items():
+            if (node, nr) in self.results:
+                self.found.setdefault(self.results[node, nr], []).append(grad)
+        if node in self.leading:
+            self._through(hooks, grads)
+
+    def _through(self, hooks: Hooks, grads: dict[int, Tensor]) -> None:
+        """What a module's hooks make of gradients."""
+        outs: list[Value] = [grads.get(nr, Const(None)) for nr in range(len(hooks.after))]
+        ins = [g if isinstance(g, Tensor) else self._zeros(t) for g, t in zip(outs, hooks.after, strict=True)]
+        for hook in hooks.of_node:
+            made = self.cx.realize(self._call(hook, [Tuple([*ins]), Tuple([*outs])]))
+            if self.cx.is_none(made):
+                continue
+            items = [*made.items] if isinstance(made, Tuple) else [made]
+            if len(items) != len(ins):
+                raise Break("builtin-call", "a hook that gives another number of gradients")
+            ins = [self._made(a, b, none=True) for a, b in zip(ins, items, strict=True)]
+        self.waiting += [
+            (t, g) for t, g in zip(hooks.before, ins, strict=True) if t.fake.requires_grad and isinstance(g, Tensor)
+        ]
+
+    def _zeros(self, tensor: Tensor) -> Value:
+        """A gradient that is missing, as a Function gets it."""
+        size = Tuple([self.cx.make(n) for n in tensor.fake.shape])
+        like: dict[str, Value] = {"dtype": Const(tensor.fake.dtype), "device": Const(tensor.fake.device)}
+        return self.cx.graph.call_function(torch.zeros, [size], like)
+
+    def _call(self, hook: Value, args: list[Value]) -> Value:
+        state, functions = torch_api.read_state(), self.cx.functions.now()
+        try:
+            made = self.cx.call(self.cx.make(self.caller), [hook, *args], {})
+        except Raised as raised:
+            raise Break("builtin-call", f"a hook that raises {raised.value.describe()}") from None
+        if torch_api.read_state() != state or self.cx.functions.now() != functions:
+            raise Break("global-state", "a hook that leaves global state changed")
+        return made
+
+    def _made(self, grad: Value, made: Value, *, none: bool = False) -> Any:
+        """What stands for a gradient after a hook: autograd compares."""
+        made = self.cx.realize(made)
+        if self.cx.is_none(made):
+            return made if none else grad
+        fits = isinstance(made, Tensor) and isinstance(grad, Tensor) and not made.is_special
+        if fits:
+            a, b = grad.fake, made.fake  # type: ignore[attr-defined]
+            fits = (a.dtype, a.device, a.shape, a.layout) == (b.dtype, b.device, b.shape, b.layout)
+        if not fits:
+            raise Break("builtin-call", f"a hook that gives {made.describe()} for {grad.describe()}")
+        return made
+
+
+def _history(fake: torch.Tensor) -> Any:
+    try:
+        return fake.grad_fn
+    except RuntimeError:  # of a view whose history a write has lost
+        return None

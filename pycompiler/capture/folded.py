@@ -1,0 +1,69 @@
+"""Tensors whose numbers are known: integers that the program makes tensors of, and what few operators make of these.
+
+In: a call that is recorded, with its result on fakes.  Out: the same call's result on real tensors, for whoever asks for numbers
+(an index, a size, lengths of sequences) while nobody has written the tensor, or its memory.  The graph computes it anew.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Container
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor
+
+from pycompiler.ir.kernels import memory_of, tensors_of
+
+MOST = 4096
+"""Elements."""
+MAKE = frozenset((torch.tensor, torch.as_tensor))
+FOLD = frozenset(
+    (operator.getitem, operator.add, operator.sub, operator.mul, operator.floordiv, torch.sort, torch.argsort, torch.max,
+     torch.min, torch.sum, torch.cumsum, torch.flip, torch.ops.aten.alias.default, "to", "long", "int", "cpu", "sort", "argsort",
+     "max", "min", "sum", "cumsum", "flip", "clone", "add", "sub", "mul", "view", "unsqueeze", "squeeze", "detach")
+)  # fmt: skip
+KINDS = (torch.int64, torch.int32, torch.bool)
+
+
+class Folded:
+    """Of one graph: fakes, and the real tensors with what these are known to have, and the versions at which.  `written`: memory
+    that calls have written, by whatever name."""
+
+    def __init__(self, written: Container[int]) -> None:
+        self.written = written
+        self.known: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
+
+    def of(self, fake: torch.Tensor) -> torch.Tensor | None:
+        """A tensor with the numbers of `fake`, which nobody may write."""
+        found = self.known.get(id(fake))
+        if found is None or found[0]._version != found[2] or memory_of(found[0]) in self.written:
+            return None
+        return found[1]
+
+    def note(self, call: Any, result: Any) -> None:
+        """A call that writes nothing has been made."""
+        made = tensors_of(result)
+        if not made or not all(map(_may_be_known, made)) or not (call.target in MAKE or self._folds(call)):
+            return
+        try:
+            found = tensors_of(call.run(*_with(call.args, self), **_with(call.kwargs, self)))
+        except Exception:  # which the program sees, if anybody
+            return
+        for fake, real in zip(made, found, strict=True):
+            if real.shape == fake.shape and real.dtype == fake.dtype:
+                self.known[id(fake)] = fake, real, fake._version
+
+    def _folds(self, call: Any) -> bool:
+        return call.target in FOLD and bool(call.operands) and all(
+            self.of(n.meta["example_value"]) is not None for n in call.given
+        )  # fmt: skip
+
+
+def _with(given: Any, folded: Folded) -> Any:
+    return torch.fx.node.map_arg(given, lambda n: folded.of(n.meta["example_value"]))
+
+
+def _may_be_known(fake: torch.Tensor) -> bool:
+    plain = type(fake) is FakeTensor and fake.layout is torch.strided and fake.device.type == "cpu"
+    return plain and fake.dtype in KINDS and all(type(n) is int for n in fake.shape) and fake.numel() <= MOST
