@@ -65,7 +65,7 @@ def _resolve_group(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """The name of what stands for a group: one, its name, a mesh, a mesh and a dimension, or (once) its ranks."""
     functional = torch.distributed._functional_collectives
     given, tag = cx.snapshot(args[0]), cx.snapshot(args[1]) if len(args) > 1 else ""
-    if torch.compiler.config.compile_on_one_rank:
+    if getattr(torch.compiler.config, "compile_on_one_rank", False):
         raise Break("unsupported-operation", "collectives under compile_on_one_rank")
     rely_on_world(cx)
     if type(given) is list:
@@ -73,13 +73,13 @@ def _resolve_group(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     else:
         for part in given if type(given) is tuple else (given,):
             _rely_on(cx, part)
-        group = cx.evaluate_raw(functional._resolve_group, given, tag)
-        name = group if isinstance(group, str) else group.group_name
+        name = cx.evaluate_raw(functional._resolve_group_name, given, tag)
     rely_on_group(cx, name)
     return Const(str(name))
 
 
-LATE[FUNCTIONAL, "_resolve_group"] = _resolve_group
+LATE[FUNCTIONAL, "_resolve_group"] = _resolve_group  # of which `_resolve_group_name` is made, but under torch 2.11
+LATE[FUNCTIONAL, "_resolve_group_name"] = _resolve_group
 LATE[FUNCTIONAL, "_are_we_tracing"] = lambda cx, args, kwargs: Const(True)
 
 
