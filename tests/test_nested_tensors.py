@@ -234,6 +234,21 @@ def test_new_lengths_compile_once_more_then_never(
     assert eager_graphs(warnings_of_graphs) == []
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_any_number_of_rows_from_the_first_call_on(backend: str) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return x + y if x.shape == y.shape else x.sin()
+
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True, dynamic=True)
+    for lengths in ((2, 3, 4), (3, 4, 5, 6), (5, 7)):
+        x = jagged(*lengths)
+        y = around(x, torch.randn_like(x.values()))
+        assert_same(compiled(x, y), fn(x, y), [x.offsets()])
+    assert compiled.counters()["compiles"] == 1
+    one = jagged(1, 1, grad=True)  # torch marks its own tensors, of a size that is a number
+    compare(pycompiler.compile(lambda x: x.sin(), backend=backend, fullgraph=True), lambda x: x.sin(), one)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_kinds_of_jagged_tensors_have_entries_of_their_own(backend: str) -> None:
     def fn(x: Any) -> Any:

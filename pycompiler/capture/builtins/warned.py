@@ -138,7 +138,7 @@ def _frame_at(cx: Capture, level: Any) -> Any:
         return None
     passed = cx.frames[-level:]
     internal = any("importlib" in f.code.co_filename for f in passed)
-    return None if internal or not all(f.direct for f in passed[1:]) else passed[0]
+    return None if internal or not all(f.follows for f in passed[1:]) else passed[0]
 
 
 for _fn in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):

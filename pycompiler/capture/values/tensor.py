@@ -97,6 +97,8 @@ class Tensor(Value):
         """What the program's own class, or the tensor itself, has by this name; None where torch.Tensor answers."""
         raw = mro_lookup(self.cls, name)
         if raw is not mro_lookup(torch.Tensor, name):
+            if self.wrapper and type(raw) is types.MemberDescriptorType:
+                return self._in_slot(cx, name)
             if raw is MISSING or is_data_descriptor(raw):
                 return None if raw is MISSING else cx.class_attribute(self, name)
         elif raw is not MISSING and is_data_descriptor(raw):
@@ -128,6 +130,15 @@ class Tensor(Value):
         if name not in attributes:
             return None
         return cx.wrap(attributes[name], self.source.then("instance_dict").dict_item(name))
+
+    def _in_slot(self, cx: Capture, name: str) -> Value:
+        """What a wrapper has in a slot of its class."""
+        raw = lookup(cx, self.cls, name)
+        try:
+            held = raw.__get__(self.fake if self.source is None else self.real, self.cls)
+        except AttributeError:  # no guard says that it stays empty
+            raise Break("unsupported-attribute", f"the empty slot {self.cls.__name__}.{name}") from None
+        return self._made_with(cx, name, held) if self.source is None else cx.wrap(held, self.source.attr(name))
 
     def plain_getattr(self, cx: Capture, name: str) -> Value:
         """What torch.Tensor gives."""
@@ -162,7 +173,7 @@ class Tensor(Value):
             return found
         if not hasattr(self.cls, name):
             if self.wrapper and not self.exists:
-                return self._made_with(cx, name)
+                return self._made_with(cx, name, vars(self.fake).get(name, MISSING))
             if self.real is not None and self.source is not None:
                 cx.guard("instance_absent", self.source, name)
             lookup(cx, self.cls, name)
@@ -297,12 +308,11 @@ class Tensor(Value):
             cx.throw(TypeError, "iteration over a 0-d tensor")
         return cx.graph.call_method("unbind", [self, Const(0)], {}).iterate(cx)
 
-    def _made_with(self, cx: Capture, name: str) -> Value:
+    def _made_with(self, cx: Capture, name: str, held: Any) -> Value:
         """What a wrapper that an operator made holds: its class made it of guarded things, of fakes as of real tensors."""
-        held = vars(self.fake).get(name)
         if name in self.fake.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
             return cx.graph.call_function(getattr, [self, Const(name)], {})
-        if name in vars(self.fake) and type(held) in HELD:
+        if type(held) in HELD:
             return Const(held)
         if isinstance(held, torch.SymInt):
             return cx.make(held)
