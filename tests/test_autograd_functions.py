@@ -441,3 +441,75 @@ def test_one_that_saves_nothing_goes_backward_again(backend: str) -> None:
             found.append([h.detach(), kept.detach(), p.grad.clone()])
     torch.testing.assert_close(found[3:], found[:3])
     assert compiled.counters()["compiles"] == 2
+
+
+class Few(Fn):
+    """Gives a gradient less than it has arguments."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, w: torch.Tensor, n: int) -> Any:
+        ctx.save_for_backward(w)
+        return x * w * n
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> Any:
+        (w,) = ctx.saved_tensors
+        return g * w, None
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_backward_with_too_few_gradients_is_eagers_error(backend: str) -> None:
+    def program(x: torch.Tensor, w: torch.Tensor) -> Any:
+        return x * 3, Few.apply(x * 2, w, 2)
+
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    said, made = [], []
+    for run in (program, compiled, compiled):
+        x, w = torch.ones(3, requires_grad=True), torch.full((3,), 2.0)
+        other, wrong = run(x, w)
+        other.sum().backward()
+        with pytest.raises(RuntimeError) as error:
+            wrong.sum().backward()
+        assert x.grad is not None
+        said.append(str(error.value))
+        made.append([other.detach(), wrong.detach(), x.grad])
+        with torch.no_grad():
+            made[-1].append(run(x, w)[1])
+    assert said == ["function FewBackward returned an incorrect number of gradients (expected 3, got 2)"] * 3
+    torch.testing.assert_close(made[1:], made[:1] * 2)
+
+
+class Instance(Reversed):
+    def __init__(self, n: int) -> None:
+        super().__init__()
+        self.n = n
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_instances_of_functions(backend: str) -> None:
+    def program(x: torch.Tensor) -> Any:
+        one = Instance(4)
+        one.seen = x * 2
+        return Scaled().apply(x, 2, x)[0] + one.apply(x) * one.n, one
+
+    compiled, grads = pycompiler.compile(program, backend=backend, fullgraph=True), []
+    for run in (program, compiled, compiled):
+        x = torch.linspace(0, 1, 3).requires_grad_()
+        result, one = run(x)
+        assert type(one) is Instance and one.n == 4 and torch.equal(one.seen, x * 2)
+        result.sum().backward()
+        grads.append([result.detach(), x.grad])
+    torch.testing.assert_close(grads[1:], grads[:1] * 2)
+    assert compiled.counters()["compiles"] == 1
+
+
+@pytest.mark.filterwarnings("ignore:.*should not be instantiated:DeprecationWarning")
+def test_what_only_a_node_knows_of_an_instance_breaks_the_graph() -> None:
+    def program(x: torch.Tensor) -> Any:
+        one = Reversed()
+        return one.apply(x) * 2, one.saved_tensors
+
+    x = torch.ones(2)
+    assert pycompiler.explain(program)(x).break_reasons[0].kind == "unsupported-attribute"
+    assert pycompiler.compile(program, backend="eager")(x)[1] == program(x)[1]

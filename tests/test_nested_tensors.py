@@ -234,6 +234,21 @@ def test_new_lengths_compile_once_more_then_never(
     assert eager_graphs(warnings_of_graphs) == []
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_any_number_of_rows_from_the_first_call_on(backend: str) -> None:
+    def fn(x: Any, y: Any) -> Any:
+        return x + y if x.shape == y.shape else x.sin()
+
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True, dynamic=True)
+    for lengths in ((2, 3, 4), (3, 4, 5, 6), (5, 7)):
+        x = jagged(*lengths)
+        y = around(x, torch.randn_like(x.values()))
+        assert_same(compiled(x, y), fn(x, y), [x.offsets()])
+    assert compiled.counters()["compiles"] == 1
+    one = jagged(1, 1, grad=True)  # torch marks its own tensors, of a size that is a number
+    compare(pycompiler.compile(lambda x: x.sin(), backend=backend, fullgraph=True), lambda x: x.sin(), one)
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_kinds_of_jagged_tensors_have_entries_of_their_own(backend: str) -> None:
     def fn(x: Any) -> Any:
@@ -468,6 +483,113 @@ def test_what_a_nested_int_is_in_python() -> None:
                 got, wanted = outcome(compiled, x), outcome(fn, x)
                 assert type(got) is type(wanted)
                 assert got == wanted
+
+
+# rows -----------------------------------------------------------------------------------------------------------------------
+def asks_for_a_row_too_many(x: Any) -> Any:
+    try:
+        return x[9]
+    except IndexError:
+        return x.values() * 2
+
+
+ROWS: dict[str, Callable[[Any], Any]] = {
+    "unbind": lambda x: [t * 2 for t in (x * 3).unbind()],
+    "as they are": lambda x: torch.unbind(x, 0),
+    "iterated": lambda x: [t.sin() for t in x],
+    "one": lambda x: x[0] * 2 + x[-1, 0],
+    "selected": lambda x: x.select(0, 1).sum() + torch.select(x, 0, -1),
+    "columns": lambda x: x.transpose(1, 2)[1] * 2,
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("captured", [True, False])
+def test_rows(name: str, backend: str, captured: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lengths are data: a break, and the knob that wants numbers in tensors captured has them."""
+    monkeypatch.setattr(pycompiler.config, "capture_scalar_outputs", captured)
+    fn = ROWS[name]
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=captured)
+    for lengths in ((2, 3, 4), (5, 3, 4), (3, 3, 6), (1, 2, 2), (4, 4)):
+        compare(compiled, fn, jagged(*lengths, grad=True))
+    assert compiled.counters()["compiles"] <= 4
+    if not captured:
+        assert pycompiler.explain(fn)(jagged(2, 3)).break_reasons[0].kind == "data-dependent-value"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_rows_of_what_has_gaps(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pycompiler.config, "capture_scalar_outputs", True)
+
+    def fn(x: Any) -> Any:
+        return [t * 2 for t in x.unbind()], x[1] + 1
+
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    for n in (3, 4, 2):
+        x = nested.narrow(torch.randn(3, 8, 2), 1, torch.tensor([0, 1, 2]), torch.tensor([2, 3, n]), layout=JAGGED)
+        assert_same(compiled(x), fn(x))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_writes_to_rows(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pycompiler.config, "capture_scalar_outputs", True)
+
+    def fn(x: Any) -> Any:
+        x[0].mul_(2)
+        return x * 1
+
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    for lengths in ((2, 3), (4, 3)):
+        x = jagged(*lengths)
+        y = x.detach().clone()
+        assert_same(compiled(y), fn(x))
+        assert torch.equal(x.values(), y.values())
+
+
+def test_a_row_that_is_not_there() -> None:
+    compiled = pycompiler.compile(asks_for_a_row_too_many)
+    for x in (jagged(2, 3), jagged(4, 3)):
+        assert torch.equal(compiled(x), asks_for_a_row_too_many(x))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("part", [(0, 2), (3, 2), (0, 5), (4, 1)])
+def test_narrow_by_numbers(part: tuple[int, int], backend: str) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        made = nested.narrow(x, 1, *part, layout=JAGGED)
+        return made * 2, made.size(0)
+
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    for shape in ((3, 5, 2), (2, 5, 3), (1, 5, 2), (4, 5), (6, 5, 2)):
+        x = torch.randn(shape, requires_grad=True)
+        y = x.detach().clone().requires_grad_()
+        wanted, got = fn(x), compiled(y)
+        assert_same(got, wanted)
+        assert (got[0]._lengths is None) == (wanted[0]._lengths is None)
+        assert got[0]._get_max_seqlen() == wanted[0]._get_max_seqlen() == part[1]
+        for g, w in zip(got[0].unbind(), wanted[0].unbind(), strict=True):
+            assert torch.equal(g, w)
+        loss(wanted).backward()
+        loss(got).backward()
+        torch.testing.assert_close(y.grad, x.grad)
+    assert compiled.counters()["compiles"] <= 5
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_torch_knows_of_lengths_of_an_intermediate(backend: str) -> None:
+    def fn(x: Any) -> Any:
+        y = x * 2
+        return (
+            y * y._maybe_max_seqlen,
+            y._get_max_seqlen(),
+            nested.nested_tensor_from_jagged(y.values(), y.offsets(), max_seqlen=y._maybe_max_seqlen),
+        )
+
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    for lengths in ((2, 3), (4, 7), (2, 9)):
+        compare(compiled, fn, jagged(*lengths, grad=True), backward=False)
+    assert compiled.counters()["compiles"] == 2
 
 
 # breaks ---------------------------------------------------------------------------------------------------------------------

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import collections
+import dataclasses
 from typing import Any
 
 import pytest
 import torch
 from torch.testing._internal.two_tensor import TwoTensor
+from torch.utils import _pytree as pytree
 
 import pycompiler
 from tests.test_wrappers import BACKENDS, Coded, check, leaves
@@ -170,3 +173,155 @@ def test_arguments_that_are_refused_raise_eagers_error() -> None:
             return x + 1
 
     assert torch.equal(pycompiler.compile(program, backend="eager")(X), X + 1)
+
+
+Form = collections.namedtuple("Form", ["shape", "device", "inner"])
+
+
+@dataclasses.dataclass(frozen=True)
+class Frozen:
+    shape: Any
+    inner: Any = None
+
+
+class Told(torch.Tensor):
+    """A tensor, and what is told of it."""
+
+    a: torch.Tensor
+    told: Any
+
+    @staticmethod
+    def __new__(cls, a: torch.Tensor, told: Any) -> Told:
+        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined, no-any-return]
+            cls, a.shape, strides=a.stride(), dtype=a.dtype, device=a.device, requires_grad=a.requires_grad
+        )
+
+    def __init__(self, a: torch.Tensor, told: Any) -> None:
+        self.a, self.told = a, told
+
+    def __tensor_flatten__(self) -> Any:
+        return ["a"], self.told
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Told:
+        return Told(inner["a"], context)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        told = next(a.told for a in args if isinstance(a, Told))
+        result = func(*pytree.tree_map_only(Told, lambda t: t.a, args), **(kwargs or {}))
+        return pytree.tree_map_only(torch.Tensor, lambda t: Told(t, told), result)
+
+
+def of_a_tuple(x: torch.Tensor) -> Any:
+    made: Any = Told(x + 1, (1, (2, "a"), x.shape))
+    return made * made, made.a
+
+
+def of_a_namedtuple(x: torch.Tensor) -> Any:
+    return Told(x, Form(x.shape, x.device, Form(x.shape, x.device, None))) * 2
+
+
+def of_a_dataclass(x: torch.Tensor) -> Any:
+    return Told(x, Frozen(x.shape, Frozen(inner=3, shape=(x.shape[0], "b")))) * 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", (of_a_tuple, of_a_namedtuple, of_a_dataclass))
+def test_one_of_what_holds_constants(program: Any, backend: str) -> None:
+    compiled = check(program, X, backend=backend)
+    for x in (X, X[:2], X * 2):
+        got, wanted = (pytree.tree_leaves(fn(x.clone()))[0] for fn in (compiled, program))
+        assert got.told == wanted.told and type(got.told) is type(wanted.told)
+        assert torch.equal(got.a, wanted.a)
+
+
+def test_one_of_what_may_change_breaks_the_graph() -> None:
+    @dataclasses.dataclass
+    class Loose:
+        n: int
+
+    def program(x: torch.Tensor) -> Any:
+        return Told(x, Loose(3))
+
+    assert pycompiler.explain(program)(X).graph_break_count > 0
+    first, second = (pycompiler.compile(program, backend="eager")(X).told for _ in range(2))
+    assert first == second and first is not second
+
+
+class AllInSlots(torch.Tensor):
+    __slots__ = ("a", "b", "k")
+    a: torch.Tensor
+    b: torch.Tensor
+    k: int
+
+    @staticmethod
+    def __new__(cls, a: torch.Tensor, b: torch.Tensor, k: int = 3) -> AllInSlots:
+        return torch.Tensor._make_wrapper_subclass(  # type: ignore[attr-defined, no-any-return]
+            cls, a.shape, strides=a.stride(), dtype=a.dtype, device=a.device, requires_grad=a.requires_grad
+        )
+
+    def __init__(self, a: torch.Tensor, b: torch.Tensor, k: int = 3) -> None:
+        self.a, self.b, self.k = a, b, k
+
+    def __tensor_flatten__(self) -> Any:
+        return ["a", "b"], (self.k,)
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> AllInSlots:
+        return AllInSlots(inner["a"], inner["b"], *context)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        k = next(a.k for a in args if isinstance(a, AllInSlots))
+        first = func(*pytree.tree_map_only(AllInSlots, lambda t: t.a, args), **(kwargs or {}))
+        second = func(*pytree.tree_map_only(AllInSlots, lambda t: t.b, args), **(kwargs or {}))
+        return AllInSlots(first, second, k) if isinstance(first, torch.Tensor) else first
+
+
+def slotted(x: torch.Tensor) -> Any:
+    made: Any = AllInSlots(x + 1, x * 2, k=7)
+    return made * 2, made.a, made.b, made.relu().k
+
+
+def slots_read(x: Any) -> Any:
+    return x * x.k, x.b + 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_with_slots(backend: str) -> None:
+    check(slotted, X, backend=backend)
+    compiled = check(slots_read, AllInSlots(X, X + 1), backend=backend)
+    for a, k in ((X, 3), (X, 5), (X * 2, 3)):
+        got, wanted = (fn(AllInSlots(a, a - 1, k)) for fn in (compiled, slots_read))
+        assert got[0].k == wanted[0].k
+        for g, w in zip(leaves(got), leaves(wanted), strict=True):
+            assert torch.equal(g, w)
+    assert compiled.counters()["compiles"] == 2
+    check(lambda x: (x * 2) * x, AllInSlots(X, X + 1).requires_grad_(), backend=backend, backward=False)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_of_one_with_slots(backend: str) -> None:
+    compiled = pycompiler.compile(lambda x: (x * 2) * x, backend=backend, fullgraph=True)
+    found = []
+    for run in (lambda x: (x * 2) * x, compiled):
+        x: Any = Slotted(X.clone(), X + 1).requires_grad_()
+        result = run(x)
+        result.backward(torch.ones_like(result))
+        found.append(leaves([result.detach(), x.grad]))
+    torch.testing.assert_close(found[1], found[0])
+
+
+def test_an_empty_slot_breaks_the_graph() -> None:
+    class Half(Slotted):
+        __slots__ = ("late",)
+
+    def program(x: Any) -> Any:
+        return x * 2, getattr(x, "late", 5)
+
+    half = Half(X, X)
+    compiled = pycompiler.compile(program, backend="eager")
+    assert compiled(half)[1] == 5
+    half.late = 6
+    assert compiled(half)[1] == 6

@@ -237,6 +237,7 @@ def inline(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value
     direct, cx.direct = cx.direct, False
     frame = Frame(cx, code, fn.globals, bind_arguments(cx, fn, args, kwargs), fn.closure(cx), function=fn)
     frame.direct = direct
+    frame.follows, cx.constructs = direct or cx.constructs, False
     args.clear()
     kwargs.clear()
     cx.inlined.add(code)
@@ -587,6 +588,7 @@ def _at(module: str, path: str) -> Any:
 def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """cls(*args, **kwargs)."""
     cx.direct = False
+    direct, cx.constructs = cx.constructs, False
     cls = cls_value.cls
     computed = (symbolic.call(cx, cls, args) or deferred.call(cx, cls, args)) if not kwargs else None
     if computed is not None:
@@ -619,11 +621,13 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     if meta_call is not type.__call__:
         bound = bind(cx, meta_call, _class_source(type(cls), "__call__"), cls_value, cx.make(type(cls)))
         return cx.call(bound, args, kwargs)
-    return instantiate(cx, cls_value, args, kwargs)
+    return instantiate(cx, cls_value, args, kwargs, direct=direct)
 
 
-def instantiate(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """type.__call__(cls, *args, **kwargs)."""
+def instantiate(
+    cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str, Value], *, direct: bool = False
+) -> Value:
+    """type.__call__(cls, *args, **kwargs); `direct`: by a CALL of the frame's."""
     cls = cls_value.cls
     known = _snapshots(cx, args, kwargs) if skip.is_pure(cls) else None
     if known is not None:
@@ -645,10 +649,13 @@ def instantiate(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[s
             )
         if not own_init and not own_new:
             return exceptions.new(cx, cls, args)
-    return _construct_object(cx, cls_value, cls, args, kwargs)
+    return _construct_object(cx, cls_value, args, kwargs, direct)
 
 
-def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:
+def _construct_object(
+    cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str, Value], direct: bool
+) -> Value:
+    cls = cls_value.cls
     _without_finalizer(cx, cls)
     new = lookup(cx, cls, "__new__")
     plain_new = new.__func__ if isinstance(new, staticmethod) else new
@@ -664,7 +671,11 @@ def _construct_object(cx: Capture, cls_value: Class, cls: type, args: list[Value
     init = lookup(cx, cls, "__init__")
     if not isinstance(init, types.WrapperDescriptorType) or not issubclass(cls, init.__objclass__):
         bound = bind(cx, init, _class_source(cls, "__init__"), made, cx.class_of(made))
-        result = cx.call(bound, args, kwargs)
+        cx.constructs = direct
+        try:
+            result = cx.call(bound, args, kwargs)
+        finally:
+            cx.constructs = False
         if not cx.is_none(result):
             cx.throw(TypeError, f"__init__() should return None, not {class_name(result.python_type())!r}")
     elif issubclass(cls, (BaseException, types.SimpleNamespace)):
@@ -732,7 +743,7 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
     if cls in (object, types.SimpleNamespace):
         return Object(cls)
     new = mro_lookup(cls, "__new__")
-    if new in (object.__new__, types.SimpleNamespace.__new__, MISSING) or isinstance(
+    if new in (object.__new__, types.SimpleNamespace.__new__, torch._C._FunctionBase.__new__, MISSING) or isinstance(
         new, (staticmethod, types.FunctionType)
     ):
         if not is_mutable(cls):

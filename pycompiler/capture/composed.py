@@ -160,6 +160,32 @@ def corrcoef(input: Any) -> Any:
     return c.clip(-1, 1)
 
 
+def rows(x: Any) -> Any:
+    """The rows of a jagged tensor."""
+    values, offsets, lengths, dim = x.values(), x.offsets(), x.lengths(), x._ragged_idx - 1
+    if lengths is None:
+        return torch.split(values, offsets.diff().tolist(), dim)
+    found = zip(offsets.tolist(), lengths.tolist(), strict=False)
+    return tuple([torch.narrow(values, dim, begin, length) for begin, length in found])
+
+
+def narrowed(tensor: Any, start: int, length: int) -> Any:
+    """`torch.nested.narrow` of jagged layout, by numbers: which rows lie side by side follows from these alone."""
+    from torch.nested._internal import nested_tensor
+
+    made: Any = nested_tensor
+    rows, width = tensor.shape[0], tensor.shape[1]
+    offsets = start + width * torch.arange(0, rows, dtype=torch.int64, device=tensor.device)
+    offsets = torch.cat([offsets, (offsets[-1] + length).unsqueeze(0)])
+    values = tensor.view(-1, *tensor.shape[2:])
+    told = {"min_seqlen": length, "max_seqlen": length}
+    if start + length == width and (rows <= 2 or length == width):
+        part = values[start : start + width * (rows - 1) + length]
+        return made.nested_view_from_values_offsets(part, offsets - start, **told)
+    lengths = torch.tensor([length], device=tensor.device, dtype=torch.int64).expand(rows)
+    return made.nested_view_from_values_offsets_lengths(values, offsets, lengths, **told)
+
+
 REDUCTIONS = ["none", "mean", "sum"]
 COMPOSED: dict[Any, Callable[..., Any]] = {
     torch.cov: cov, torch.corrcoef: corrcoef, torch.istft: istft, torch.ctc_loss: ctc_loss,

@@ -131,6 +131,7 @@ class Capture:
         self.errors = breaks_are_errors()  # whether a break raises, at the program's current place
         self.spread = False  # the current call is `f(**mapping)`
         self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
+        self.constructs = False  # it is a class, or the `__init__` that this one calls
         self.ids_are_keys = False
         self.variables: list[Token] = []  # context variables that the program has set, the last one last
         self.devices: list[
@@ -723,11 +724,11 @@ class Capture:
         fn = self.realize(fn)
         if not fn.passes_on:
             self.realize_all(args, kwargs)
-        self.direct = fn.passes_on
+        self.direct, self.constructs = fn.passes_on, type(fn) is Class
         try:
             return self.placed(fn.call(self, args, kwargs))
         finally:
-            self.direct = False
+            self.direct = self.constructs = False
 
     def call_function(self, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return calls.call_function(self, fn, args, kwargs)

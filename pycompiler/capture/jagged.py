@@ -51,6 +51,7 @@ def _inside(cx: Capture, real: Any, source: Source) -> dict[str, Tensor]:
             cx.guard("equals", cache.dict_item(key), None)
     places = {n: cache.dict_item(jagged.CACHED[n]) if n in jagged.CACHED else space.dict_item(n)
               for n, _ in jagged.parts(real)}  # fmt: skip
+    cx.sizes.within(source, places.values())
     found: dict[str, Tensor] = {}
     for name, tensor in jagged.parts(real):
         value = cx.wrap(tensor, places[name])

@@ -99,11 +99,12 @@ class Policy:
         news, self.news = self.news, {}
         return [f"{Origin(s, int, what, d).number.name} was {a}, is {b}" for (s, what, d), (a, b) in news.items()]
 
-    def wants(self, source: Source, what: str, dim: int) -> bool:
+    def wants(self, source: Source, what: str, dim: int, inside: bool = False) -> bool:
+        """`inside`: of what the program was called with."""
         if (source, what, dim) in self.static:
             return False
         seen = (source, "int" if what == "minus" else what, dim)
-        return (self.everything and _is_argument(source)) or seen in self.changed
+        return (self.everything and (inside or _is_argument(source))) or seen in self.changed
 
     def specialise(self, origins: Sequence[Origin]) -> None:
         self.static.update((o.source, o.what, o.dim) for o in origins)
@@ -135,6 +136,12 @@ class Sizes:
     required: dict[str, Origin] = field(default_factory=dict)  # marked: a number instead is an error
     integers: dict[Source, Any] = field(default_factory=dict)
     modules: dict[Source, Any] = field(default_factory=dict)
+    inside: set[Source] = field(default_factory=set)  # the tensors in wrappers that the program was called with
+
+    def within(self, wrapper: Source, places: Iterable[Source]) -> None:
+        """Sizes of tensors inside of a wrapper change as its own do."""
+        if wrapper in self.inside or _is_argument(wrapper):
+            self.inside.update(places)
 
     def layout(self, real: torch.Tensor, source: Source, *, wrapper: bool = False) -> Layout | None:
         """Sizes and strides of an input with its symbols; None when it has none.  `wrapper`: of one whose own words say them."""
@@ -169,6 +176,10 @@ class Sizes:
 
     def _wants(self, changes: bool, source: Source, d: int, n: int, mark: Mark | None) -> bool:
         if mark is not None:
+            if (
+                mark.kind == "dynamic" and n < 2 and source in self.inside
+            ):  # of torch's own, which has numbers for sizes
+                return False
             if mark.kind == "dynamic":
                 mark.check(n, f"{source.name}.size({d})")
                 return True
@@ -176,7 +187,7 @@ class Sizes:
                 return False
             if n > 1 and (source, "size", d) not in self.policy.static and mark.admits(n):
                 return True
-        return n > 1 and changes and self.policy.wants(source, "size", d)
+        return n > 1 and changes and self.policy.wants(source, "size", d, source in self.inside)
 
     def _changing_strides(self, real: torch.Tensor, source: Source) -> frozenset[int]:
         """Dimensions whose strides are symbols of their own: they follow from no sizes."""

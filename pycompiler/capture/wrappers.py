@@ -18,10 +18,12 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.rebuild import make_object, make_tuple_subclass
 from pycompiler.capture.values.attributes import guard_mro, lookup
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.containers import Dict, Sequence
+from pycompiler.capture.values.containers import Dict, Sequence, Tuple
 from pycompiler.capture.values.fixed import rely
+from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.distributed import is_distributed, is_known, text_of
 from pycompiler.ir.fake import fake_as, with_history
@@ -86,7 +88,9 @@ def _of_any_size(cx: Capture, real: torch.Tensor, source: Source, spec: Spec) ->
     sizes, strides = layout or (real.size(), real.stride())
     cx.guard("tensor", source, TensorSpec.of(real) if layout is None else TensorSpec.of(real).opened(*layout))
     space = source.then("instance_dict")
-    inside = [cx.realize(cx.wrap(vars(real)[name], space.dict_item(name))) for name, _ in spec.parts]
+    places = {name: space.dict_item(name) for name, _ in spec.parts}
+    cx.sizes.within(source, places.values())
+    inside = [cx.realize(cx.wrap(vars(real)[name], place)) for name, place in places.items()]
     fakes = [fake_as(cx.graph.fake_mode, v.fake) for v in inside if isinstance(v, Tensor)]
     with torch.inference_mode(False):
         fake = replace(spec, size=torch.Size(sizes), stride=tuple(strides)).rebuild(iter(fakes))
@@ -103,7 +107,7 @@ def construct(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value
     plain = all(type(v.fake) is FakeTensor and not v.is_special and not v.fake.requires_grad for v in tensors)
     if cx.graph.levels or not tensors or not plain or cx.functions.concerns(args, kwargs):
         raise Break("tensor-subclass", f"{cls.__qualname__}(...)")
-    known = [None if isinstance(v, Tensor) else v.settle("as an argument of a wrapper").const() for v in given]
+    known = [None if isinstance(v, Tensor) else _argument(cx, v) for v in given]
     hook = _guard_class(cx, cls)
     for name in MAKERS:
         raw = lookup(cx, cls, name)
@@ -122,6 +126,26 @@ def construct(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value
     if not same(flatten(rebuild(spec, iter(leaves)), again), spec) or any(t.requires_grad for t in leaves):
         raise Break("tensor-subclass", f"{cls.__qualname__}, which __tensor_unflatten__ makes otherwise")
     return made
+
+
+def _argument(cx: Capture, value: Value) -> Any:
+    """A constant, or what holds constants and cannot change: each call of the graph makes the wrapper of this very object."""
+    value = cx.realize(value).settle("as an argument of a wrapper")
+    if isinstance(value, Tuple):
+        items = [_argument(cx, v) for v in value.items]
+        return value.cls(items) if value.cls in (tuple, torch.Size) else make_tuple_subclass(value.cls, *items)
+    if not isinstance(value, Object) or value.exists or value.storage is not None or not _is_frozen(cx, value.cls):
+        return value.const()
+    made = make_object(value.cls, None)
+    for name, held in value.overlay.items():
+        object.__setattr__(made, name, _argument(cx, held))
+    return made
+
+
+def _is_frozen(cx: Capture, cls: type) -> bool:
+    """Whether instances are told apart by their fields alone, which nobody changes: those of a frozen dataclass."""
+    params = getattr(cls, "__dataclass_params__", None)
+    return params is not None and params.frozen and params.eq and lookup(cx, cls, "__eq__") is vars(cls).get("__eq__")
 
 
 def _guard_class(cx: Capture, cls: type) -> Hook:

@@ -23,11 +23,21 @@ def is_distributed(cls: type) -> bool:
     return cls.__name__ == "DTensor" and cls is dtensor()
 
 
-def plain(found: dict[str, Any], context: Any) -> tuple[dict[str, Any], tuple[tuple[str, Any], ...], Any]:
-    """(tensors inside, the mesh, context): whether it requires grad is autograd's, above the class, as it is of all wrappers."""
-    inner = {k: v for k, v in found.items() if isinstance(v, torch.Tensor)}
-    held = tuple((k, v) for k, v in found.items() if k not in inner)
-    return inner, held, (*context[:-1], False)
+def plain(tensor: Any) -> tuple[dict[str, Any], tuple[tuple[str, Any], ...], Any]:
+    """(tensors inside, the mesh, context), which torch's versions put together otherwise: whether it requires grad is autograd's,
+    above the class, as it is of all wrappers."""
+    spec = tensor._spec
+    context = spec.placements, spec.tensor_meta, spec.shard_order, False
+    return {"_local_tensor": tensor._local_tensor}, (("device_mesh", spec.mesh),), context
+
+
+def make(cls: Any, inner: dict[str, Any], context: Any, size: torch.Size, stride: tuple[int, ...]) -> torch.Tensor:
+    """One of what `plain` gives."""
+    module = sys.modules["torch.distributed.tensor._dtensor_spec"]
+    placements, meta, order, requires_grad = context
+    meta = module.TensorMeta(shape=size, stride=stride, dtype=meta.dtype)
+    spec = module.DTensorSpec(inner["device_mesh"], placements, tensor_meta=meta, shard_order=order)
+    return cls(inner["_local_tensor"], spec, requires_grad=requires_grad)  # type: ignore[no-any-return]
 
 
 def is_known(tensor: Any) -> bool:

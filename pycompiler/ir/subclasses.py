@@ -92,6 +92,8 @@ class Spec:
         if jagged.is_jagged(self.cls):
             return jagged.make(self.cls, inner, self.context)
         inner |= self.held
+        if is_distributed(self.cls):
+            return distributed.make(self.cls, inner, self.context, self.size, self.stride)
         return self.cls.__tensor_unflatten__(inner, self.context, self.size, self.stride)  # type: ignore[attr-defined, no-any-return]
 
 
@@ -144,11 +146,12 @@ def flatten(tensor: torch.Tensor, leaves: list[torch.Tensor]) -> Spec | None:
         leaves += [t for _, t in inside]
         named = tuple((name, None) for name, _ in inside)
         return Spec(type(tensor), named, tensor._ragged_idx, torch.Size(()), ())  # type: ignore[attr-defined]
-    names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
-    found = {name: getattr(tensor, name) for name in names}
     held: tuple[tuple[str, Any], ...] = ()
     if is_distributed(type(tensor)):
-        found, held, context = distributed.plain(found, context)
+        found, held, context = distributed.plain(tensor)
+    else:
+        names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
+        found = {name: getattr(tensor, name) for name in names}
     parts = tuple((name, flatten(inner, leaves)) for name, inner in found.items())
     return Spec(type(tensor), parts, context, tensor.size(), tensor.stride(), held)
 

@@ -248,7 +248,7 @@ def function_value(
     forward: fx.GraphModule, count: int, plain: Sequence[int], dirty: Sequence[int], *tensors: torch.Tensor
 ) -> Tensors:
     """The results of an autograd Function that nobody differentiates; see `function`."""
-    return function(forward, None, count, -1, plain, dirty, (), (None,) * count, True, "function", *tensors)
+    return function(forward, None, count, -1, plain, dirty, (), (None,) * count, None, True, "function", *tensors)
 
 
 def function(
@@ -260,6 +260,7 @@ def function(
     dirty: Sequence[int],
     kept: Sequence[int],
     places: Sequence[int | None],
+    numbers: tuple[int, int] | None,
     once: bool,
     name: str,
     *tensors: torch.Tensor,
@@ -270,11 +271,16 @@ def function(
     `dirty`: numbers of `tensors` that the forward writes, and returns.
     `kept`: what it saves, in the order in which `backward` takes them after a gradient for each output: numbers of `tensors`,
     then of the forward's other results.  `places`: for each of the first tensors, which result of `backward` is its gradient.
+    `numbers`: of arguments, and of gradients where they are fewer, which is an error.
     `name`: of the Function's class, which errors and autograd's nodes show.
     """
     run = forward_of(forward)
     back = None if backward is None else forward_of(backward)
-    call = (run, back, outputs, plain, dirty, kept, places)
+    wrong = None
+    if numbers is not None:
+        expected, got = numbers
+        wrong = f"function {name}Backward returned an incorrect number of gradients (expected {expected}, got {got})"
+    call = (run, back, outputs, plain, dirty, kept, places, wrong)
     made = _named(_Once if once else _Function, name).apply(call, tensors[count:], *tensors[:count])
     return tuple(made)
 
@@ -284,7 +290,7 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Any, others: Tensors, *direct: torch.Tensor) -> Tensors:
-        run, _, outputs, plain, dirty, kept, _ = ctx.call = call
+        run, _, outputs, plain, dirty, kept, *_ = ctx.call = call
         given = (*direct, *others)
         made = tuple(run(*given))
         results, extras = (made, ()) if outputs < 0 else (made[:outputs], made[outputs:])
@@ -298,11 +304,13 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        _, back, *_, places = ctx.call
+        _, back, *_, places, wrong = ctx.call
         if back is None:
             raise RuntimeError("an autograd Function is differentiated that did not require grad when it was captured")
         tensors = iter(ctx.saved_tensors if ctx.saves else ())  # who asks for none may go backward once more
         made = back(*grads, *(next(tensors) if n is None else n for n in ctx.kept))
+        if wrong is not None:
+            raise RuntimeError(wrong)
         return None, None, *(None if at is None else made[at] for at in places)
 
 

@@ -43,6 +43,21 @@ def of_functorch(x: Any, seen: Any = None) -> Any:
     return functorch.grad(lambda x: x.sin().sum())(x) + functorch.vmap(torch.cos)(x)
 
 
+class Deprecated:
+    def __init__(self, n: int) -> None:
+        warnings.warn("another class", DeprecationWarning, stacklevel=2)
+        self.n = n
+
+
+class Derived(Deprecated):
+    def __init__(self) -> None:
+        super().__init__(3)
+
+
+def of_classes(x: Any, seen: Any = None) -> Any:
+    return x * Deprecated(2).n + Derived().n
+
+
 def caught(x: Any, seen: Any = None) -> Any:
     y = x + 1
     try:
@@ -72,7 +87,7 @@ def shown(fn: Callable[..., Any], action: Any, *args: Any, log: bool = False) ->
     return result, [(str(w.message), w.category, w.filename, w.lineno) for w in seen]
 
 
-@pytest.mark.parametrize("fn", [here, of_callers, of_functorch, caught, looked_at])
+@pytest.mark.parametrize("fn", [here, of_callers, of_functorch, of_classes, caught, looked_at])
 @pytest.mark.parametrize("first", ["always", "error"])
 def test_they_are_eagers(fn: Callable[..., Any], first: Any) -> None:
     compiled = pycompiler.compile(fn)
@@ -84,10 +99,29 @@ def test_they_are_eagers(fn: Callable[..., Any], first: Any) -> None:
 
 
 def test_they_break_no_graph() -> None:
-    for fn in (here, of_callers, of_functorch, caught):
+    for fn in (here, of_callers, of_functorch, of_classes, caught):
         with warnings.catch_warnings(record=True):
             warnings.simplefilter("always")
             pycompiler.compile(fn, fullgraph=True)(X.clone())
+
+
+def test_one_about_a_class_that_others_make() -> None:
+    """Between the line and the class is a function of the library's, or a metaclass's."""
+
+    class Meta(type):
+        def __call__(cls, *args: Any) -> Any:
+            return super().__call__(*args)
+
+    class Made(Deprecated, metaclass=Meta):
+        pass
+
+    def program(x: Any) -> Any:
+        made = [*map(Deprecated, (1, 2)), *sorted([2, 1], key=Deprecated(0).n.__add__)]
+        return x * len(made) + Made(2).n
+
+    compiled = pycompiler.compile(program)
+    for _ in range(2):
+        assert str(shown(compiled, "always", X)) == str(shown(program, "always", X))
 
 
 @pytest.mark.parametrize("first", [True, False])

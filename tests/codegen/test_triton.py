@@ -13,13 +13,16 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy
 import pytest
 import torch
 
 from pycompiler.ir.plan import Launch
 from pycompiler.runtime import triton_build
 
-pytest.importorskip("triton")
+triton = pytest.importorskip("triton")
+OLD_INTERPRETER = triton.__version__ < "3.7" and numpy.lib.NumpyVersion(numpy.__version__) >= "2.5.0"
+"""It makes a bound of a loop of an array of one element, which NumPy 2.5 refuses."""
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
 
@@ -35,6 +38,8 @@ def run(mode: str, tmp_path: Path, **extra: str) -> subprocess.CompletedProcess[
     ("mode", "interpret", "cases"), [("check", "1", 49), ("sizes", "1", 14), ("sizes", "0", 14), ("compile", "0", 47)]
 )
 def test_cases(mode: str, interpret: str, cases: int, tmp_path: Path) -> None:
+    if OLD_INTERPRETER and (mode, interpret) == ("sizes", "1"):
+        pytest.skip("the interpreter of Triton 3.6 knows no NumPy 2.5")
     done = run(mode, tmp_path, TRITON_INTERPRET=interpret)
     assert done.returncode == 0, done.stdout + done.stderr[-3000:]
     assert done.stdout.count("ok ") == cases, done.stdout

@@ -201,7 +201,12 @@ def by_zero() -> None:
     def divisions(a: Tensor, b: Tensor) -> Any:
         return torch.div(a, b, rounding_mode="trunc"), torch.fmod(a, b), a // b, a % b
 
-    for dtype, ones in ((torch.uint8, 255), (torch.int32, -1)):
+    known = [(torch.uint8, 255), (torch.int32, -1)]
+    if (
+        triton.knobs.runtime.interpret and triton.__version__ < "3.7"
+    ):  # whose interpreter has no `~` of what is unsigned
+        known = known[1:]
+    for dtype, ones in known:
         a, b = torch.tensor([5, 100, 7], dtype=dtype), torch.tensor([0, 7, 0], dtype=dtype)
         plan = compiled("by_zero", divisions, [a, b])
         whole, rest = torch.tensor([ones, 14, ones], dtype=dtype), torch.tensor([5, 2, 7], dtype=dtype)

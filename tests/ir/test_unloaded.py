@@ -8,6 +8,7 @@ import sys
 import types
 
 import pytest
+import torch
 
 from pycompiler.ir import unloaded
 
@@ -169,14 +170,18 @@ assert all(p.grad is not None for p in module.parameters())
 print(sorted({{m for m in WATCHED if m in sys.modules}} - before))
 """
 
+# torch 2.11 imports these itself, for any operator that meets a tensor subclass; shapes of most are known without, but not of these.
+BY_SUBCLASSES = {"complex", "distributions"} if torch.__version__ < "2.12" else set[str]()
 
-@pytest.mark.parametrize("kind", KINDS.values(), ids=list(KINDS))
-def test_imports_what_eager_imports(kind: str) -> None:
+
+@pytest.mark.parametrize("name", KINDS)
+def test_imports_what_eager_imports(name: str) -> None:
+    kind, imported = KINDS[name], ["sympy", "torch.distributed.tensor"] if name in BY_SUBCLASSES else []
     done = subprocess.run(
         [sys.executable, "-c", PROGRAM.format(kind=kind)], capture_output=True, text=True, timeout=240
     )
     assert done.returncode == 0, done.stderr[-2000:]
-    assert done.stdout.splitlines()[-1] == "[]", done.stdout
+    assert done.stdout.splitlines()[-1] == str(imported), done.stdout
     assert "eagerly" not in done.stderr, done.stderr
 
 

@@ -226,7 +226,8 @@ def _differentiable(
         grads = [tracer.argument(_like(cx, v)) if isinstance(v, Tensor) else Const(None) for v in items]
         found = cx.realize(cx.call(backward, [ctx, *grads], {}))
         wanted = [cx.realize(v) for v in found.items] if isinstance(found, Tuple) else [found]
-        if any(v is not None and not cx.is_none(v) for v in wanted[len(given) :]) or len(wanted) < len(given):
+        too_many = any(v is not None and not cx.is_none(v) for v in wanted[len(given) :])
+        if too_many or len(wanted) < len(given) and ctx.levels:
             raise Break("inner-graph", f"a backward that gives {len(wanted)} gradients for {len(given)} arguments")
         outs, places = _gradients(cx, given, wanted, ctx.needs)
         if cx.fake_mode.once > drawn:
@@ -248,7 +249,8 @@ def _differentiable(
     later = [i for i, t in enumerate(results) if name_of(t) in read]  # as they are by then, whatever was written
     body, outside = _closed(forward, direct, [*results, *extras], dirty)
     kept = tuple(_place(t, outside, extras) for t in saved)
-    fixed = [len(direct), len(results), plain, dirty, kept, tuple(places), once, cls.cls.__name__]
+    numbers = (len(given), len(wanted)) if len(wanted) < len(given) else None
+    fixed = [len(direct), len(results), plain, dirty, kept, tuple(places), numbers, once, cls.cls.__name__]
     made = cx.graph.call_inner(transforms.function, [body, back], [*fixed, *outside])
     assert isinstance(made, Tuple)
     looks.tensors((made.items[i] for i in later), step)  # type: ignore[misc]

@@ -13,13 +13,16 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import LATE, Args, Kwargs, builtin
+from pycompiler.capture.composed import narrowed, rows
+from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.tensor import Tensor
+from pycompiler.capture.values.tensor import Tensor, is_row
 from pycompiler.ir import jagged
 
 STRIDED = "a strided nested tensor, whose rows fakes do not know (layout=torch.jagged has them)"
@@ -66,12 +69,56 @@ def _view(name: str) -> Callable[[Capture, Args, Kwargs], Value]:
 
 _INTERNAL = "torch.nested._internal.nested_tensor"
 VIEWS = ("nested_view_from_values_offsets", "nested_view_from_values_offsets_lengths")
-for _fn in (torch.nested.nested_tensor, torch.nested.as_nested_tensor, torch.nested.narrow, torch.nested.masked_select):
+_narrow = _maker(torch.nested.narrow, True)
+
+
+@builtin(torch.nested.narrow)
+def narrow(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """By numbers; of starts and lengths in tensors torch looks whether rows lie side by side, which decides what it makes."""
+    names = ("tensor", "dim", "start", "length", "layout")
+    given = dict(zip(names, args, strict=False)) | kwargs
+    tensor, dim, start, length, layout = (cx.realize(given.get(n, Const(None))) for n in names)
+    numbers = all(v.python_type() is int for v in (start, length))
+    whole = isinstance(tensor, Tensor) and type(tensor.fake) is FakeTensor and tensor.fake.dim() >= 2
+    jagged_ = layout.is_const() and layout.const() is torch.jagged and dim.is_const() and dim.const() == 1
+    if numbers and whole and jagged_ and len(given) == 5 and bool(tensor.fake.shape[0] > 0):  # type: ignore[attr-defined]
+        return cx.call(cx.make(narrowed), [tensor, start, length], {})
+    return _narrow(cx, args, kwargs)
+
+
+for _fn in (torch.nested.nested_tensor, torch.nested.as_nested_tensor, torch.nested.masked_select):
     builtin(_fn)(_maker(_fn, True))
 builtin(torch.nested.nested_tensor_from_jagged)(_maker(torch.nested.nested_tensor_from_jagged, False))
 for _name in VIEWS:
     LATE[_INTERNAL, _name] = _view(_name)
 builtin(torch.nested.to_padded_tensor)(to_padded)
+
+
+# rows ----------------------------------------------------------------------------------------------------------------------
+def of_rows(cx: Capture, args: Args, kwargs: Kwargs, dim: int) -> Tensor | None:
+    """A jagged tensor that is taken apart along its first dimension: by lengths, which are data."""
+    given = args[0] if args else None
+    if not isinstance(given, Tensor) or not jagged.is_jagged(type(given.fake)) or cx.functions.concerns(args, kwargs):
+        return None
+    at = kwargs.get("dim", args[dim] if dim < len(args) else Const(0))
+    return given if at.is_const() and at.const() in (0, -given.fake.dim()) else None
+
+
+def unbind(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    given = of_rows(cx, args, kwargs, 1)
+    return cx.graph.call_method("unbind", args, kwargs) if given is None else cx.call(cx.make(rows), [given], {})
+
+
+def select(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    given, index = of_rows(cx, args, kwargs, 1), kwargs.get("index", args[2] if len(args) > 2 else Const(None))
+    if given is None or not index.is_const() or not is_row(given, index.const()):
+        return cx.graph.call_method("select", args, kwargs)
+    return cx.call(cx.make(rows), [given], {}).getitem(cx, index)
+
+
+tensors.METHODS |= {"unbind": unbind, "select": select}
+builtin(torch.unbind)(unbind)
+builtin(torch.select)(select)
 
 
 # attention ------------------------------------------------------------------------------------------------------------------

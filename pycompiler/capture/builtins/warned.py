@@ -151,7 +151,7 @@ def _frame_at(cx: Capture, level: Any) -> Any:
         return None
     passed = cx.frames[-level:]
     internal = any("importlib" in f.code.co_filename for f in passed) or passed[0].globals is vars(polyfills)
-    told = all(f.direct or f.code in STAND for f in passed[1:])
+    told = all(f.follows or f.code in STAND for f in passed[1:])
     return None if internal or not told else passed[0]
 
 

@@ -121,6 +121,7 @@ class Calls(Protocol):
     """Calls and iteration."""
 
     direct: bool
+    constructs: bool
     spread: bool
     errors: bool
     autocast_regions: int

@@ -22,10 +22,12 @@ from pycompiler.capture.values import indexing
 from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const, Withheld
-from pycompiler.capture.values.containers import Tuple
+from pycompiler.capture.values.containers import Dict, Tuple
 from pycompiler.capture.values.functions import BOUND, Builtin
 from pycompiler.ir import arrays
+from pycompiler.ir.jagged import CACHED, is_jagged
 from pycompiler.ir.subclasses import held_by, is_wrapper
+from pycompiler.ir.symbols import expr_of, is_symbolic
 
 # Attributes that read data or autograd state that the graph does not have.
 DATA_ATTRIBUTES = frozenset({"data_ptr", "storage", "untyped_storage", "numpy", "tolist", "item", "__array__",
@@ -112,7 +114,11 @@ class Tensor(Value):
     def getattr(self, cx: Capture, name: str) -> Value:
         slot = mro_lookup(self.cls, name) if self.wrapper else None
         if isinstance(slot, types.MemberDescriptorType):
-            return self._in_slot(cx, name, slot) if self.exists else self._made_with(cx, name)
+            return (
+                self._in_slot(cx, name, slot)
+                if self.exists
+                else self._made_with(cx, name, held_by(self.fake).get(name, MISSING))
+            )
         if self.is_special or self.overlay:
             found = self.own(cx, name)
             if found is not None:
@@ -166,7 +172,7 @@ class Tensor(Value):
             return found
         if not hasattr(self.cls, name):
             if self.wrapper and not self.exists:
-                return self._made_with(cx, name)
+                return self._made_with(cx, name, vars(self.fake).get(name, MISSING))
             if self.real is not None and self.source is not None:
                 cx.guard("instance_absent", self.source, name)
             lookup(cx, self.cls, name)
@@ -261,6 +267,8 @@ class Tensor(Value):
         if method is not None:
             return cx.call(method, [key], {})
         found = None if self.is_special else indexing.selected(cx, self, key) or indexing.by_mapped(cx, self, key)
+        if self.wrapper and is_jagged(self.cls):
+            found = self._row(cx, key)
         try:
             return cx.graph.call_function(operator.getitem, [self, key], {}) if found is None else found
         except Break as asked:  # for the number in a tensor
@@ -268,6 +276,20 @@ class Tensor(Value):
             if known is None:
                 raise
             return known
+
+    def _row(self, cx: Capture, key: Value) -> Value | None:
+        """``self[i]`` and ``self[i, ...]`` of a jagged tensor; None for another key."""
+        key = cx.realize(key)
+        items = [cx.realize(v) for v in key.items] if isinstance(key, Tuple) and key.cls is tuple else [key]
+        if (
+            cx.functions.concerns([self], {})
+            or not items
+            or not items[0].is_const()
+            or not is_row(self, items[0].const())
+        ):
+            return None
+        found = call_tensor_method(cx, "select", [self, Const(0), items[0]], {})
+        return found.getitem(cx, Tuple(items[1:])) if items[1:] else found
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         self.assume(cx, "__setitem__")
@@ -303,18 +325,19 @@ class Tensor(Value):
             return cx.elements(found)
         if self.fake.dim() == 0:
             cx.throw(TypeError, "iteration over a 0-d tensor")
-        return cx.graph.call_method("unbind", [self, Const(0)], {}).iterate(cx)
+        return call_tensor_method(cx, "unbind", [self, Const(0)], {}).iterate(cx)
 
-    def _made_with(self, cx: Capture, name: str) -> Value:
+    def _made_with(self, cx: Capture, name: str, held: Any) -> Value:
         """What a wrapper that an operator made holds: its class made it of guarded things, of fakes as of real tensors."""
-        known = held_by(self.fake)
-        held = known.get(name)
         if name in self.fake.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
             return cx.graph.call_function(getattr, [self, Const(name)], {})
-        if name in known and type(held) in HELD:
+        if type(held) in HELD:
             return Const(held)
         if isinstance(held, torch.SymInt):
             return cx.make(held)
+        if name == "_metadata_cache" and is_jagged(self.cls) and held.keys() <= {*CACHED.values()}:
+            places = {cx.key(Const(key)): Const(place) for place, key in CACHED.items() if key in held}
+            return Dict({k: cx.graph.call_function(getattr, [self, place], {}) for k, place in places.items()})
         raise Break("tensor-subclass", f"{name!r} of a {self.cls.__name__} that an operator made")
 
     def _in_slot(self, cx: Capture, name: str, slot: types.MemberDescriptorType) -> Value:
@@ -334,6 +357,12 @@ class Tensor(Value):
         if found is not None:
             return cx.truth(found)
         raise Break("data-dependent-value", "in a tensor")
+
+
+def is_row(tensor: Tensor, index: Any) -> bool:
+    """Whether it is the number of a row."""
+    count = tensor.fake.shape[0]
+    return type(index) is int and bool(-count <= index < count)
 
 
 def takes_part(cls: type) -> bool:
@@ -499,7 +528,9 @@ def item(cx: Capture, value: Value, name: str = "item") -> Value:
     if fake is None or cx.graph.levels:
         raise Break("data-dependent-value", f"Tensor.{name}()")
     if name == "tolist" and fake.dim():
-        if type(fake.shape[0]) is not int or fake.numel() > MOST_ITEMS:
+        if any(s in cx.sizes.known_symbols.bound for n in fake.shape if is_symbolic(n) for s in expr_of(n).symbols):
+            raise Break("data-dependent-value", f"Tensor.{name}() of as many elements as data say")
+        if fake.numel() > MOST_ITEMS:
             raise Break("data-dependent-value", f"Tensor.{name}() of many elements")
         return cx.sequence([item(cx, v, name) for v in value.iterate(cx)], list)
     if fake.dtype == torch.bool:
