@@ -306,7 +306,7 @@ def test_gradients_of_one_with_slots(backend: str) -> None:
     compiled = pycompiler.compile(lambda x: (x * 2) * x, backend=backend, fullgraph=True)
     found = []
     for run in (lambda x: (x * 2) * x, compiled):
-        x: Any = Slotted(X.clone(), X + 1).requires_grad_()
+        x: Any = AllInSlots(X.clone(), X + 1).requires_grad_()
         result = run(x)
         result.backward(torch.ones_like(result))
         found.append(leaves([result.detach(), x.grad]))
@@ -314,7 +314,7 @@ def test_gradients_of_one_with_slots(backend: str) -> None:
 
 
 def test_an_empty_slot_breaks_the_graph() -> None:
-    class Half(Slotted):
+    class Half(AllInSlots):
         __slots__ = ("late",)
 
     def program(x: Any) -> Any:
