@@ -22,6 +22,7 @@ from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const, ids_of_what_is_there, settled
 from pycompiler.capture.values.ends import Contents, Ends, Members
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic, is_late
+from pycompiler.ir.begun import length_of
 
 
 class Sequence(Value):
@@ -144,6 +145,14 @@ class List(Sequence):
     @items.setter
     def items(self, items: list[Value]) -> None:
         self.raw, self.reach = items, None
+
+    def count(self, cx: Capture) -> Value:
+        """`len(self)`: a symbol where the number changes from call to call and nobody has relied on it."""
+        reach = self.reach
+        known = None if reach is None else cx.sizes.integer(reach.length, reach.source.then("begun", length_of))
+        if reach is None or known is None:
+            return Const(len(self.items))
+        return cx.make(known + (len(self.raw) - reach.length))
 
     def contents(self) -> Contents:
         """What it holds now, for a write that is replayed."""
