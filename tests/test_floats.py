@@ -420,3 +420,47 @@ def test_complex_numbers_are_not_written_to_floats(backend: str) -> None:
         same(x, torch.ones(3))
     z = torch.ones(3, dtype=torch.complex64)
     assert torch.equal(compiled(z.clone(), 1j), z + 1j)
+
+
+class Kept:
+    best, worst = 1e9, -1.0
+
+
+def keeps(x: torch.Tensor, kept: Any, v: Any) -> Any:
+    kept.best, kept.worst = min(kept.best, v), max(v, kept.worst)
+    return x * kept.best + max(0.0, v), min(v, 0.0, kept.worst), max(-0.0, v), min([v, 2.5, kept.best])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_the_least_float_by_now(backend: str) -> None:
+    """Zeros have signs, NaN is not less, and an int is no float."""
+
+    def exact(value: Any) -> Any:
+        if isinstance(value, tuple):
+            return [exact(v) for v in value]
+        if isinstance(value, torch.Tensor):
+            return exact(tuple(value.tolist()))
+        return type(value), value.hex() if isinstance(value, float) else value
+
+    compiled = pycompiler.compile(keeps, backend=backend, fullgraph=True)
+    ours, theirs = Kept(), Kept()
+    for v in (5.0, 4.5, -0.0, 0.0, 2.0, math.inf, -1.0, 3.5, math.nan, -math.inf, 7.0):
+        got, wanted = (
+            run(torch.tensor([1.0, -2.0, 0.0]), kept, v) for run, kept in ((compiled, ours), (keeps, theirs))
+        )
+        assert exact(got) == exact(wanted), v
+        assert exact((ours.best, ours.worst)) == exact((theirs.best, theirs.worst)), v
+    assert compiled.counters()["compiles"] <= 5
+
+    def program(x: torch.Tensor, kept: Any, v: Any) -> Any:
+        kept.best = min(kept.best, v)
+        return x + 1
+
+    few, kept = pycompiler.compile(program, backend=backend), Kept()
+    for v in (5.5, 4.5, 6.5, 3.5, 2.25, 2.75):
+        few(torch.ones(2), kept, v)
+    assert (few.counters()["compiles"], kept.best) == (3, 2.25)  # one before the object has it
+    kept.best = 9
+    for v in (True, 7, 8.5, 6.5):
+        few(torch.ones(2), kept, v)
+        assert kept.best is True

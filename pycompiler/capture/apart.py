@@ -9,7 +9,7 @@ from __future__ import annotations
 import functools
 
 from pycompiler.capture.values.attributes import instance_dict
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.containers import Dict, Sequence, Set
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.iterators import Iter
@@ -110,10 +110,11 @@ class Namespaces:
         saw = self.cx.effects.looks.saw
         keys = (*changed.real, *(k.value.const() for k in changed.known() if k.value.is_const()))
         names = {k for k in keys if type(k) is str}
+        every = any(isinstance(k, Lazy) for k, _ in changed.unasked)  # a text that may be any name
         return {
             id(instance_dict(o.real)): o.namespace_source()
             for o in self._objects
-            if any(saw(("attribute", id(o), n)) for n in names) or saw(("attributes", id(o)))
+            if every or any(saw(("attribute", id(o), n)) for n in names) or saw(("attributes", id(o)))
         }
 
     @functools.cached_property

@@ -46,6 +46,7 @@ from pycompiler.capture.values.containers import (
     Proxy,
     Set,
     Slice,
+    Tally,
     Tuple,
     Variables,
     restless,
@@ -820,7 +821,7 @@ def ask_drops(head: Head) -> Code:
     if not drops:
         return []
     owners = [DROPPED.get(kind, _followed)(head, target) for kind, _, target in drops]
-    places = tuple(("value" if kind == "key" else kind, name) for kind, name, _ in drops)
+    places = tuple(("value" if kind in ("key", "tally") else kind, name) for kind, name, _ in drops)
     return [*head.call(rebuild.only_quiet, build.load_const(places), *owners), *build.pop_top()]
 
 
@@ -828,22 +829,35 @@ def _followed(head: Head, target: Value) -> Code:
     return head.follow(_source(target))
 
 
-def _at_key(head: Head, target: tuple[Dict, Symbolic]) -> Code:
-    """What a dict has at a number, which is computed of what is there when the frame begins."""
+def _at_key(head: Head, target: tuple[Dict, Symbolic | Lazy]) -> Code:
+    """What a dict has at a text, or at a number, which is computed of what is there when the frame begins."""
     container, key = target
-    if is_computed(key):
+    return head.call(rebuild.at_key, head.follow(_source(container)), _key_at_begin(head, key))
+
+
+def _counted_at(head: Head, target: tuple[Dict, Symbolic | Lazy, bool]) -> Code:
+    container, key, zero = target
+    place = head.follow(_source(container)), _key_at_begin(head, key)
+    return head.call(rebuild.counted_at, *place, build.load_const(zero))
+
+
+def _key_at_begin(head: Head, key: Symbolic | Lazy) -> Code:
+    if isinstance(key, Lazy):
+        load = head.follow(_source(key))
+    elif is_computed(key):
         number = key.sym.node.value
         names = tuple(sorted(number.symbols))
         loads = [head.follow(head.cx.sizes.source_of(n)) for n in names]
         load = head.call(rebuild.compute, build.load_const(number), build.load_const(names), *loads)
     else:
         load = build.load_const(key.settle("as a key").value)
-    return head.call(rebuild.at_key, head.follow(_source(container)), load)
+    return load
 
 
 DROPPED: dict[str, Callable[[Head, Any], Code]] = {
     "global": lambda head, namespace: build.load_const(namespace),
     "key": _at_key,
+    "tally": _counted_at,
 }
 """How generated code loads what has, or is, what a write drops."""
 
@@ -1003,15 +1017,19 @@ def _replay_contents(head: Head, write: Write) -> Code:
 def _replay_dict(head: Head, target: Code, before: Any, after: Any) -> Code:
     (old, stored, emptied, _), (new, stores, by_now, whole) = before, after
     last = stores if emptied != by_now else stores[len(stored) :]
-    numbers = [c for k, v in last for c in (head.load(k), head.load_item(v))]
     if emptied != by_now:
         pairs = [c for k, v in new.items() for c in (head.load(k.value), head.load_item(v))]
-        return head.call(rebuild.fill_emptied, target, *pairs, *numbers)
+        return head.call(rebuild.fill_emptied, target, *pairs, *_loaded(head, last))
     changed = _changed_dict(head, target, old, new, known=whole)
-    if not last:
-        return changed
-    then = head.call(rebuild.change_dict, target, build.load_const(0), *numbers)
-    return [*changed, *build.pop_top(), *then] if changed else then
+    steps = [changed] if changed else []
+    for counted, group in itertools.groupby(last, lambda store: isinstance(store[1], Tally)):
+        how = (rebuild.count_up, target) if counted else (rebuild.change_dict, target, build.load_const(0))
+        steps.append(head.call(*how, *_loaded(head, group)))
+    return _flat([[*build.pop_top(), *step] if i else step for i, step in enumerate(steps)])
+
+
+def _loaded(head: Head, stores: Iterable[tuple[Value, Value]]) -> list[Code]:
+    return [c for k, v in stores for c in (head.load_item(k), head.load_item(v))]
 
 
 def _changed_list(head: Head, target: Code, before: list[Value], after: list[Value]) -> Code:

@@ -313,9 +313,14 @@ class Effects:
             self._write(("contents", id(container)), "contents", container, quiet=not loud)
 
     def store_unasked(self, container: Dict, key: Value) -> None:
-        """A store into an existing dict, under a number that may be any of its keys: what it drops is asked of each call."""
+        """A store into an existing dict, under what may be any of its keys: what it drops is asked of each call."""
         self.mutate(container, [UNKNOWN])
         self.drops["key", id(container), id(key)] = ("key", None, (container, key))
+
+    def count(self, container: Dict, key: Value, *, zero: bool) -> None:
+        """Of an existing dict the int at a key that may be any changes: each call asks for one; `zero`: or for nothing there."""
+        self.mutate(container, [Const(0)])
+        self.drops["tally", id(container), id(key)] = ("tally", None, (container, key, zero))
 
     def _ask(self, container: Value, loud: list[Value], *, whole: bool) -> None:
         """Generated code asks what goes out, by where it was when the frame began: what the frame made has no source, but in

@@ -544,6 +544,19 @@ def at_key(mapping: Any, key: Any) -> Any:
     return dict.get(mapping, key)
 
 
+def counted_at(mapping: Any, key: Any, zero: bool) -> None:
+    """Generated code calls this first: raises `Unfit` where a dict has no int to add to."""
+    if type(dict.get(mapping, key, 0 if zero else None)) is not int:
+        raise Unfit("something is counted that is no int")
+
+
+def count_up(target: Any, *items: Any) -> Any:
+    """Add a number to what is at each key."""
+    for i in range(0, len(items), 2):
+        dict.__setitem__(target, items[i], dict.get(target, items[i], 0) + items[i + 1])
+    return target
+
+
 def only_quiet(places: tuple[tuple[str, str | None], ...], *owners: Any) -> None:
     """Generated code calls this first: raises `Unfit` when a write of the frame would drop what does not end quietly."""
     for (kind, name), owner in zip(places, owners, strict=True):

@@ -18,13 +18,31 @@ from pycompiler.ir.expr import Atom, Expr
 from pycompiler.ir.symbolic_node import Real
 from pycompiler.ir.symbols import Symbols, hint_of, symbols_of
 
+
+def lesser(a: Any, b: Any) -> Any:
+    """`min` of two floats as Python has it, which gives the first unless the second is less (zeros have signs, and NaN is not
+    less): `torch.sym_min` changes their places."""
+    return _extreme("sym_min", a, b) if isinstance(a, torch.SymFloat) or isinstance(b, torch.SymFloat) else min(a, b)
+
+
+def greater(a: Any, b: Any) -> Any:
+    """`max`, likewise."""
+    return _extreme("sym_max", a, b) if isinstance(a, torch.SymFloat) or isinstance(b, torch.SymFloat) else max(a, b)
+
+
+def _extreme(name: str, a: Any, b: Any) -> torch.SymFloat:
+    known: Any = (a if isinstance(a, torch.SymFloat) else b).node
+    first, second = (n.node if isinstance(n, torch.SymFloat) else known.wrap_float(n) for n in (a, b))
+    return torch.SymFloat(getattr(first, name)(second))
+
+
 _ATOMS: dict[str, Callable[..., Any]] = {
     "//": operator.floordiv, "%": operator.mod, "min": torch.sym_min, "max": torch.sym_max,
 }  # fmt: skip
 _REALS: dict[str, Callable[..., Any]] = {
     "float": torch.sym_float, "add": operator.add, "sub": operator.sub, "mul": operator.mul, "pow": operator.pow,
     "truediv": operator.truediv, "int_truediv": operator.truediv, "mod": operator.mod, "neg": operator.neg, "abs": abs,
-    "min": torch.sym_min, "max": torch.sym_max,
+    "min": lesser, "max": greater,
 }  # fmt: skip
 
 

@@ -159,7 +159,7 @@ def _nearest(value: Real | Expr | float, limits: Mapping[str, float], least: Map
 
 _SAFE = {"truediv": "ne", "sqrt": "ge", "log2": "gt"}  # what a float is to zero for which these never raise
 _MIRRORED: dict[Any, Any] = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
-_TOTAL = ("float", "add", "sub", "mul", "neg", "abs")  # of REAL those that never raise
+_TOTAL = ("float", "add", "sub", "mul", "neg", "abs", "min", "max")  # of REAL those that never raise
 Number = Expr | Real | Truth | bool | float
 
 

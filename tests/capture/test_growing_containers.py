@@ -142,10 +142,6 @@ def test_other_backends(backend: str) -> None:
 
 
 def test_who_asks_for_the_length_gets_the_one_of_each_call() -> None:
-    def length(x: Any, rows: Any, i: int) -> Any:
-        rows.append(x)
-        return x + len(rows)
-
     def all_of_them(x: Any, rows: Any, i: int) -> Any:
         rows.append(1)
         return x + sum(rows)
@@ -154,8 +150,297 @@ def test_who_asks_for_the_length_gets_the_one_of_each_call() -> None:
         rows.append(i)
         return x, rows[:2], rows[-2:], 5 in rows, rows == [0, 1]
 
-    for fn in (length, all_of_them, sliced):
+    for fn in (all_of_them, sliced):
         assert repeated(fn, [], calls=5) >= 5, fn
+
+
+def length(x: Any, rows: Any, i: int) -> Any:
+    before = len(rows)
+    rows.append(x)
+    first = len(rows)
+    rows.extend([1, before])
+    rows.insert(0, first)
+    return x + len(rows), before, first, x.sum() / len(rows)
+
+
+def length_decides(x: Any, rows: Any, i: int) -> Any:
+    rows.append(i)
+    if len(rows) > 100:
+        rows.clear()
+    return (x * 2, len(rows)) if len(rows) % 3 else (x, -len(rows))
+
+
+def length_is_kept(x: Any, rows: Any, i: int) -> Any:
+    rows.append(len(rows))
+    rows[-1] += len(rows)
+    return x * rows[-1]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("make", [list, lambda: [1, 2, 3, 4], collections.deque], ids=["empty", "filled", "deque"])
+@pytest.mark.parametrize(("fn", "most"), [(length, 2), (length_decides, 3), (length_is_kept, 3)])
+def test_a_length_that_changes_is_a_symbol(fn: Program, most: int, make: Any, backend: str) -> None:
+    assert repeated(fn, make(), backend=backend) <= most
+
+
+@pytest.mark.parametrize("kind", [dict, collections.OrderedDict, lambda: collections.defaultdict(int)])
+def test_how_many_keys_a_dict_has_is_a_symbol(kind: Any) -> None:
+    def program(x: Any, table: Any, i: int) -> Any:
+        before = len(table)
+        table["a"] = before
+        table["b"] = x
+        table.pop("a")
+        between = len(table)
+        table.pop("nothing", None)
+        table["step"] = len(table)
+        return x * len(table), before, between
+
+    def grows(table: Any, i: int) -> None:
+        table[i] = table[-i] = 1
+
+    made = kind()
+    assert repeated(program, made, change=grows) <= 4
+    assert len(made) > 10
+
+
+def test_a_length_of_its_own_is_asked() -> None:
+    class Odd(list[Any]):
+        def __len__(self) -> int:
+            return 7
+
+    class OddDict(dict[Any, Any]):
+        def __len__(self) -> int:
+            return 7
+
+    def program(x: Any, rows: Any, i: int) -> Any:
+        return x * len(rows)
+
+    for made in (Odd([1]), OddDict(a=1)):
+        assert repeated(program, made) == 1
+
+
+def inserts(x: Any, rows: Any, i: int) -> Any:
+    rows.insert(-1, i)
+    rows.insert(1, x)
+    rows.append(3)
+    rows.insert(-2, x * 2)
+    return x, rows[-1], rows[-2], rows[-3]
+
+
+def inserts_beyond(x: Any, rows: Any, i: int) -> Any:
+    rows.insert(-5, i)
+    rows.insert(3, i + 1)
+    return x
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("make", [list, lambda: [0], lambda: [0, 1], lambda: [*range(9)], collections.deque])
+@pytest.mark.parametrize("fn", [inserts, inserts_beyond])
+def test_insertions_beside_an_end(fn: Program, make: Any, backend: str) -> None:
+    assert repeated(fn, make(), backend=backend) <= 5
+    assert repeated(inserts, [*range(9)], backend=backend) <= 2
+
+
+# texts as keys, and counting ----------------------------------------------------------------------------------------------
+NAMES = ["a", "b", "a", "z", "q", "b", "step", "a"]
+
+
+def stores_by_name(x: Any, table: Any, k: Any, other: Any) -> Any:
+    table[k] = x * 2
+    table[other] = 3
+    return x + 1
+
+
+def counts_by_name(x: Any, table: Any, k: Any, other: Any) -> Any:
+    table[k] += 1
+    table[other] -= 2
+    table[k] += 3
+    return x + 1
+
+
+def counts_and_stores(x: Any, table: Any, k: Any, other: Any) -> Any:
+    table[k] += 1
+    table[other] = 5
+    return x + 1
+
+
+def counts_around_a_break(x: Any, table: Any, k: Any, other: Any) -> Any:
+    table[k] += 1
+    x = x * 2
+    pycompiler.graph_break()
+    table[k] += 1
+    return x + 1
+
+
+def counts_and_reads(x: Any, table: Any, k: Any, other: Any) -> Any:
+    table[k] += 1
+    return x * table[k], other in table, len(table)
+
+
+def counts_and_raises(x: Any, table: Any, k: Any, other: Any) -> Any:
+    try:
+        table[k] += 1
+        table[other] += 1
+    except KeyError:
+        return x * 3
+    if k == "z":
+        raise ValueError(k)
+    return x
+
+
+def counts_and_lists(x: Any, table: Any, k: Any, other: Any) -> Any:
+    table[k] = 1
+    return x, list(table.items()), table.get(None), f"{k}{other}"
+
+
+def counts_and_clears(x: Any, table: Any, k: Any, other: Any) -> Any:
+    table[k] += 1
+    table.clear()
+    table[other] = 1
+    table[k] = 2
+    return x
+
+
+class Renamed(str):
+    def __hash__(self) -> int:
+        return 1
+
+    def __eq__(self, other: object) -> bool:
+        return True
+
+
+class Same:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def __hash__(self) -> int:
+        return hash(self.value)
+
+    def __eq__(self, other: object) -> bool:
+        return bool(other == self.value)
+
+    def __repr__(self) -> str:
+        return f"Same({self.value!r})"
+
+
+class Ten(collections.Counter[Any]):
+    def __missing__(self, key: Any) -> int:
+        return 10
+
+
+TABLES: dict[str, Callable[[], Any]] = {
+    "dict": lambda: {"a": 1, "b": 5, "z": 2, "q": 1, "step": 0, 1: 1, 2: 2, 3: 3, 4: 4, 7: 0},
+    "lacking": lambda: {"a": 1, 1: 1},
+    "Counter": lambda: collections.Counter({"a": 1, 3: 2}),
+    "defaultdict": lambda: collections.defaultdict(int, {"a": 2}),
+    "of floats": lambda: collections.defaultdict(float, {"a": 2.5}),
+    "Ten": lambda: Ten({"a": 1}),
+    "odd": lambda: {"a": True, "b": 2.5, "z": "t", "q": torch.ones(1), "step": 1, 1: None},
+    "OrderedDict": lambda: collections.OrderedDict(a=1, z=2, b=3),
+    "own keys": lambda: {Same("a"): 1, "z": 2, Same(3): 4},
+}
+COUNTING = [
+    stores_by_name, counts_by_name, counts_and_stores, counts_around_a_break, counts_and_reads, counts_and_raises,
+    counts_and_lists, counts_and_clears,
+]  # fmt: skip
+
+
+def keyed(fn: Any, make: Callable[[], Any], keys: list[Any], backend: str) -> Any:
+    """Compiles over calls with these keys, each of which leaves what eager leaves."""
+    compiled = pycompiler.compile(fn, backend=backend)
+    ours, theirs = make(), make()
+    for i, k in enumerate(keys):
+        results = []
+        for run, table in ((compiled, ours), (fn, theirs)):
+            try:
+                results.append(told(run(torch.arange(3.0) + i, table, k, keys[i - 2])))
+            except Exception as error:
+                results.append((type(error), str(error)))
+        assert repr(results[0]) == repr(results[1]), f"call {i}"
+        assert repr(told(ours)) == repr(told(theirs)), f"call {i}"
+    return pycompiler.counters(compiled)["compiles"]
+
+
+@pytest.mark.parametrize(
+    "keys", [NAMES, [1, 2, 1, 3, 7, 2, 4, 1], ["a", 1, "b", 2.0, None, Renamed("a"), True, "a"]], ids=str
+)
+@pytest.mark.parametrize("table", TABLES)
+@pytest.mark.parametrize("fn", COUNTING)
+def test_what_is_at_a_key_that_changes(fn: Any, table: str, keys: list[Any]) -> None:
+    keyed(fn, TABLES[table], keys, "eager")
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("table", ["dict", "Counter", "defaultdict"])
+@pytest.mark.parametrize("fn", [stores_by_name, counts_by_name, counts_and_stores, counts_around_a_break])
+def test_a_key_that_changes_compiles_once(fn: Any, table: str, backend: str) -> None:
+    own = table == "Counter" and fn in (stores_by_name, counts_and_stores)  # which stores by a method of its own
+    parts = 2 if fn is counts_around_a_break else 1
+    assert keyed(fn, TABLES[table], NAMES, backend) <= (8 if own else parts)
+    if fn is not counts_and_stores:
+        assert keyed(fn, TABLES[table], [1, 2, 1, 3, 7, 2, 4, 1], backend) <= 3 * parts
+
+
+def test_a_dict_with_texts_for_keys_may_be_that_of_an_object() -> None:
+    class Holder:
+        x = 1
+
+    def program(x: Any, held: Any, table: Any, k: str) -> Any:
+        before = held.x
+        table[k] = 7
+        return x * before * held.x
+
+    compiled = pycompiler.compile(program, backend="eager")
+    ours, theirs = Holder(), Holder()
+    for i, k in enumerate(["a", "x", "b", "x", "y"]):
+        got, wanted = (
+            run(torch.ones(2), held, vars(held) if i % 2 else {}, k)
+            for run, held in ((compiled, ours), (program, theirs))
+        )
+        assert torch.equal(got, wanted) and vars(ours) == vars(theirs)
+
+
+def test_a_key_that_the_frame_replaces() -> None:
+    class Named:
+        def __init__(self) -> None:
+            self.name, self.seen = "begin", {"begin": 0}
+
+    def program(x: Any, held: Any, k: str) -> Any:
+        held.seen[held.name] += 5
+        held.name = k
+        held.seen[held.name] = 6
+        held.name = k + "!"
+        held.seen[held.name] = 0
+        return x
+
+    compiled = pycompiler.compile(program, backend="eager")
+    ours, theirs = Named(), Named()
+    for k in ["a", "b", "a", "c"]:
+        compiled(torch.ones(1), ours, k)
+        program(torch.ones(1), theirs, k)
+        assert vars(ours) == vars(theirs)
+
+
+def test_what_a_store_under_a_text_drops() -> None:
+    ended: list[int] = []
+
+    class Loud:
+        def __init__(self, n: int) -> None:
+            self.n = n
+
+        def __del__(self) -> None:
+            ended.append(self.n)
+
+    def program(x: Any, table: Any, k: str) -> Any:
+        table[k] = 1
+        return x * 2, len(ended)
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for run in (program, compiled):
+        ended.clear()
+        table: dict[str, Any] = {"a": Loud(1), "b": 2, "c": Loud(3)}
+        assert [run(torch.ones(1), table, k)[1] for k in ("b", "a", "c", "a")] == [0, 1, 2, 2]
+    assert ended == [1, 3]
 
 
 def test_elements_are_known_from_the_end_that_the_program_counts_from() -> None:

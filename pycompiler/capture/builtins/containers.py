@@ -157,8 +157,12 @@ def list_insert(cx: Capture, target: List, index: Value, value: Value) -> None:
 def insert(target: List, place: int, value: Value) -> None:
     if place == 0:
         target.add(value, first=True)
-    else:
+        return
+    beside = target.place(place if place < 0 else place - 1)  # before one from the end, or behind one from the begin
+    if beside is None:
         target.items.insert(place, value)
+    else:
+        target.put(beside if place < 0 else beside + 1, value, first=place > 0)
 
 
 @list_method(list.pop)

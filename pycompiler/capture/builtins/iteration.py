@@ -24,6 +24,7 @@ from pycompiler.capture.values.functions import Builtin, Method
 from pycompiler.capture.values.iterators import Iter, Recipe
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.symbolic import Symbolic
+from pycompiler.ir.size_graph import greater, lesser
 
 NONE: Value = Const(None)
 
@@ -478,12 +479,16 @@ def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return total
 
 
-def _late_extreme(cx: Capture, name: str, a: Value, b: Value) -> Value | None:
-    """The lesser or greater of two integers of which one is bound by a call; a float may be NaN, or a zero with a sign."""
-    late = any(isinstance(v, Symbolic) and symbolic.is_late(v.sym) for v in (a, b))
-    if not late or any(v.python_type() is not int for v in (a, b)):
-        return None
-    return symbolic.compute(cx, {"min": torch.sym_min, "max": torch.sym_max}[name], [a, b])
+def _computed_extreme(cx: Capture, name: str, a: Value, b: Value) -> Value | None:
+    """The lesser or greater of two integers of which one is bound by a call, or of two floats that are symbols: computed, not
+    decided here.  An int beside a float may be either."""
+    kinds = {v.python_type() for v in (a, b)}
+    symbols = [v for v in (a, b) if isinstance(v, Symbolic)]
+    if kinds == {int} and any(symbolic.is_late(v.sym) for v in symbols):
+        return symbolic.compute(cx, {"min": torch.sym_min, "max": torch.sym_max}[name], [a, b])
+    if kinds == {float} and any(not v.is_const() for v in symbols):
+        return symbolic.compute(cx, {"min": lesser, "max": greater}[name], [a, b])
+    return None
 
 
 def _extreme(name: str, op: str) -> Callable[[Capture, Args, Kwargs], Value]:
@@ -509,7 +514,7 @@ def _extreme(name: str, op: str) -> Callable[[Capture, Args, Kwargs], Value]:
             if cx.is_none(key):
                 extreme = cx.items.extreme(better, best_rank, value_rank)
                 if extreme is None:
-                    extreme = _late_extreme(cx, name, best_rank, value_rank)
+                    extreme = _computed_extreme(cx, name, best_rank, value_rank)
             if extreme is not None:
                 best = best_rank = extreme
                 continue

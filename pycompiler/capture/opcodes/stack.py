@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.opcodes.counting import counts_up
 from pycompiler.capture.opcodes.registry import Handler, opcode
 from pycompiler.capture.opcodes.truth import truth_at
 from pycompiler.capture.values.attributes import MISSING, lookup
@@ -61,6 +62,8 @@ def swap(frame: Frame, ins: Instruction) -> None:
 
 @opcode("BINARY_OP")
 def binary_op(frame: Frame, ins: Instruction) -> None:
+    if ins.argval == "[]" and counts_up(frame):
+        return
     right, left = frame.pop(), frame.pop()
     if ins.argval == "[]":
         frame.push(operators.getitem(frame.cx, left, right))
@@ -114,13 +117,17 @@ def to_bool(frame: Frame, ins: Instruction) -> None:
 
 @opcode("BINARY_SUBSCR")
 def binary_subscr(frame: Frame, ins: Instruction) -> None:
+    if counts_up(frame):
+        return
     key, owner = frame.pop(), frame.pop()
     frame.push(operators.getitem(frame.cx, owner, key))
 
 
 @opcode("STORE_SUBSCR")
 def store_subscr(frame: Frame, ins: Instruction) -> None:
-    key, owner, value = frame.pop(), frame.pop(), frame.pop()
+    key, owner, value = frame.stack.pop(), frame.pop(), frame.pop()
+    if not isinstance(owner, Dict) or not owner.takes(key):
+        key = frame.cx.realize(key)
     owner.setitem(frame.cx, key, value)
 
 

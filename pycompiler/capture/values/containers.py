@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import ctypes
+import operator
 import sys
 import types
 import weakref
@@ -23,6 +24,7 @@ from pycompiler.capture.values.constant import Const, ids_of_what_is_there, sett
 from pycompiler.capture.values.ends import Contents, Ends, Members
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic, is_late
 from pycompiler.ir.begun import length_of
+from pycompiler.ir.symbols import hint_of
 
 
 class Sequence(Value):
@@ -231,6 +233,13 @@ class List(Sequence):
         if self.reach is not None:
             self.reach.add(1, first=first)
 
+    def put(self, place: int, value: Value, *, first: bool) -> None:
+        """A new element at a place of `raw`, beside one that is known from the end, or from the begin."""
+        if self.reach is not None:
+            self.reach.require()
+            self.reach.add(1, first=first)
+        self.raw.insert(place, value)
+
     def remove(self, place: int) -> Value:
         """The element at a place of `raw`, which is known from an end, goes out."""
         if self.reach is not None:
@@ -385,8 +394,14 @@ def replayed(container: Dict | Set, keys: Iterable[Key]) -> None:
 
 
 def is_open(key: Value) -> bool:
-    """Whether a key is a number that guards, and who calls, leave open."""
-    return isinstance(key, Symbolic) and not key.is_const() and not is_late(key.sym)
+    """Whether a key is a number that guards, and who calls, leave open; or a text that nobody has looked at."""
+    return isinstance(key, Lazy) or isinstance(key, Symbolic) and not key.is_const() and not is_late(key.sym)
+
+
+def _kind(key: Value) -> type:
+    """Keys of different kinds are different ones."""
+    value = key.real if isinstance(key, Lazy) else key.value if isinstance(key, Const) else 0
+    return type(value) if type(value) in (str, bytes, type(None)) else object
 
 
 def keys_of(container: Dict | Set) -> list[Key]:
@@ -441,6 +456,10 @@ def stable(cx: Capture, iterated: Dict | Set, values: list[Value]) -> Iterator[V
     return each()
 
 
+class Tally(Const):
+    """What is added to the int that is at a key of an existing dict, whichever that is."""
+
+
 class Dict(Value):
     """A dict, OrderedDict, defaultdict, or a mapping proxy of one."""
 
@@ -458,6 +477,7 @@ class Dict(Value):
         self.added: set[Key] = set()  # keys that the program has put in where none was, or none any more
         self.taken: set[Key] = set()  # keys of the dict as it was that the program has taken out
         self.changed = False
+        self.counting = False  # all that has changed was counted (`Tally`)
         self.emptied = 0
         self.restless = real is not None and restless(items) is not None
         self.attributes: dict[str, Value] = {}  # of an OrderedDict that is made here
@@ -467,8 +487,11 @@ class Dict(Value):
     def entries(self) -> dict[Key, Value]:
         """What it has at the keys that are known: who looks at them relies on which they are."""
         stores, self.unasked = self.unasked, []
-        for number, value in stores:
-            key = Key(self.cx, number)
+        self.counting = self.counting and not stores
+        for known, value in stores:
+            key = Key(self.cx, self.cx.realize(known))
+            if isinstance(value, Tally):
+                value = self._counted(key, value)
             if not self.contains_key(self.cx, key) and self.found(self.cx, key) is None:
                 self.added.add(key)
             self.raw[key] = value
@@ -480,8 +503,9 @@ class Dict(Value):
 
     def entries_at(self, key: Key) -> dict[Key, Value]:
         """Entries that tell what is at a key: no number is a text."""
-        text = self.unasked and isinstance(key.value, Const) and type(key.value.value) in (str, bytes, type(None))
-        return self.raw if text else self.entries
+        kind = _kind(key.value) if self.unasked else None
+        other = kind is not None and isinstance(key.value, Const) and all(_kind(k) is not kind for k, _ in self.unasked)
+        return self.raw if other else self.entries
 
     def known(self) -> Iterable[Key]:
         """The keys, for who relies on nothing of them; without numbers that may be any."""
@@ -594,6 +618,7 @@ class Dict(Value):
 
     def mutate(self, cx: Capture, drops: Iterable[Value] | None = None, keys: list[Key] | None = None) -> None:
         """Call before a change: of these keys, each of which is looked up, or of any."""
+        self.counting = False
         replayed(self, keys or ())
         if keys is None or self.restless:
             self.guard_keys(cx)
@@ -602,11 +627,43 @@ class Dict(Value):
                 self.found(cx, k)
         cx.effects.mutate(self, drops)
 
+    def counts(self, cx: Capture, key: Value, number: int) -> bool:
+        """Adds to the int at a key that may be any; False where something else was done to the dict, or no int is there."""
+        if self.source is None or self.keys_guarded or self.restless or (self.changed and not self.counting):
+            return False
+        zero = 0 if issubclass(self.cls, (collections.Counter, collections.defaultdict)) else None
+        today = key.real if isinstance(key, Lazy) else hint_of(key.sym)  # type: ignore[attr-defined]
+        if type(dict.get(self.real, today, zero)) is not int:
+            return False
+        if isinstance(key, Lazy):
+            assert key.source is not None
+            cx.guard("type_is", key.source, str)
+        cx.effects.count(self, key, zero=zero is not None)
+        self.unasked.append((key, Tally(number)))
+        self.cx, self.counting = cx, True
+        return True
+
+    def _counted(self, key: Key, tally: Tally) -> Value:
+        """What is at a key where it was counted."""
+        there = key in self.raw or self.found(self.cx, key) is not None
+        known = self.at(self.cx, key) if there and self.contains_key(self.cx, key) else Const(0)
+        return self.cx.call(self.cx.make(operator.add), [known, Const(tally.value)], {})
+
+    def takes(self, key: Value) -> bool:
+        """Whether a store under a text of the program's need not ask what that is."""
+        unseen = isinstance(key, Lazy) and key.seen is None and type(key.real) is str
+        return unseen and type(self) is Dict and self.source is not None and not (self.keys_guarded or self.restless)
+
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        """`key` is a `Lazy` only where `takes` says so."""
+        if isinstance(key, Lazy):
+            assert key.source is not None
+            cx.guard("type_is", key.source, str)
         if self.source is None or self.keys_guarded or self.restless or not is_open(key):
             self.store(cx, self.key(cx, key), value)
             return
         replayed(self, ())
+        self.counting = False
         cx.effects.store_unasked(self, key)
         self.unasked.append((key, value))
         self.cx = cx
@@ -641,6 +698,13 @@ class Dict(Value):
         self.guard_keys(cx)
         return len(self.entries)
 
+    def count(self, cx: Capture) -> Value:
+        """`len(self)`: a symbol where the number changes from call to call and nobody has relied on the keys."""
+        known = None
+        if type(self) is Dict and self.source is not None and not (self.keys_guarded or self.restless or self.unasked):
+            known = cx.sizes.integer(len(self.real), self.source.then("begun", length_of))
+        return Const(self.length(cx)) if known is None else cx.make(known + len(self.added) - len(self.taken))
+
     def truth(self, cx: Capture) -> bool:
         if not self.keys_guarded and self.source is not None and not self.added:
             if not self.entries and not self.taken:
@@ -662,7 +726,7 @@ class Dict(Value):
             self.guard_keys(cx)
         cx.effects.mutate(self)
         self.emptied += 1
-        self.entries, self.unasked, self.keys_guarded = {}, [], True
+        self.entries, self.unasked, self.keys_guarded, self.counting = {}, [], True, False
 
     def contains(self, cx: Capture, item: Value) -> bool:
         k = self.key(cx, item)
