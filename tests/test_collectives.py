@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -111,6 +113,39 @@ def run_in_place(rank: int, world: int) -> None:
         same(fn, rank, world)
 
 
+def run_handles(rank: int, world: int) -> None:
+    """Collectives that go on behind the call, until the program waits."""
+
+    def waits(x: torch.Tensor) -> Any:
+        y = x * 2
+        work = dist.all_reduce(y, async_op=True)
+        between = x.sin()
+        assert work is not None
+        done = work.wait()
+        return y + between, done
+
+    def several(x: torch.Tensor) -> Any:
+        whole, part, own = torch.empty(x.shape[0] * world, 3), torch.empty(x.shape[0] // world, 3), x * 1
+        works = [
+            dist.all_gather_into_tensor(whole, x.sin(), async_op=True),
+            dist.reduce_scatter_tensor(part, x.cos(), async_op=True),
+            dist.all_reduce(own, op=dist.ReduceOp.MAX, async_op=True),
+        ]
+        for work in works:
+            work.wait()  # type: ignore[union-attr]
+        return whole * 2, part + 1, own
+
+    def of_an_argument(x: torch.Tensor) -> Any:
+        work = dist.all_reduce(x, async_op=True)
+        work.wait()  # type: ignore[union-attr]
+        work.wait()  # type: ignore[union-attr]
+        return x * 2
+
+    for fn in (waits, several, of_an_argument):
+        if fn is not several or world == 2:
+            same(fn, rank, world)
+
+
 def run_questions(rank: int, world: int) -> None:
     group = dist.group.WORLD
     assert group is not None
@@ -185,20 +220,36 @@ def run_in_flight(rank: int, world: int) -> None:
             torch.testing.assert_close(results(pycompiler.compile(fn, backend=backend), rank, world), wanted)
 
 
+HELD: list[Any] = []
+
+
 def run_breaks(rank: int, world: int) -> None:
     def handle(x: torch.Tensor) -> Any:
         y = x * 2
         work = dist.all_reduce(y, async_op=True)
         assert work is not None
+        print(end="")
         work.wait()
         return y + 1
+
+    def kept(x: torch.Tensor) -> Any:
+        y = x * 2
+        work = dist.all_reduce(y, async_op=True)
+        assert work is not None
+        HELD.append(work)
+        wait_for_all()
+        return y + 1
+
+    def wait_for_all() -> None:
+        while HELD:
+            HELD.pop().wait()
 
     def barred(x: torch.Tensor) -> Any:
         y = x * 2
         dist.barrier()
         return y + 1
 
-    for fn in (handle, barred):
+    for fn in (handle, kept, barred):
         assert pycompiler.explain(fn)(given(rank, world)).graph_break_count
         torch.testing.assert_close(results(pycompiler.compile(fn), rank, world), results(fn, rank, world))
 
@@ -248,6 +299,7 @@ def run_made_anew(rank: int, world: int) -> None:
     [
         run_functional,
         run_in_place,
+        run_handles,
         run_questions,
         run_order,
         run_writes,
@@ -276,6 +328,34 @@ def alone() -> Iterator[None]:
     dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
     yield
     dist.destroy_process_group()
+
+
+def test_programs_that_import_no_more_than_they_need() -> None:
+    """torch's functional collectives are loaded by us, and a look at what compiled functions hold asks no class of theirs."""
+    program = """
+import warnings, torch, torch.distributed as dist, pycompiler
+warnings.simplefilter("error")
+dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+
+def program(x):
+    y = x * 2
+    work = dist.all_reduce(y, async_op=True)
+    work.wait()
+    return y + 1
+
+def asks(x):
+    y = x * 2
+    work = dist.all_reduce(y, async_op=True)
+    work.is_completed()
+    work.wait()
+    return y
+
+assert torch.equal(pycompiler.compile(program, fullgraph=True)(torch.ones(2)), torch.full((2,), 3.0))
+assert "async_op" in pycompiler.explain(asks)(torch.ones(2)).break_reasons[0].reason
+dist.destroy_process_group()
+"""
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=240, check=False)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -416,7 +416,10 @@ def _source(value: Value) -> Source:
 
 
 def check_readings(cx: Capture) -> None:
-    """No operator may come behind what is read behind the graph."""
+    """No operator may come behind what is read behind the graph, and what was begun is over."""
+    for work in cx.effects.works:
+        if not work.is_over:
+            raise work.broke
     late = next((r for r in cx.effects.readings if isinstance(r, Reading) and not r.first), None)
     if late is not None and any(n.op.startswith("call") for n in _behind(late.behind)):
         assert late.told is not None

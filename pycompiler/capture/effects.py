@@ -101,6 +101,7 @@ class Effects:
         self.looks = Looks()
         self.namespaces = Namespaces()
         self.drops: dict[Any, tuple[str, str | None, Any]] = {}  # what was there, and may end: places and values
+        self.works: list[Any] = []  # collectives that go on (`builtins/distributed.py`)
         self.readings: list[Any] = []  # calls that only read (`values/deferred.py`)
         self.waiting: list[Value] = []  # existing objects and dicts that calls change which wait
         self.let_go: list[Value] = []  # existing objects that variables held

@@ -12,10 +12,11 @@ from typing import Any
 
 import torch
 
+from pycompiler.capture import collectives
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import LATE, Args, Kwargs
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.constant import Const, Withheld
 from pycompiler.capture.values.containers import List, Sequence
 from pycompiler.capture.values.fixed import fixed, known, rely, rely_on_group, rely_on_world
 from pycompiler.capture.values.tensor import Tensor
@@ -125,12 +126,14 @@ def _like(parts: Sequence, part: Tensor) -> bool:
 def _writing(name: str, functional: str, defaults: Any = None) -> Handler:
     def handler(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         module = process_groups.c10d()
+        process_groups.load_shapes()
         try:
             bound = inspect.signature(getattr(module, name)).bind(*args, **kwargs)
         except TypeError:
             raise Break("unsupported-operation", f"dist.{name} of such arguments") from None
         given = {k: cx.realize(v) for k, v in bound.arguments.items()}
-        if cx.truth(given.pop("async_op", Const(False))):
+        later = cx.truth(given.pop("async_op", Const(False)))
+        if later and name not in BEGINS:
             raise Break("unsupported-operation", f"dist.{name}(..., async_op=True), which gives a handle")
         tensors = [t for v in given.values() for t in ([v] if isinstance(v, Tensor) else _items(cx, v))]
         group = _group(cx, given)
@@ -142,6 +145,8 @@ def _writing(name: str, functional: str, defaults: Any = None) -> Handler:
         if not _sized({**given, **{k: Const(None) for k in SPLITS.get(name, ()) if k not in given}}, group.size()):
             raise Break("unsupported-operation", f"dist.{name} of tensors of such sizes")
         _operation(cx, name, given)
+        if later:
+            return _begin(cx, name, given, group)
         if name in UNCOUNTED:
             written = UNCOUNTED[name]
             given[written] = cx.graph.call_function(getattr, [given[written], Const("data")], {})
@@ -153,6 +158,63 @@ def _writing(name: str, functional: str, defaults: Any = None) -> Handler:
 UNCOUNTED = {"all_reduce": "tensor", "all_to_all_single": "output"}
 """Whose writes are no other versions of what they write: kernels below autograd do it."""
 SPLITS = {"all_to_all_single": ("output_split_sizes", "input_split_sizes")}
+
+
+BEGINS: dict[str, tuple[str, tuple[str, ...], str]] = {
+    "all_reduce": ("all_reduce", ("tensor", "op"), "tensor"),
+    "all_gather_into_tensor": ("all_gather_into_tensor", ("input_tensor", "size"), "output_tensor"),
+    "reduce_scatter_tensor": ("reduce_scatter_tensor", ("input", "op", "size"), "output"),
+}
+"""Of those that may go on behind the call: the operator, its arguments but the group, and what is written."""
+
+
+class Work(Withheld):
+    """What such a call gives: the write happens where the program waits, which it has to do in this frame."""
+
+    def __init__(self, broke: Break, flies: Value, target: Value) -> None:
+        super().__init__(broke)
+        self.flies, self.target, self.is_over = flies, target, False
+
+    def truth(self, cx: Capture) -> bool:
+        return True
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        return Wait(self) if name == "wait" else super().getattr(cx, name)
+
+
+class Wait(Value):
+    """Its method, bound."""
+
+    def __init__(self, work: Work) -> None:
+        self.work = work
+
+    def python_type(self) -> type:
+        raise self.work.broke
+
+    def call(self, cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        work = self.work
+        if args or kwargs:  # a time that it may take
+            raise work.broke
+        if not work.is_over:
+            work.is_over = True
+            landed = collectives.call(cx, torch.ops._c10d_functional.wait_tensor.default, [work.flies], {})
+            cx.graph.call_method("copy_", [work.target, landed], {})
+        return Const(True)
+
+
+def _begin(cx: Capture, name: str, given: dict[str, Value], group: Any) -> Value:
+    operator, names, written = BEGINS[name]
+    known = {**given, "size": Const(group.size())}
+    args = [known[n] for n in names]
+    overload = getattr(torch.ops._c10d_functional, operator).default
+    flies = collectives.call(cx, overload, [*args, Const(str(group.group_name))], {})
+    target = given[written]
+    if name in UNCOUNTED:
+        target = cx.graph.call_function(getattr, [target, Const("data")], {})
+    told = Break("unsupported-operation", f"dist.{name}(..., async_op=True), for which this function does not wait")
+    work = Work(cx.frames[-1].here(told), flies, target)
+    cx.effects.works.append(work)
+    return work
 
 
 def _items(cx: Capture, value: Value) -> list[Tensor]:
