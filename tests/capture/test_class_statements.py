@@ -568,3 +568,25 @@ def test_super_beside_a_write_of_the_base() -> None:
         return [call(torch.zeros(2))[1] for _ in range(3)]
 
     assert calls(pycompiler.compile(fn, backend="eager")) == calls(fn)
+
+
+def test_instances_of_classes_that_fx_may_trace() -> None:
+    class Both(abc.ABCMeta, torch.fx.ProxyableClassMeta):
+        def __new__(cls, name: str, bases: Any, space: Any) -> Any:
+            made = super().__new__(cls, name, bases, space)
+            made.told = 100
+            return made
+
+    class Plain(abc.ABC):  # noqa: B024
+        pass
+
+    class Pair(Plain, metaclass=Both):
+        def __init__(self, a: Any) -> None:
+            self.a = a
+
+    def program(x: torch.Tensor) -> Any:
+        made = Pair(x * 3)
+        return made.a + 1, type(made).__bases__, type(made).__base__, type(made).told
+
+    got, wanted = pycompiler.compile(program, fullgraph=True)(torch.ones(2)), program(torch.ones(2))
+    assert torch.equal(got[0], wanted[0]) and got[1:] == wanted[1:]

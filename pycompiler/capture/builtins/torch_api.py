@@ -16,7 +16,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._device import DeviceContext
 
 from pycompiler import config
-from pycompiler.capture import operators
+from pycompiler.capture import operators, skip
 from pycompiler.capture.breaks import Break, EagerOnce
 from pycompiler.capture.builtins.tensors_of_numbers import of_tensors, stacked
 from pycompiler.capture.calls import LATE, Args, Kept, Kwargs, builtin, constructor
@@ -117,6 +117,7 @@ def _constant(value: Any, *fns: Any) -> None:
 
 
 _constant(False, torch._jit_internal.is_scripting, torch.jit._trace.is_tracing, torch.is_vulkan_available)
+skip.INLINED |= {torch.fx.ProxyableClassMeta.__call__}
 LATE["torch.onnx", "is_in_onnx_export"] = lambda cx, args, kwargs: Const(False)
 LATE["torch._dynamo.external_utils", "is_compiling"] = lambda cx, args, kwargs: Const(True)
 _constant(False, torch._C._is_tracing)
