@@ -453,3 +453,64 @@ def test_long_sequences_are_built_in_parts() -> None:
 
     compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
     assert str(compiled(torch.ones(2))) == str(program(torch.ones(2)))
+
+
+# containers that change while they are looked through ----------------------------------------------------------
+def _ordered_loses(o: Any) -> Any:
+    for key in o:
+        del o[key]
+
+
+def _ordered_grows(o: Any) -> Any:
+    for key in o:
+        o[key + "2"] = 1
+
+
+def _sorted_appends(o: Any) -> Any:
+    made = [3, 1, 2]
+    try:
+        made.sort(key=lambda v: made.append(v) or -v)  # type: ignore[func-returns-value]
+    except ValueError as e:
+        return repr(e), made
+    return made
+
+
+def _sorted_looks(o: Any) -> Any:
+    made, sizes = [3, 1, 2], []
+    made.sort(key=lambda v: sizes.append(len(made)) or v)  # type: ignore[func-returns-value]
+    return made, sizes
+
+
+def _sorted_raises(o: Any) -> Any:
+    made = [3, 1, 0, 2]
+    try:
+        made.sort(key=lambda v: 1 / v)
+    except ZeroDivisionError as e:
+        return repr(e), made
+
+
+def _a_negative_bound(o: Any) -> Any:
+    return collections.deque([1], -1)
+
+
+@pytest.mark.parametrize(
+    ("use", "breaks"),
+    [
+        (_ordered_loses, 0), (_ordered_grows, 0), (_sorted_appends, 1), (_sorted_looks, 0), (_sorted_raises, 0),
+        (_a_negative_bound, 0),
+    ],
+)  # fmt: skip
+def test_containers_that_change_meanwhile(use: Callable[[Any], Any], breaks: int) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        o = collections.OrderedDict(a=1, b=2)
+        try:
+            return x + 1, use(o), list(o)
+        except (RuntimeError, ValueError) as e:
+            return x + 1, repr(e), list(o)
+
+    x = torch.ones(2)
+    compiled = pycompiler.compile(fn, backend="eager", fullgraph=not breaks)
+    for _ in range(2):
+        assert compiled(x)[1:] == fn(x)[1:]
+    assert compiled.counters()["eager_calls"] == 0
+    assert (pycompiler.explain(fn)(x).graph_break_count > 0) == bool(breaks)

@@ -41,7 +41,9 @@ def deque_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     limit = args[1] if len(args) > 1 else kwargs.get("maxlen", NONE)
     if not issubclass(limit.python_type(), (int, type(None))):
         cx.throw(TypeError, "an integer is required")
-    made = Deque([], None if cx.is_none(limit) else cx.index(limit))
+    size = None if cx.is_none(limit) else cx.index(limit)
+    cx.evaluate_raw(deque, (), size)  # its error
+    made = Deque([], size)
     source = args[0] if args else kwargs.get("iterable")
     for value in cx.elements(source) if source is not None else ():
         made.push(value)

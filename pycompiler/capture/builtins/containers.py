@@ -193,7 +193,15 @@ def list_remove(cx: Capture, target: List, value: Value) -> None:
 
 @list_method(list.sort)
 def list_sort(cx: Capture, target: List, **kwargs: Value) -> None:
-    target.items[:] = sort_values(cx, list(target.iterate(cx)), kwargs)
+    items, held = list(target.iterate(cx)), target.items
+    held.clear()  # as who is asked meanwhile finds it
+    try:
+        made = sort_values(cx, list(items), kwargs)
+        if held:
+            raise Break("unsupported-operation", "a list that changes while it is sorted")
+        items = made
+    finally:
+        held[:] = items
 
 
 @list_method(list.__setitem__)

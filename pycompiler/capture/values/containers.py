@@ -445,6 +445,8 @@ def stable(cx: Capture, iterated: Dict | Set, values: list[Value]) -> Iterator[V
     def check() -> None:
         if len(iterated.entries) != size:
             kind = "dictionary" if isinstance(iterated, Dict) else "Set"
+            if issubclass(iterated.cls, collections.OrderedDict):
+                cx.throw(RuntimeError, "OrderedDict mutated during iteration")
             cx.throw(RuntimeError, f"{kind} changed size during iteration")
         if last_key(iterated) is not last and (keeps or last_key(iterated) != last):
             raise Break("unsupported-operation", f"a {iterated.cls.__name__} whose members change while it is iterated")
