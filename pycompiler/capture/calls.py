@@ -765,6 +765,8 @@ def _abstract_message(cls: type) -> str:
 
 def fill_storage(cx: Capture, made: Object, args: list[Value], kwargs: dict[str, Value]) -> None:
     storage = made.storage
+    if isinstance(storage, Tuple):  # its `__new__` has filled it
+        return
     if kwargs and not isinstance(storage, Dict):
         raise Break("builtin-call", f"{made.cls.__qualname__}(...) with keywords")
     if len(args) > 1 or issubclass(made.cls, collections.defaultdict):  # which takes its factory before

@@ -32,7 +32,7 @@ from pycompiler.capture.values.base import Capture, StandIn, Value
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.containers import Dict, Key, Proxy
 from pycompiler.capture.values.functions import Method
-from pycompiler.capture.values.objects import DELETED, Object, annotation
+from pycompiler.capture.values.objects import DELETED, Object, OfLength, annotation
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.source import mro_of, namespace_of
 
@@ -71,8 +71,13 @@ class Class(Value):
         return self.cls
 
     def truth(self, cx: Capture) -> bool:
-        method = self.special(cx, "__bool__") or self.special(cx, "__len__")
-        return True if method is None else cx.truth(cx.call(method, [], {}))
+        method = self.special(cx, "__bool__")
+        if method is None:
+            return self.special(cx, "__len__") is None or self.length(cx) > 0
+        found = cx.call(method, [], {}).const()
+        if not isinstance(found, bool):
+            cx.throw(TypeError, f"__bool__ should return bool, returned {type(found).__name__}")
+        return found
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return cx.construct(self, args, kwargs)
@@ -168,7 +173,7 @@ class Class(Value):
     def length(self, cx: Capture) -> int:
         method = self.special(cx, "__len__")
         if method is not None:
-            return int(cx.call(method, [], {}).const())
+            return int(cx.evaluate_raw(len, OfLength(cx.call(method, [], {}).const())))
         return int(cx.evaluate_raw(len, self.cls))
 
     def contains(self, cx: Capture, item: Value) -> bool:

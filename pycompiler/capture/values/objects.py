@@ -516,7 +516,7 @@ class Object(Value):
     def length(self, cx: Capture) -> int:
         found = self._special_or_storage(cx, "__len__")
         if found is not None:
-            return int(cx.evaluate_raw(len, _OfLength(found.const())))
+            return int(cx.evaluate_raw(len, OfLength(found.const())))
         if self.storage is not None:
             return self.storage.length(cx)
         if lookup(cx, self.cls, "__len__") is MISSING:
@@ -532,7 +532,7 @@ class Object(Value):
             return value
         found = self._special_or_storage(cx, "__len__")
         if found is not None:
-            return bool(found.const())
+            return bool(cx.evaluate_raw(len, OfLength(found.const())))
         if self.storage is not None:
             return self.storage.truth(cx)
         if any(lookup(cx, self.cls, n) is not MISSING for n in ("__bool__", "__len__")):
@@ -748,7 +748,7 @@ def annotation(cx: Capture, value: Value) -> Any:
     return value.const()
 
 
-class _OfLength:
+class OfLength:
     """len() of it checks what a `__len__` returned as len() of the object does."""
 
     def __init__(self, length: object) -> None:
