@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import collections
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -218,3 +220,131 @@ def test_found_by_programs_that_train(program: Any, backend: str) -> None:
             (v * 3).sum().backward()
         seen.append(str((result, w, w.grad, v, v.grad)).replace("Compiled_graph", "Mul"))
     assert seen[0] == seen[1]
+
+
+class _Plain:
+    def __init__(self) -> None:
+        self.total, self.more = 0, 1
+
+
+class _Cached:
+    @functools.cached_property
+    def total(self) -> int:
+        return 1
+
+
+def _new_ones(o: Any) -> Any:
+    o.late, o.extra = 1, 2
+    del o.late
+    o.late = 3
+    return list(vars(o))
+
+
+def _ones_that_were_there(o: Any) -> Any:
+    o.total, o.extra = 1, 2
+    del o.total
+    o.total = 3
+    return list(vars(o).items())
+
+
+def _of_its_dict(o: Any) -> Any:
+    attributes = vars(o)
+    attributes["a"], attributes["b"] = 1, 2
+    del attributes["a"]
+    attributes["a"] = 3
+    return list(attributes)
+
+
+def _again_and_again(o: Any) -> Any:
+    for i in range(40):
+        o.a, o.b = i, i
+        del o.a, o.b
+    o.b, o.a = 1, 2
+    return list(vars(o))
+
+
+def _cached(o: Any) -> Any:
+    found, o.extra = o.total, 2
+    del o.total
+    return found, o.total, list(vars(o))
+
+
+def _made(o: Any) -> Any:
+    o = _Plain()
+    o.extra = 2
+    del o.total
+    o.total = 3
+    return o.__dict__
+
+
+@pytest.mark.parametrize("program", [_new_ones, _ones_that_were_there, _of_its_dict, _again_and_again, _cached, _made])
+def test_attributes_that_are_deleted_and_stored_again_come_last(program: Any) -> None:
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    for _ in range(2):
+        sides = []
+        for run in (program, compiled):
+            o = _Cached() if program is _cached else _Plain()
+            sides.append((run(o), list(vars(o).items())))
+        assert str(sides[0]) == str(sides[1])
+
+
+class _Meta(type):
+    def __len__(cls) -> Any:
+        return cls.size  # type: ignore[attr-defined]
+
+
+class _Sure(type):
+    def __bool__(cls) -> Any:
+        return cls.size  # type: ignore[attr-defined]
+
+
+def test_lengths_and_truths_that_a_metaclass_gives_are_checked() -> None:
+    def program(x: torch.Tensor, size: Any) -> Any:
+        class Sized(metaclass=_Meta):
+            pass
+
+        class True_(metaclass=_Sure):
+            pass
+
+        Sized.size = True_.size = size  # type: ignore[attr-defined]
+        return x * 2 if True_ else x * len(Sized), bool(Sized)
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for size in (True, False, 2, -1, "a"):
+        assert str(outcome(compiled, torch.ones(2), size)) == str(outcome(program, torch.ones(2), size))
+
+    def sized(x: torch.Tensor, size: Any) -> Any:
+        class Sized(metaclass=_Meta):
+            pass
+
+        Sized.size = size  # type: ignore[attr-defined]
+        return x * len(Sized)
+
+    compiled = pycompiler.compile(sized, backend="eager")
+    for size in (3, 0, -1, "a"):
+        assert str(outcome(compiled, torch.ones(2), size)) == str(outcome(sized, torch.ones(2), size))
+
+
+class _Pair(collections.namedtuple("_Pair", "a b")):  # noqa: SLOT002
+    pass
+
+
+def test_subclasses_of_named_tuples_are_made() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return _Pair(x, 1).a * 2, _Pair(b=3, a=x)
+
+    made, pair = pycompiler.compile(program, backend="eager", fullgraph=True)(torch.ones(2))
+    assert made.tolist() == [2, 2] and type(pair) is _Pair and pair.b == 3
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_lengths_of_packed_sequences_are_known_in_inference_mode(backend: str) -> None:
+    lstm = nn.LSTM(3, 4, batch_first=True)
+
+    def program(x: torch.Tensor) -> Any:
+        with torch.inference_mode():
+            packed = nn.utils.rnn.pack_padded_sequence(x, [3, 2], batch_first=True)
+            return nn.utils.rnn.pad_packed_sequence(lstm(packed)[0], batch_first=True)
+
+    x = torch.randn(2, 3, 3)
+    torch.testing.assert_close(pycompiler.compile(program, backend=backend, fullgraph=True)(x), program(x))

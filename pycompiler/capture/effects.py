@@ -92,6 +92,8 @@ class Effects:
     def __init__(self, graph: fx.Graph) -> None:
         self.graph = graph  # the outermost: tensors of others cannot be stored
         self.journal: list[Write] = []
+        self.moved: set[Spot] = set()
+        """Attributes that were deleted and are stored again: they come last among the object's."""
         self.changes = 0  # how many writes there were, calls aside
         self.globals: dict[tuple[int, str], Value] = {}
         self._last: dict[Spot, int] = {}  # place → its last entry
@@ -117,13 +119,16 @@ class Effects:
         """One line a write, in order, for logs."""
         return "\n".join(f"  {LINES[w.kind](w)}" for w in self.journal)
 
-    def _write(self, place: Spot, kind: str, target: Any, *, quiet: bool, name: str | None = None) -> Write:
-        """The entry for a write of `place` that happens now.  `quiet`: it runs no code."""
+    def _write(
+        self, place: Spot, kind: str, target: Any, *, quiet: bool, name: str | None = None, anew: bool = False
+    ) -> Write:
+        """The entry for a write of `place` that happens now.  `quiet`: it runs no code.  `anew`: behind all other
+        writes, since the place was empty."""
         self.changes += 1
         if not quiet and place not in self._last and kind in ("attribute", "global", "cell"):
             self.drops[place] = (kind, name, target)
         at, end = self._last.get(place), len(self.journal)
-        if at is not None:
+        if at is not None and not anew:
             found = self.journal[at]
             if (quiet and at > self._noise) or self._entries[place] == MOST or not self._stays(found):
                 self._noise = max(self._noise, -1 if quiet else at)
@@ -367,6 +372,10 @@ class Effects:
         place = ("attribute", id(obj), name)
         self.looks.change(place, ("attributes", id(obj)))
         old = obj.overlay.get(name)
+        anew = old is DELETED and value is not DELETED
+        if anew:  # it comes last among the attributes
+            del obj.overlay[name]
+            self.moved.add(place)
         obj.overlay[name] = value
         if obj.exists:
             quiet = (
@@ -376,7 +385,7 @@ class Effects:
             if name not in held:
                 held = dict.fromkeys([name], *in_slot(obj.real, name))
             self.drop([old] if old is not None else held, name)
-            self._write(place, "attribute", obj, quiet=quiet, name=name).value = value
+            self._write(place, "attribute", obj, quiet=quiet, name=name, anew=anew).value = value
 
     def set_class(self, cls: Any, name: str, value: Value, step: int | None) -> None:
         """`cls.name = value`, of a class, at this step; look-ups find it from now on."""

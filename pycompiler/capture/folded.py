@@ -32,12 +32,12 @@ class Folded:
 
     def __init__(self, written: Container[int]) -> None:
         self.written = written
-        self.known: dict[int, tuple[torch.Tensor, torch.Tensor, int]] = {}
+        self.known: dict[int, tuple[torch.Tensor, torch.Tensor, int | None]] = {}
 
     def of(self, fake: torch.Tensor) -> torch.Tensor | None:
         """A tensor with the numbers of `fake`, which nobody may write."""
         found = self.known.get(id(fake))
-        if found is None or found[0]._version != found[2] or memory_of(found[0]) in self.written:
+        if found is None or _version(found[0]) != found[2] or memory_of(found[0]) in self.written:
             return None
         return found[1]
 
@@ -52,12 +52,17 @@ class Folded:
             return
         for fake, real in zip(made, found, strict=True):
             if real.shape == fake.shape and real.dtype == fake.dtype:
-                self.known[id(fake)] = fake, real, fake._version
+                self.known[id(fake)] = fake, real, _version(fake)
 
     def _folds(self, call: Any) -> bool:
         return call.target in FOLD and bool(call.operands) and all(
             self.of(n.meta["example_value"]) is not None for n in call.given
         )  # fmt: skip
+
+
+def _version(fake: torch.Tensor) -> int | None:
+    """None for an inference tensor, which does not count; that it was written, its memory tells."""
+    return None if fake.is_inference() else fake._version
 
 
 def _with(given: Any, folded: Folded) -> Any:

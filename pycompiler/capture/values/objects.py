@@ -595,9 +595,9 @@ class InstanceDict(Dict):
             if self._own_slots(name):
                 continue
             key = Key(self.cx, Const(name))
-            if value is DELETED:
+            if value is DELETED or ("attribute", id(self.owner), name) in self.cx.effects.moved:
                 found.pop(key, None)
-            else:
+            if value is not DELETED:
                 found[key] = value
         return found
 
