@@ -348,3 +348,28 @@ def test_lengths_of_packed_sequences_are_known_in_inference_mode(backend: str) -
 
     x = torch.randn(2, 3, 3)
     torch.testing.assert_close(pycompiler.compile(program, backend=backend, fullgraph=True)(x), program(x))
+
+
+class _Answers:
+    """torch asks an operand for `__torch_function__`, which a `__getattr__` hears."""
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+
+    def __getattr__(self, name: str) -> Any:
+        self.asked.append(name)
+        raise AttributeError(name)
+
+    def __rmul__(self, t: torch.Tensor) -> torch.Tensor:
+        return t * 2
+
+
+def test_torch_asks_an_operand_that_is_no_tensor() -> None:
+    def program(x: torch.Tensor, answers: Any) -> Any:
+        return (x + 1) * answers
+
+    sides = []
+    for run in (program, pycompiler.compile(program, backend="eager")):
+        answers = _Answers()
+        sides.append((run(torch.ones(2), answers).tolist(), answers.asked))
+    assert sides[0] == sides[1] and sides[0][1]
