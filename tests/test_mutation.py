@@ -314,3 +314,46 @@ def test_a_range_fills_out_as_it_lies(shape: tuple[int, ...], name: str, backend
         return out
 
     assert torch.equal(pycompiler.compile(program, backend=backend)(), program())
+
+
+def _one_row(m: nn.Linear, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        m.weight[:2].mul_(0.9)
+    return x * 2
+
+
+def _rows_between_uses(m: nn.Linear, x: Tensor) -> Tensor:
+    y = m(x)
+    with torch.no_grad():
+        m.weight[0].zero_()
+        m.weight[1] = 5
+        m.weight[:, 1].add_(2)
+        part = m.weight[:2]
+        part.view(-1).add_(1)
+        part.mul_(2)
+    return m(x) + y.detach()
+
+
+def _rows_of_a_result(m: nn.Linear, x: Tensor) -> Tensor:
+    z = m.weight * 2
+    with torch.no_grad():
+        part = z[:2]
+        part.mul_(0.9)
+        read = part + 1
+    return z * x + read.sum()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("program", [_one_row, _rows_between_uses, _rows_of_a_result])
+def test_parts_of_parameters_that_are_written_without_gradients(program: Any, backend: str, caplog: Any) -> None:
+    """Autograd refuses to tell the history of such a view; nobody asks, so the graph is compiled."""
+    sides = []
+    with caplog.at_level(logging.WARNING, logger="pycompiler.autograd"):
+        for run in (program, pycompiler.compile(program, backend=backend, fullgraph=True)):
+            torch.manual_seed(0)
+            m, x = nn.Linear(3, 3), torch.linspace(-1, 1, 9).view(3, 3).requires_grad_()
+            made = run(m, x)
+            made.sum().backward()
+            sides.append((made, x.grad, m.weight.detach(), m.weight.grad))
+    torch.testing.assert_close(sides[1], sides[0])
+    assert not caplog.records

@@ -134,7 +134,9 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
                 return found
         if not (isinstance(left, OPERANDS) and isinstance(right, OPERANDS) or _asks(cx, left, right)):
             if isinstance(right, Object) and lookup(cx, right.cls, "__getattr__") is not MISSING:
-                raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}, whose __getattr__ torch asks")
+                raise Break(
+                    "unsupported-operation", f"{left.describe()} {op} {right.describe()}, whose __getattr__ torch asks"
+                )
             found = _special(cx, right, reflected, left)
             if found is not None:
                 return found

@@ -90,8 +90,8 @@ class Forward:
                 return (*out, *(env[n] for n in self.more)) if self.gm is self.whole else out
             else:
                 env[node] = self._run_node(node, env)
-                if self.gm is self.whole and isinstance(env[node], torch.Tensor) and env[node].requires_grad:
-                    self.edges[env[node].grad_fn, env[node].output_nr] = node
+                if self.gm is self.whole and isinstance(env[node], torch.Tensor) and (edge := _edge_of(env[node])):
+                    self.edges[edge] = node
             for dead in last_use.get(node, ()):
                 if self.gm is not self.whole or dead not in self.more:
                     del env[dead]
@@ -319,3 +319,12 @@ def _not_expanded(out: torch.Tensor, given: Any) -> torch.Tensor:
     for _ in range(more):
         view = view.unsqueeze(0)
     return view if view.stride() == out.stride() else out
+
+
+def _edge_of(t: torch.Tensor) -> Edge | None:
+    """Where autograd has a tensor; None for what has no history, and for a view that was written where gradients are off, of whose
+    history autograd refuses to tell: nobody can ask for it."""
+    try:
+        return (t.grad_fn, t.output_nr) if t.requires_grad else None
+    except RuntimeError:
+        return None
