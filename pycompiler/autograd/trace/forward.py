@@ -322,7 +322,7 @@ def _not_expanded(out: torch.Tensor, given: Any) -> torch.Tensor:
 
 
 def _edge_of(t: torch.Tensor) -> Edge | None:
-    """Where autograd has a tensor; None for what has no history, and for a view that was written where gradients are off, of whose
+    """Where autograd has a tensor; None for what has no history, and for a view that was written where gradients are off, whose
     history autograd refuses to tell: nobody can ask for it."""
     try:
         return (t.grad_fn, t.output_nr) if t.requires_grad else None
