@@ -11,6 +11,7 @@ import torch
 from torch._higher_order_ops.while_loop import while_loop
 
 import pycompiler
+from tests.alike import assert_same
 
 W = torch.ones(3, requires_grad=True)
 LEFT: list[torch.Tensor] = []
@@ -124,18 +125,6 @@ def _(x: torch.Tensor) -> Any:
     made = Empty()
     pycompiler.graph_break()
     return made.double(x)
-
-
-def assert_same(got: Any, wanted: Any) -> None:
-    assert type(got) is type(wanted)
-    if isinstance(wanted, (tuple, list)):
-        assert len(got) == len(wanted)
-        for g, w in zip(got, wanted, strict=True):
-            assert_same(g, w)
-    elif isinstance(wanted, torch.Tensor):
-        torch.testing.assert_close(got, wanted)
-    else:
-        assert got == wanted
 
 
 @pytest.mark.parametrize(("kind", "fn"), [pytest.param(k, f, id=n) for n, k, f in PROGRAMS])

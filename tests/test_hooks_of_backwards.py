@@ -13,6 +13,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 import pycompiler
+from tests.alike import assert_same
 
 Log = list[Any]
 PROGRAMS: list[tuple[str, int, Callable[..., Any]]] = []
@@ -377,18 +378,6 @@ def run(fn: Callable[..., Any], net: Net, log: Log, x: torch.Tensor) -> Any:
         torch.get_rng_state().tolist(),
         [(str(w.message), w.filename, w.lineno) for w in seen],
     )
-
-
-def assert_same(got: Any, wanted: Any) -> None:
-    assert type(got) is type(wanted), (got, wanted)
-    if isinstance(wanted, (tuple, list)):
-        assert len(got) == len(wanted), (got, wanted)
-        for a, b in zip(got, wanted, strict=True):
-            assert_same(a, b)
-    elif isinstance(wanted, torch.Tensor):
-        torch.testing.assert_close(got, wanted)
-    else:
-        assert got == wanted
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])

@@ -20,31 +20,47 @@ X = torch.arange(3.0)
 LOG: list[str] = []
 
 
-class Mapping(dict):  # type: ignore[type-arg]
+class Walked:
+    """What a subclass of any container may say of its elements."""
+
     def __iter__(self: Any) -> Any:
         LOG.append("iter")
-        return super().__iter__()
+        return super().__iter__()  # type: ignore[misc]
 
     def __len__(self: Any) -> Any:
         LOG.append("len")
-        return super().__len__()
+        return super().__len__()  # type: ignore[misc]
 
+
+class Asked(Walked):
     def __contains__(self: Any, k: Any) -> Any:
         LOG.append("in")
-        return super().__contains__(k)
+        return super().__contains__(k)  # type: ignore[misc]
 
+
+class Indexed(Walked):
     def __getitem__(self: Any, k: Any) -> Any:
         LOG.append("get")
-        return super().__getitem__(k)
+        return super().__getitem__(k)  # type: ignore[misc]
 
+
+class Keyed(Asked, Indexed):
     def keys(self: Any) -> Any:
         LOG.append("keys")
-        return super().keys()
+        return super().keys()  # type: ignore[misc]
 
     def items(self: Any) -> Any:
         LOG.append("items")
-        return super().items()
+        return super().items()  # type: ignore[misc]
 
+
+class Reversed:
+    def __reversed__(self: Any) -> Any:
+        LOG.append("rev")
+        return super().__reversed__()  # type: ignore[misc]
+
+
+class Mapping(Keyed, dict):  # type: ignore[type-arg]
     def __eq__(self: Any, o: Any) -> Any:
         LOG.append("eq")
         return super().__eq__(o)
@@ -52,98 +68,24 @@ class Mapping(dict):  # type: ignore[type-arg]
     __hash__ = None
 
 
-class Ordered(collections.OrderedDict):  # type: ignore[type-arg]
-    def __iter__(self: Any) -> Any:
-        LOG.append("iter")
-        return super().__iter__()
-
-    def __len__(self: Any) -> Any:
-        LOG.append("len")
-        return super().__len__()
-
-    def __contains__(self: Any, k: Any) -> Any:
-        LOG.append("in")
-        return super().__contains__(k)
-
-    def __getitem__(self: Any, k: Any) -> Any:
-        LOG.append("get")
-        return super().__getitem__(k)
-
-    def keys(self: Any) -> Any:
-        LOG.append("keys")
-        return super().keys()
-
-    def items(self: Any) -> Any:
-        LOG.append("items")
-        return super().items()
-
-    def __reversed__(self: Any) -> Any:
-        LOG.append("rev")
-        return super().__reversed__()
+class Ordered(Keyed, Reversed, collections.OrderedDict):  # type: ignore[type-arg]
+    pass
 
 
-class Listed(list):  # type: ignore[type-arg]
-    def __iter__(self: Any) -> Any:
-        LOG.append("iter")
-        return super().__iter__()
-
-    def __len__(self: Any) -> Any:
-        LOG.append("len")
-        return super().__len__()
-
-    def __contains__(self: Any, k: Any) -> Any:
-        LOG.append("in")
-        return super().__contains__(k)
-
-    def __getitem__(self: Any, k: Any) -> Any:
-        LOG.append("get")
-        return super().__getitem__(k)
-
-    def __reversed__(self: Any) -> Any:
-        LOG.append("rev")
-        return super().__reversed__()
+class Listed(Asked, Indexed, Reversed, list):  # type: ignore[type-arg]
+    pass
 
 
-class Members(set):  # type: ignore[type-arg]
-    def __iter__(self: Any) -> Any:
-        LOG.append("iter")
-        return super().__iter__()
-
-    def __len__(self: Any) -> Any:
-        LOG.append("len")
-        return super().__len__()
-
-    def __contains__(self: Any, k: Any) -> Any:
-        LOG.append("in")
-        return super().__contains__(k)
+class Members(Asked, set):  # type: ignore[type-arg]
+    pass
 
 
-class Fixed(tuple):  # type: ignore[type-arg]
-    def __iter__(self: Any) -> Any:
-        LOG.append("iter")
-        return super().__iter__()
-
-    def __len__(self: Any) -> Any:
-        LOG.append("len")
-        return super().__len__()
-
-    def __getitem__(self: Any, k: Any) -> Any:
-        LOG.append("get")
-        return super().__getitem__(k)
+class Fixed(Indexed, tuple):  # type: ignore[type-arg]
+    pass
 
 
-class Queue(collections.deque):  # type: ignore[type-arg]
-    def __iter__(self: Any) -> Any:
-        LOG.append("iter")
-        return super().__iter__()
-
-    def __len__(self: Any) -> Any:
-        LOG.append("len")
-        return super().__len__()
-
-    def __getitem__(self: Any, k: Any) -> Any:
-        LOG.append("get")
-        return super().__getitem__(k)
+class Queue(Indexed, collections.deque):  # type: ignore[type-arg]
+    pass
 
 
 def base_of(o: Any) -> Any:

@@ -24,6 +24,7 @@ import pytest
 import torch
 
 import pycompiler
+from tests.alike import assert_same
 
 PROGRAMS: list[Callable[..., Any]] = []
 
@@ -263,17 +264,6 @@ def state(value: Any) -> Any:
     if isinstance(value, (tuple, list)):
         return [state(v) for v in value]
     return {k: state(v) for k, v in value.items()} if isinstance(value, dict) else value
-
-
-def assert_same(got: Any, wanted: Any) -> None:
-    assert type(got) is type(wanted), (got, wanted)
-    if isinstance(wanted, list):
-        for g, w in zip(got, wanted, strict=True):
-            assert_same(g, w)
-    elif isinstance(wanted, torch.Tensor):
-        torch.testing.assert_close(got, wanted)
-    else:
-        assert got == wanted
 
 
 @pytest.mark.parametrize("fn", PROGRAMS)
