@@ -49,10 +49,15 @@ def under_no_grad(base: torch.Tensor, step: Step) -> torch.Tensor:
         return step(base)
 
 
+_set_creation = torch._C._autograd._set_creation_meta
+_OF_SEVERAL = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
+_OF_A_FUNCTION = torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION
+
+
 def as_one_of_several(view: torch.Tensor) -> torch.Tensor:
     """A view that autograd takes for one of several results (`split`, `unbind`), which it does not let one write."""
     if view._is_view():
-        torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE)
+        _set_creation(view, _OF_SEVERAL)
     return view
 
 
@@ -64,7 +69,7 @@ def data_of(view: torch.Tensor) -> torch.Tensor:
 def as_a_functions(view: torch.Tensor) -> torch.Tensor:
     """A view that autograd takes for what a custom Function gave, which it does not let one write."""
     if view._is_view():
-        torch._C._autograd._set_creation_meta(view, torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION)
+        _set_creation(view, _OF_A_FUNCTION)
     return view
 
 
