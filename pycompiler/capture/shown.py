@@ -12,6 +12,7 @@ import io
 import sys
 import types
 import warnings
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -34,18 +35,20 @@ def warn(message: str, category: type[Warning], filename: str, lineno: int, name
     warnings.warn_explicit(message, category, filename, lineno, module, known)
 
 
-ONCE = {
-    "a short signal": functools.partial(
-        torch._C._VariableFunctions.istft, torch.ones(3, 2, dtype=torch.complex64), 4, window=torch.ones(4), length=9
-    ),  # type: ignore[attr-defined]
-}
-"""Calls that make torch warn, of what it warns of once a process."""
+def _short_signal() -> Callable[[], Any]:
+    spectrum, window = torch.ones(3, 2, dtype=torch.complex64, device="cpu"), torch.ones(4, device="cpu")
+    return functools.partial(torch._C._VariableFunctions.istft, spectrum, 4, window=window, length=9)  # type: ignore[attr-defined]
+
+
+ONCE = {"a short signal": _short_signal}
+"""What makes the calls by which torch warns, of what it warns of once a process."""
 
 
 def warn_by(name: str, filename: str, lineno: int, namespace: dict[str, Any]) -> None:
-    """What torch warns of in C++, about this line, since its frame calls it."""
+    """What torch warns of in C++, about this line, since its frame calls it; modes of the program's do not see the call."""
     made = compile("call()", filename, "eval")
-    eval(made.replace(co_firstlineno=lineno), namespace, {"call": ONCE[name]})
+    with torch._C.DisableTorchFunction():
+        eval(made.replace(co_firstlineno=lineno), namespace, {"call": ONCE[name]()})
 
 
 def only_shown(categories: tuple[type[Warning], ...], namespaces: Namespaces, *looked_at: Any) -> None:
