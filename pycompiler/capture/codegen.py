@@ -810,9 +810,8 @@ def _range(head: Head, value: Range, name: str) -> None:
 def _handle(head: Head, value: Handle, name: str) -> None:
     if value.owner is None or value.hook is None:
         raise SkipFrame(f"{value.describe()} of a tensor of the graph")
-    if (
-        value.owner in head.cx.graph.flipped_at
-    ):  # handles are made before flags are set, and only what requires grad takes a hook
+    # Handles are made before flags are set, and only what requires grad takes a hook.
+    if value.owner in head.cx.graph.flipped_at:
         head.prepare += [*head.call(rebuild.set_flag, head.load(value.owner), build.load_const(True)), *build.pop_top()]
     head.store(head.call(torch.Tensor.register_hook, head.load(value.owner), head.load_item(value.hook)), name)
 

@@ -385,9 +385,8 @@ class _Session:
 
     def live(self, frame: Frame, entry: Instruction) -> list[str]:
         """Variables of a frame that are read at or after `entry`, in slot order, and those whose end is seen."""
-        ending = {
-            n for n, v in frame.locals.items() if ends_others(v)
-        }  # asked first: it notes what containers are asked for
+        # Asked first: it notes what containers are asked for.
+        ending = {n for n, v in frame.locals.items() if ends_others(v)}
         wanted = {*frame.reading.live[entry], *ending, *(n for n, v in frame.locals.items() if holds_ends(v))}
         code = frame.code
         original = origin_of(code)[0]

@@ -130,9 +130,8 @@ class GraphBuilder:
         self.leaves: list[tuple[torch.Tensor, int | None]] = []  # what the program made leaves, and at which step
         self.retained: list[tuple[Tensor, int | None]] = []  # results whose gradients the program wants, and the steps
         self.spent = set[Any]()  # autograd's nodes, of fakes, that a backward has gone through
-        self.hooks: dict[
-            Any, Any
-        ] = {}  # autograd's nodes, of fakes, and what hangs on them: `builtins/backward_hooks.py`
+        # Autograd's nodes, of fakes, and what hangs on them: `builtins/backward_hooks.py`.
+        self.hooks: dict[Any, Any] = {}
         self.descending = False  # whether a backward is on its way through them
         self.picks: list[
             tuple[torch.Tensor, torch.Tensor, int | None]

@@ -176,9 +176,8 @@ class Sizes:
 
     def _wants(self, changes: bool, source: Source, d: int, n: int, mark: Mark | None) -> bool:
         if mark is not None:
-            if (
-                mark.kind == "dynamic" and n < 2 and source in self.inside
-            ):  # of torch's own, which has numbers for sizes
+            # One of torch's own, which has numbers for sizes.
+            if mark.kind == "dynamic" and n < 2 and source in self.inside:
                 return False
             if mark.kind == "dynamic":
                 mark.check(n, f"{source.name}.size({d})")

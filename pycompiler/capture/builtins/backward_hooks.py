@@ -293,9 +293,8 @@ class _Descent:
             tensors[tensor.fake.output_nr] = tensor
         self.waiting = [e for e in self.waiting if e[0].fake.grad_fn is not node]
         grads = {nr: self._sum(parts) for nr, parts in given.items()}
-        early = (
-            not self.accumulates and node in self.leading
-        )  # what the engine gives of a node that it runs is what arrived
+        # What the engine gives of a node that it runs is what arrived.
+        early = not self.accumulates and node in self.leading
         for nr in [nr for nr in grads if early and (node, nr) in self.results]:
             self.found[self.results.pop((node, nr))] = [grads[nr]]
         for nr, _, hook in [*hooks.of_tensors]:

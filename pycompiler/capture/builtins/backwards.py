@@ -77,15 +77,15 @@ class _Found:
     """What becomes of the gradients of a backward."""
 
     def __init__(self, cx: Capture, leaves: list[Tensor], wanted: list[Tensor]) -> None:
-        self.cx, self.leaves, self.wanted = cx, leaves, wanted
+        self.cx, self.leaves, self.wanted = cx, set(leaves), set(wanted)
         self.before = set(cx.graph.by_fake)
 
     def ready(self, found: list[tuple[Tensor, Tensor]]) -> None:
         cx = self.cx
         for result, grad in found:
-            if any(t is result for t in self.wanted):
+            if result in self.wanted:
                 _retain(cx, result, grad)
-        grads = [(t, grad) for t, grad in found if any(t is leaf for leaf in self.leaves)]
+        grads = [(t, grad) for t, grad in found if t in self.leaves]
         strided = (v.fake for v in cx.graph.by_fake.values() if v.fake.layout is torch.strided)
         shared = collections.Counter(map(memory_of, strided))
         owned = collections.Counter(id(grad.fake) for _, grad in grads)

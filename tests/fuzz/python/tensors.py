@@ -1,6 +1,6 @@
 """Rows of programs that train: views and writes through them, gradients asked for inside and added up, optimizers, modes.
 
-`W` is a parameter, `opt` its optimizer; what a program has of them is in its features (`generate.py`).
+`W` is a parameter, `opt` its optimizer; a part of the programs has them (`generate.py: TRAINING`).
 """
 
 from __future__ import annotations
