@@ -712,8 +712,7 @@ def _step_lines(k: int, base: str, steps: Sequence[Step], scope: dict[str, Any],
     """`r{k}`, a view of `base`."""
     lines = [f"    r{k} = {base}"]
     for j, step in enumerate(steps):
-        # Not the operator itself: its `__call__` does nothing but call this, for a quarter of a microsecond.
-        scope[f"op{k}_{j}"] = step.target._op if isinstance(step.target, torch._ops.OpOverload) else step.target
+        scope[f"op{k}_{j}"] = step.target
         kwargs = dict(step.kwargs)
         offset = kwargs.pop("offset", None)
         scope[f"args{k}_{j}"], scope[f"kwargs{k}_{j}"] = step.args, kwargs

@@ -54,6 +54,7 @@ class Write:
     before: Any = None
     after: Any = None
     ends: bool = True  # whether it may let go of more than numbers, texts and tensors
+    keeps: bool = False  # of contents: whether it lets go of numbers and texts alone
 
 
 @dataclass(frozen=True, eq=False)
@@ -317,7 +318,10 @@ class Effects:
         if container.source is not None:
             loud = [v for v in gone if not is_harmless(v)]
             self._ask(container, loud, whole=drops is None)
-            self._write(("contents", id(container)), "contents", container, quiet=not loud)
+            place = ("contents", id(container))
+            first = place not in self._last
+            made = self._write(place, "contents", container, quiet=not loud)
+            made.keeps = (first or made.keeps) and all(isinstance(v, PLAIN_VALUES) for v in gone)
 
     def store_unasked(self, container: Dict, key: Value) -> None:
         """A store into an existing dict, under what may be any of its keys: what it drops is asked of each call."""
@@ -346,7 +350,7 @@ class Effects:
 
     def ending(self, *, tensor: bool, gradient: bool = True) -> list[Write]:
         """The writes that may have let go of a tensor, or of another object; a gradient among them?"""
-        return [w for w in self.journal if (tensor or w.ends) and (gradient or w.kind != "grad")]
+        return [w for w in self.journal if (tensor or w.ends) and not w.keeps and (gradient or w.kind != "grad")]
 
     def ends(self, *, tensor: bool) -> bool:
         """Whether there is one."""

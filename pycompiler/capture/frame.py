@@ -41,15 +41,7 @@ from pycompiler.capture.bytecode.instruction import Handler, Instruction
 from pycompiler.capture.bytecode.reading import last_of_group
 from pycompiler.capture.bytecode.resume import ERROR, cell_parameters, entered, landing, lands, origin_of
 from pycompiler.capture.cached import Tried
-from pycompiler.capture.codegen import (
-    Head,
-    ask_drops,
-    ask_tables,
-    ask_warnings,
-    given_back,
-    replay_effects,
-    return_template,
-)
+from pycompiler.capture.codegen import Head, given_back, return_template
 from pycompiler.capture.context import Capture
 from pycompiler.capture.deep import DEEP_STACK
 from pycompiler.capture.funnel import write_state
@@ -57,6 +49,7 @@ from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.interpreter import Frame, breaking_frame
 from pycompiler.capture.operators import NULL_AFTER_CALLABLE
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Recipe, Resume
+from pycompiler.capture.replays import ask_drops, ask_tables, ask_warnings, replay_effects
 from pycompiler.capture.sizes import NeedsSymbols, Policy, Sizes
 from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.attributes import is_mutable

@@ -15,7 +15,7 @@ from pycompiler import background, regions
 from pycompiler.autograd import compile as autograd
 from pycompiler.autograd import runtime
 from pycompiler.autograd.decompositions import default_decompositions
-from pycompiler.capture import codegen, frame
+from pycompiler.capture import frame, replays
 from pycompiler.codegen import cpp
 from pycompiler.ir import effects, fake, loops, plan, propagate
 from pycompiler.ir.guards import Guard
@@ -237,14 +237,14 @@ def wrong_resume(patch: Patch) -> None:
 
 def wrong_effect_order(patch: Patch) -> None:
     """what a frame does besides its graph is done in the wrong order"""
-    replay = codegen.replay_effects
+    replay = replays.replay_effects
 
     def reversed_(head: Any) -> Any:
         head.cx.effects.journal.reverse()
         return replay(head)
 
     patch.setattr(frame, "replay_effects", reversed_)
-    patch.setattr(codegen, "replay_effects", reversed_)
+    patch.setattr(replays, "replay_effects", reversed_)
 
 
 # guards -----------------------------------------------------------------------------------------------------------------

@@ -211,7 +211,8 @@ class Results:
     def _alone(self, k: int, t: torch.Tensor) -> Output:
         """Result `k`, which is `t`, whose memory no other result has."""
         index = self.fresh(t, ("result", k))
-        if t._is_view() and (marks := _MARKS.get(_creation(t))) is not None:
+        # Without a history, in memory that nobody else has: a mark would cost more than the graph (docs/questions.md).
+        if t.requires_grad and t._is_view() and (marks := _MARKS.get(_creation(t))) is not None:
             return Output("view", index, steps=(_ALIAS, Step(marks, (), {})))
         return Output("fresh", index)
 

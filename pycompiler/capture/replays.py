@@ -1,0 +1,346 @@
+"""How generated code does again what a frame has done to objects that were there: a row of `REPLAYS` for each kind of write.
+
+In: the head of the generated code, and the journal of effects.  Out: instructions, and those that ask first of all whether what
+the writes drop ends as what was seen, which tables there are, and who is warned.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pycompiler.capture import again, looks, nodes, rebuild, shown
+from pycompiler.capture.breaks import Break, SkipFrame
+from pycompiler.capture.built import grown_traceback
+from pycompiler.capture.bytecode import build
+from pycompiler.capture.bytecode.build import Code
+from pycompiler.capture.codegen import Head, flat, is_computed, source_of
+from pycompiler.capture.effects import Write, state_of
+from pycompiler.capture.values.attributes import is_held
+from pycompiler.capture.values.base import Lazy, Value
+from pycompiler.capture.values.containers import (
+    Deque,
+    Dict,
+    Key,
+    List,
+    Set,
+    Tally,
+)
+from pycompiler.capture.values.ends import Contents
+from pycompiler.capture.values.iterators import Iter
+from pycompiler.capture.values.objects import DELETED, HANDLE
+from pycompiler.capture.values.symbolic import Symbolic
+from pycompiler.ir.source import Source, local
+from pycompiler.logs import artifact
+
+log_effects = artifact("side_effects")
+
+
+def replay_effects(head: Head) -> Code:
+    """Instructions that apply all recorded writes to objects that existed before, in order; one that changes nothing has none."""
+    effects = head.cx.effects
+    if log_effects.enabled and effects.journal:
+        log_effects("side effects that follow the graph:\n%s", effects.describe())
+    codes = [REPLAYS[write.kind](head, write) for write in effects.journal]
+    codes += _watch(head)
+    return flat([[*code, *build.pop_top()] for code in codes if code])
+
+
+def ask_drops(head: Head) -> Code:
+    """First of all: whether the objects that the frame's writes drop end quietly, as those that were seen."""
+    head.ask_iterators()
+    drops = head.cx.effects.drops.values()
+    if not drops:
+        return []
+    owners = [DROPPED.get(kind, _followed)(head, target) for kind, _, target in drops]
+    places = tuple(("value" if kind in ("key", "tally") else kind, name) for kind, name, _ in drops)
+    return [*head.call(rebuild.only_quiet, build.load_const(places), *owners), *build.pop_top()]
+
+
+def _followed(head: Head, target: Value) -> Code:
+    return head.follow(source_of(target))
+
+
+def _at_key(head: Head, target: tuple[Dict, Symbolic | Lazy]) -> Code:
+    """What a dict has at a text, or at a number, which is computed of what is there when the frame begins."""
+    container, key = target
+    return head.call(rebuild.at_key, head.follow(source_of(container)), _key_at_begin(head, key))
+
+
+def _counted_at(head: Head, target: tuple[Dict, Symbolic | Lazy, bool]) -> Code:
+    container, key, zero = target
+    place = head.follow(source_of(container)), _key_at_begin(head, key)
+    return head.call(rebuild.counted_at, *place, build.load_const(zero))
+
+
+def _key_at_begin(head: Head, key: Symbolic | Lazy) -> Code:
+    if isinstance(key, Lazy):
+        load = head.follow(source_of(key))
+    elif is_computed(key):
+        number = key.sym.node.value
+        names = tuple(sorted(number.symbols))
+        loads = [head.follow(head.cx.sizes.source_of(n)) for n in names]
+        load = head.call(rebuild.compute, build.load_const(number), build.load_const(names), *loads)
+    else:
+        load = build.load_const(key.settle("as a key").value)
+    return load
+
+
+DROPPED: dict[str, Callable[[Head, Any], Code]] = {
+    "global": lambda head, namespace: build.load_const(namespace),
+    "key": _at_key,
+    "tally": _counted_at,
+}
+"""How generated code loads what has, or is, what a write drops."""
+
+
+def ask_tables(head: Head) -> Code:
+    """Before that: whether what the frame computed can be put into the tables of cached functions."""
+    asked = head.cx.effects.tables.items()
+    return flat([[*head.call(k.only_open, build.load_const(n)), *build.pop_top()] for k, n in asked])
+
+
+def ask_warnings(head: Head) -> Code:
+    """Before that: whether what the frame warns of is only shown, and changes nothing that the frame has looked at."""
+    said = head.cx.effects.warnings
+    if not said:
+        return []
+    categories, spaces = tuple(dict.fromkeys(w.category for w in said)), {id(w.namespace): w.namespace for w in said}
+    namespaces = [*flat([build.load_const(s) for s in spaces.values()]), *build.build_tuple(len(spaces))]
+    looked_at = [v.source for v in head.cx.by_id.values() if isinstance(v, (List, Dict, Iter)) and v.source is not None]
+    followed = map(head.follow, dict.fromkeys(looked_at))
+    return [*head.call(shown.only_shown, build.load_const(categories), namespaces, *followed), *build.pop_top()]
+
+
+def _watch(head: Head) -> list[Code]:
+    """Hang on to the results of such calls what their backward looks at again; other results are known by now."""
+    bodies = [b for b in head.cx.effects.looks.bodies if b.runs_again]
+    reached = nodes.reached_from(head.cx.graph.graph, [b.call for b in bodies if b.call is not None])
+    leading: dict[tuple[str, ...], list[looks.Body]] = {}  # to these results
+    for k, body in enumerate(bodies):
+        results = tuple(head.output(t) for t in head.outputs if reached.get(t.node, 0) >> k & 1)
+        if results:
+            leading.setdefault(results, []).append(body)
+    inputs = head.cx.graph.inputs
+    written = [t.source for t in (inputs[i] for i in head.cx.graph.mutated_inputs()) if t.source is not None]
+    stored = [s for w in head.cx.effects.journal for s in _stored(w)]
+    codes = []
+    for results, group in leading.items():
+        found = looks.again(group, head.cx.guards.values(), head.cx.sizes, written, stored)
+        if found is not None:
+            given = [*flat([build.load_fast(name) for name in results]), *build.build_tuple(len(results))]
+            roots = [head.follow(local(name)) for name in found.names]
+            namespace = build.load_const(head.cx.root_globals)
+            outliving = {id(v): v for body in group for v in body.made if id(v) in head.temps}.values()
+            made = [*flat([head.load(v) for v in outliving]), *build.build_tuple(len(outliving))]
+            codes.append(head.call(again.watch, build.load_const(found), namespace, given, made, *roots))
+    return codes
+
+
+def _stored(write: Write) -> list[Source]:
+    """Where this write of an existing object or container is seen afterwards."""
+    source = getattr(write.target, "source", None) if write.kind in ("attribute", "contents") else None
+    if source is None:
+        return []
+    if write.kind == "contents":
+        return [source]
+    assert write.name is not None
+    return [write.target.namespace_source().dict_item(write.name)]
+
+
+def _replay_attribute(head: Head, write: Write) -> Code:
+    target, name = head.load(write.target), build.load_const(write.name)
+    held = is_held(write.target.cls, write.name or "")
+    if write.value is DELETED:
+        remove = [build.load_const(write.target.stores.__delattr__)]
+        return (
+            head.call(rebuild.drop_held, target, name)
+            if held
+            else head.call(rebuild.delete_attribute, *remove, target, name)
+        )
+    if held:
+        return head.call(rebuild.hold_attributes, target, build.load_const((write.name,)), head.load_item(write.value))
+    return head.call(write.target.stores.__setattr__, target, name, head.load_item(write.value))
+
+
+def _replay_class(head: Head, write: Write) -> Code:
+    if head.cx.effects.looks.watches:
+        raise Break("mutation-unsupported", "a class, beside what a backward looks at again", write.before)
+    return head.call(
+        type.__setattr__, build.load_const(write.target.cls), build.load_const(write.name), head.load_item(write.value)
+    )
+
+
+def _replay_grad(head: Head, write: Write) -> Code:
+    return head.call(rebuild.set_grad, head.load(write.target), head.load_item(write.value))
+
+
+def _replay_flag(head: Head, write: Write) -> Code:
+    as_it_was = next(iter(head.cx.graph.turned[write.target]))
+    others = [w for w in head.cx.effects.journal if w.kind == "flag" and w.target is write.target]
+    flag = write.value.const()
+    if flag is as_it_was and len(others) == 1:
+        return []
+    return head.call(rebuild.set_flag, head.load(write.target), build.load_const(flag))
+
+
+def _replay_global(head: Head, write: Write) -> Code:
+    place = build.load_const(write.target), build.load_const(write.name)
+    if write.value is DELETED:
+        return head.call(rebuild.delete_global, *place)
+    return head.call(rebuild.set_global, *place, head.load_item(write.value))
+
+
+def _replay_cell(head: Head, write: Write) -> Code:
+    contents = [] if write.value is None else [head.load_item(write.value)]
+    return head.call(rebuild.set_cell, head.load_source(source_of(write.target)), *contents)
+
+
+def _replay_traceback(head: Head, write: Write) -> Code:
+    return grown_traceback(head, head.load(write.target), write.target)
+
+
+def _replay_call(head: Head, write: Write) -> Code:
+    if write.name == HANDLE and head.handles:
+        return []
+    return build.call_function(head.load(write.target), *[head.load_item(a) for a in write.value])
+
+
+def _replay_warning(head: Head, write: Write) -> Code:
+    said = write.target
+    if said.once is not None:
+        return head.call(shown.warn_by, *map(build.load_const, (said.once, said.filename, said.lineno, said.namespace)))
+    given = (said.message, said.category, said.filename, said.lineno, said.namespace)
+    return head.call(shown.warn, *map(build.load_const, given))
+
+
+def _replay_keep(head: Head, write: Write) -> Code:
+    result, *args = write.value
+    loads = [build.load_const(write.name), *([] if result is None else [head.load_item(result)]), *head.load_all(args)]
+    return head.call(write.target.hit if result is None else write.target.put, *loads)
+
+
+def _replay_hit(head: Head, write: Write) -> Code:
+    return head.call(type(write.target).hit, build.load_const(write.target))
+
+
+def _replay_advance(head: Head, write: Write) -> Code:
+    return head.call(rebuild.advance, head.load(write.target), build.load_const(write.value))
+
+
+def _replay_contents(head: Head, write: Write) -> Code:
+    container = write.target
+    target, after = head.load_source(source_of(container)), state_of(container) if write.after is None else write.after
+    if isinstance(container, List) and write.before.emptied != after.emptied:
+        fill = rebuild.fill_deque if isinstance(container, Deque) else rebuild.fill_list
+        return head.call(fill, target, *[head.load_item(v) for v in after.items])
+    if isinstance(container, List) and not after.is_whole:
+        return _changed_ends(head, container, target, write.before, after)
+    if isinstance(container, Deque):
+        fill = rebuild.fill_deque if container.moves else rebuild.store_deque
+        return head.call(fill, target, *[head.load_item(v) for v in after.items])
+    if isinstance(container, List):
+        return _changed_list(head, target, write.before.items, after.items)
+    if isinstance(container, Dict):
+        return _replay_dict(head, target, write.before, after)
+    if isinstance(container, Set):
+        log = container.log[write.before : after]
+        steps = [head.call(how, target, *([] if v is None else [head.load(v)])) for how, v in log]
+        return flat([[*build.pop_top(), *step] if i else step for i, step in enumerate(steps)])
+    raise SkipFrame(f"a change of {container.describe()} cannot be replayed")
+
+
+def _replay_dict(head: Head, target: Code, before: Any, after: Any) -> Code:
+    (old, stored, emptied, _), (new, stores, by_now, whole) = before, after
+    last = stores if emptied != by_now else stores[len(stored) :]
+    if emptied != by_now:
+        pairs = [c for k, v in new.items() for c in (head.load(k.value), head.load_item(v))]
+        return head.call(rebuild.fill_emptied, target, *pairs, *_loaded(head, last))
+    changed = _changed_dict(head, target, old, new, known=whole)
+    steps = [changed] if changed else []
+    for counted, group in itertools.groupby(last, lambda store: isinstance(store[1], Tally)):
+        how = (rebuild.count_up, target) if counted else (rebuild.change_dict, target, build.load_const(0))
+        steps.append(head.call(*how, *_loaded(head, group)))
+    return flat([[*build.pop_top(), *step] if i else step for i, step in enumerate(steps)])
+
+
+def _loaded(head: Head, stores: Iterable[tuple[Value, Value]]) -> list[Code]:
+    return [c for k, v in stores for c in (head.load_item(k), head.load_item(v))]
+
+
+def _changed_list(head: Head, target: Code, before: list[Value], after: list[Value]) -> Code:
+    """What is between the elements that stay at both ends is replaced: what a finalizer appends meanwhile stays."""
+    begin = _in_common(before, after)
+    if before and not after:
+        return head.call(list.clear, target)
+    if begin == len(before) == len(after):
+        return []
+    if begin == len(before):
+        return head.call(rebuild.extend_list, target, *[head.load_item(v) for v in after[begin:]])
+    rest = _in_common(before[begin:][::-1], after[begin:][::-1])
+    place = build.load_const(begin), build.load_const(len(before) - rest)
+    return head.call(
+        rebuild.replace_part, target, *place, *[head.load_item(v) for v in after[begin : len(after) - rest]]
+    )
+
+
+def _changed_ends(head: Head, container: List, target: Code, before: Contents, after: Contents) -> Code:
+    """The same of a list of any length: what is at its ends is replaced there, the end first, since it may be what a shorter
+    begin moves."""
+    steps = []
+    for old, new, at_end in ((*before.at_end(after), True), (*before.at_begin(after), False)):
+        begin = _in_common(old, new)
+        rest = _in_common(old[begin:][::-1], new[begin:][::-1])
+        if begin == len(old) == len(new):
+            continue
+        start, stop = (begin - len(old), -rest or None) if at_end else (begin, len(old) - rest)
+        items = [head.load_item(v) for v in new[begin : len(new) - rest]]
+        place = build.load_const(start), build.load_const(stop)
+        if start == 0 and at_end and not isinstance(container, Deque):
+            steps.append(head.call(rebuild.extend_list, target, *items))
+        else:
+            replace = rebuild.replace_in_deque if isinstance(container, Deque) else rebuild.replace_part
+            steps.append(head.call(replace, target, *place, *items))
+    return flat([[*build.pop_top(), *step] if i else step for i, step in enumerate(steps)])
+
+
+def _in_common(a: list[Value], b: list[Value]) -> int:
+    """How many values two lists begin with alike."""
+    return next((i for i, (v, w) in enumerate(zip(a, b, strict=False)) if not _is_same(v, w)), min(len(a), len(b)))
+
+
+def _is_same(a: Value, b: Value) -> bool:
+    """Whether both stand for what was at one place when the frame began, or are one value."""
+    return a is b or (a.source is not None and a.source == b.source)
+
+
+def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dict[Key, Value], *, known: bool) -> Code:
+    """Keys go out, then values are stored; those that another order would move are taken out first.  `known`: whether the
+    dict has no other keys; where it may have, keys stay that did not go out and come again."""
+    first, new = {id(k) for k in before}, list(after)
+    stay = {k for k in new if id(k) in first}  # one that comes again may be equal and another: 2.0 for 2
+    if known:
+        old = [k for k in before if k in stay]
+        kept = next((i for i, (k, j) in enumerate(zip(old, new, strict=False)) if k is not j), len(old))
+        stay = set(new[:kept])
+    out = [head.load(k.value) for k in before if k not in stay]
+    pairs = [
+        c
+        for k in new
+        if k not in stay or not _is_same(before[k], after[k])
+        for c in (head.load(k.value), head.load_item(after[k]))
+    ]
+    return (
+        []
+        if not out and not pairs
+        else head.call(rebuild.change_dict, target, build.load_const(len(out)), *out, *pairs)
+    )
+
+
+REPLAYS: dict[str, Callable[[Head, Write], Code]] = {
+    "attribute": _replay_attribute, "grad": _replay_grad, "flag": _replay_flag, "class": _replay_class,
+    "global": _replay_global, "cell": _replay_cell, "traceback": _replay_traceback,
+    "call": _replay_call, "contents": _replay_contents, "advance": _replay_advance, "draw": lambda head, write: [],
+    "warning": _replay_warning, "keep": _replay_keep, "hit": _replay_hit,
+}  # fmt: skip
