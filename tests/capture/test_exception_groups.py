@@ -290,6 +290,8 @@ def _noted(x, kind):
         if kind == "no text":
             e.add_note("one")
             e.add_note(3)
+        elif kind == "nothing":
+            e.add_note(None)
         elif kind == "no list":
             e.__notes__ = ("t",)
             e.add_note("one")
@@ -313,7 +315,7 @@ def _noted(x, kind):
     return x + 1, said, shared, getattr(e, "__notes__", None), repr(e)
 
 
-@pytest.mark.parametrize("kind", ["no text", "no list", "a list of the program's", "deleted", "a group", "none"])
+@pytest.mark.parametrize("kind", ["no text", "nothing", "no list", "a list of the program's", "deleted", "a group", "none"])
 def test_notes(kind):
     x = torch.ones(2)
     compiled = pycompiler.compile(_noted, backend="eager", fullgraph=kind != "none")

@@ -43,7 +43,11 @@ def add_note(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("builtin-call", f"add_note of {len(args) - 1} arguments")
     cls = args[1].python_type()
     if not issubclass(cls, str):
-        cx.throw(TypeError, f"note must be a str, not {class_name(cls)!r}")
+        name = class_name(cls)
+        if sys.version_info >= (3, 14):  # whose argument parser says it
+            name = "None" if cls is type(None) else name
+            cx.throw(TypeError, f"add_note() argument must be str, not {name}")
+        cx.throw(TypeError, f"note must be a str, not {name!r}")
     notes = cx.catching(AttributeError, lambda: exception.getattr(cx, "__notes__"))
     if notes is None:
         exception.setattr(cx, "__notes__", List([args[1]]))
