@@ -59,6 +59,14 @@ def prepare(subject: Subject) -> None:
     settle()
 
 
+def begin() -> None:
+    """First in a fork, while it has one thread: torch renews its pool of threads where it is first asked for, and the thread that autograd
+    starts would see it between the old one and the new, and end the process."""
+    import torch
+
+    torch.set_num_threads(1)
+
+
 def settle() -> None:
     """From here on the collector looks only at what comes: all of torch would take it longer than most programs take."""
     gc.collect()
@@ -79,6 +87,7 @@ def outcome(subject: Subject, text: str, backend: str, patience: int = 20) -> st
         signal.alarm(patience)
         code = BROKEN
         with contextlib.suppress(BaseException):
+            begin()
             found = subject.difference(text, backend)
             os.write(writes, (SAME if found is None else subject.kind(found)).encode()[:4000])
             code = 0
@@ -116,6 +125,7 @@ class Worker:
         code = 1
         try:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            begin()
             for position, seed in enumerate(self.seeds):
                 os.write(writes, b"seed %d\n" % seed)
                 found = self.subject.difference(self.subject.text(seed), backend_of(seed, self.backend))
