@@ -101,10 +101,12 @@ def compile_joint(
             forward = runtime.autocast_free(forward)
         inner = runtime.differentiable(joint, part, forward, bw_compiler, again, name, ahead)
     else:
-        inner = _compile_inference(joint, inference_compiler or fw_compiler)
+        module = forward_only(joint)
+        inner = (inference_compiler or fw_compiler)(module, _example_values(module))
         if ambient_autocast:
             inner = runtime.autocast_free(inner)
-        if torch.is_grad_enabled() and any(n.meta.get("requires_grad") for n in joint.inputs):
+        computes = any(n.op not in ("placeholder", "output") for n in module.graph.nodes)
+        if computes and torch.is_grad_enabled() and any(n.meta.get("requires_grad") for n in joint.inputs):
             inner = runtime.grad_free(inner)
     run = runtime.epilogue(joint, inner, name=name)
     joint.more, joint.hooks = [], []  # what is captured ends with the compile
@@ -149,11 +151,6 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[...
         return forward_of(module)
 
     return compile_joint(gm, example_inputs, fw_compiler=run_graph, bw_compiler=run_graph)
-
-
-def _compile_inference(joint: Joint, compiler: Compiler) -> Callable[..., Sequence[Any]]:
-    module = forward_only(joint)
-    return compiler(module, _example_values(module))
 
 
 def _example_values(module: fx.GraphModule) -> list[Any]:

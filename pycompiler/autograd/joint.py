@@ -36,6 +36,7 @@ class Output:
 
     kind: "fresh" (fresh output `index`), "input" (input `index` itself), "view" (of the input or fresh output `index`, or with
     `of_result` of the caller's output `index`, by `steps`), "constant" (`value`), "same" (the very object of output `index`).
+    pieces: a number that outputs share whose last step is one call, of which each is an item.
     """
 
     kind: str
@@ -44,6 +45,7 @@ class Output:
     of_result: bool = False
     steps: tuple[Step, ...] = ()
     value: Any = None
+    pieces: int | None = None
 
 
 @dataclass(frozen=True)

@@ -28,7 +28,7 @@ from pycompiler.autograd.partition import Partition, without_tangents
 from pycompiler.autograd.replay import Replay, generator_states, transformed
 from pycompiler.autograd.replayed import end_of
 from pycompiler.autograd.saved import Saved, changed, held, keeps_graph, version
-from pycompiler.autograd.views import Step
+from pycompiler.autograd.views import Step, method_of
 from pycompiler.errors import Unfit
 from pycompiler.ir import peer, transforms
 from pycompiler.ir.later import Later, now
@@ -82,8 +82,15 @@ def grad_free(compiled: Compiled) -> Compiled:
 
 
 def _without_grad(compiled: Compiled, *args: Any) -> Sequence[Any]:
-    with torch.no_grad():
+    before = _grad_mode()
+    try:  # not `no_grad()`, which costs as much as a small graph; a signal may come behind the first
+        _set_grad(False)
         return compiled(*args)
+    finally:
+        _set_grad(before)
+
+
+_grad_mode, _set_grad = torch.is_grad_enabled, torch._C._set_grad_enabled
 
 
 # -- the differentiable pair ------------------------------------------------------------------------------------------
@@ -202,7 +209,7 @@ def differentiable(
         return functools.partial(_begun, run, lone.begun) if lone.begun else run
     nodes = [_node_of(joint, part, again, way, tracked) for way in ways]
     scope: dict[str, Any] = {"forward_graph": forward, "state": _states(again)}
-    scope |= {"set_grad": torch._C._set_grad_enabled, "grad_mode": torch.is_grad_enabled, "begin": _begin}
+    scope |= {"set_grad": _set_grad, "grad_mode": _grad_mode, "begin": _begin}
     lines = [
         "def run(*args):",
         "    before = grad_mode()",
@@ -213,7 +220,7 @@ def differentiable(
     lines += ["    finally:", "        set_grad(before)"]
     made, first = {k: f"outs[{k}]" for k in range(len(joint.fresh))}, len(joint.inputs)
     views, sizes = joint.views(), _sizes_of(joint)
-    there = set[int]()
+    there, pieces = set[int](), dict[int, str]()
 
     def reach(cut: tuple[str, int]) -> str:
         """What holds a cut, once it is made: views are made between the nodes."""
@@ -226,7 +233,7 @@ def differentiable(
                 base = reach(joint.cut_of(output.index))
             else:
                 base = f"args[{output.index}]" if output.of_input else made[output.index]
-            lines.extend(_step_lines(k, base, output.steps, scope, sizes))
+            lines.extend(_step_lines(k, base, output, scope, sizes, pieces))
             there.add(k)
         return f"r{k}"
 
@@ -630,8 +637,8 @@ def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
         return inner
     scope: dict[str, Any] = {
         "inner": inner,
-        "set_grad": torch._C._set_grad_enabled,
-        "grad_mode": torch.is_grad_enabled,
+        "set_grad": _set_grad,
+        "grad_mode": _grad_mode,
     }
     scope |= {"foreach_copy": torch._foreach_copy_, "touch": torch._C._autograd._unsafe_set_version_counter}
     lines = ["def run(*args):"]
@@ -640,14 +647,14 @@ def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
     lines.append("    outs = inner(*args)")
     lines += _mutation_lines(joint)
     sizes = _sizes_of(joint)
-    views = joint.views()
+    views, pieces = joint.views(), dict[int, str]()
     for k in graphlib.TopologicalSorter(
         {k: [o.index] * o.of_result for k, o in enumerate(joint.outputs)}
     ).static_order():
         if k in views:
             lines.append(f"    r{k} = outs[{len(joint.fresh) + views.index(k)}]")
         else:
-            lines += _output_lines(k, joint.outputs[k], scope, sizes)
+            lines += _output_lines(k, joint.outputs[k], scope, sizes, pieces)
     for j, hook in enumerate(joint.hooks):
         scope |= {"hooked": transforms.hooked, f"body{j}": hook.body}
         lines.append(f"    hooked(body{j}, {', '.join(f'r{i}' for i in (hook.result, *hook.reads))})")
@@ -689,7 +696,9 @@ def _copies(pairs: list[tuple[str, str]], indent: str) -> list[str]:
     return [f"{indent}foreach_copy([{targets}], [{values}])"]
 
 
-def _output_lines(k: int, output: Output, scope: dict[str, Any], sizes: Mapping[str, str]) -> list[str]:
+def _output_lines(
+    k: int, output: Output, scope: dict[str, Any], sizes: Mapping[str, str], pieces: dict[int, str]
+) -> list[str]:
     if output.kind == "constant" and isinstance(output.value, SYMBOLIC):
         scope["math"] = math
         return [f"    r{k} = {_number_text(output.value, sizes)}"]
@@ -701,34 +710,53 @@ def _output_lines(k: int, output: Output, scope: dict[str, Any], sizes: Mapping[
     base = f"r{output.index}" if output.of_result else f"{'args' if output.of_input else 'outs'}[{output.index}]"
     if output.kind != "view":
         return [f"    r{k} = {base}"]
-    return _step_lines(k, base, output.steps, scope, sizes)
+    return _step_lines(k, base, output, scope, sizes, pieces)
 
 
 def _sizes_of(joint: Joint) -> dict[str, str]:
     return _names((n.meta["val"] for n in joint.inputs), "args[{}]")
 
 
-def _step_lines(k: int, base: str, steps: Sequence[Step], scope: dict[str, Any], sizes: Mapping[str, str]) -> list[str]:
-    """`r{k}`, a view of `base`."""
-    lines = [f"    r{k} = {base}"]
-    for j, step in enumerate(steps):
-        scope[f"op{k}_{j}"] = step.target
+def _step_lines(
+    k: int, base: str, output: Output, scope: dict[str, Any], sizes: Mapping[str, str], pieces: dict[int, str]
+) -> list[str]:
+    """`r{k}`, a view of `base`.  pieces: what holds all that an operator gives at once, by `Output.pieces`; told more."""
+    if output.pieces in pieces:
+        return [f"    r{k} = {pieces[output.pieces]}[{output.steps[-1].item}]"]
+    lines, made = [], base
+    for j, step in enumerate(output.steps):
+        called = scope[f"op{k}_{j}"] = method_of(step.target)
         kwargs = dict(step.kwargs)
         offset = kwargs.pop("offset", None)
-        scope[f"args{k}_{j}"], scope[f"kwargs{k}_{j}"] = step.args, kwargs
         if names := symbols_in((*kwargs.values(), *(a for s in step.args if isinstance(s, Step) for a in s.args))):
             raise Specialise(names, "a view's keyword")
-        arguments = f"*{text_of(step.args, sizes) or f'args{k}_{j}'}" + (f", **kwargs{k}_{j}" if kwargs else "")
-        offset = offset if offset is None else text_of(offset, sizes) or offset
+        arguments = [made]
+        if text := text_of(step.args, sizes) or _literal(step.args):
+            arguments.append(text[1:-1].rstrip(", "))
+        elif step.args:
+            scope[f"args{k}_{j}"] = step.args
+            arguments.append(f"*args{k}_{j}")
         if offset is not None:
-            arguments += f", r{k}.storage_offset() + {offset}"
-        item = "" if step.item is None else f"[{step.item}]"
-        lines.append(
-            f"    r{k} = op{k}_{j}(r{k}, {arguments}){item}"
-            if step.args or kwargs or offset is not None
-            else f"    r{k} = op{k}_{j}(r{k}){item}"
-        )
+            arguments.append(f"{made}.storage_offset() + {text_of(offset, sizes) or offset}")
+        if kwargs:
+            scope[f"kwargs{k}_{j}"] = kwargs
+            arguments.append(f"**kwargs{k}_{j}")
+        # An operator's `__call__` does nothing but call `_op`, for a quarter of a microsecond.
+        own = "._op" if isinstance(called, torch._ops.OpOverload) else ""
+        call = f"op{k}_{j}{own}({', '.join(arguments)})"
+        if step.item is not None and step is output.steps[-1] and output.pieces is not None:
+            pieces[output.pieces] = f"pieces{k}"
+            lines.append(f"    pieces{k} = {call}")
+            call = f"pieces{k}"
+        made = f"r{k}"
+        lines.append(f"    {made} = {call}{'' if step.item is None else f'[{step.item}]'}")
     return lines
+
+
+def _literal(args: tuple[Any, ...]) -> str | None:
+    """Python text of numbers and lists of numbers; None of anything else."""
+    plain = all(type(a) is int or (isinstance(a, (list, tuple)) and all(type(n) is int for n in a)) for a in args)
+    return repr(args) if args and plain else None
 
 
 def _number_text(value: Any, sizes: Mapping[str, str]) -> str:

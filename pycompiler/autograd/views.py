@@ -43,6 +43,34 @@ class Step:
         return out if self.item is None else out[self.item]  # type: ignore[no-any-return]
 
 
+_METHODS = {
+    aten.as_strided.default: torch._C.TensorBase.as_strided,
+    aten.detach.default: torch._C.TensorBase.detach,
+    aten.diagonal.default: torch._C.TensorBase.diagonal,
+    aten.expand.default: torch._C.TensorBase.expand,
+    aten.permute.default: torch._C.TensorBase.permute,
+    aten.select.int: torch._C.TensorBase.select,
+    aten.split.Tensor: torch._C.TensorBase.split,
+    aten.split_with_sizes.default: torch._C.TensorBase.split_with_sizes,
+    aten.squeeze.default: torch._C.TensorBase.squeeze,
+    aten.squeeze.dim: torch._C.TensorBase.squeeze,
+    aten.squeeze.dims: torch._C.TensorBase.squeeze,
+    aten.t.default: torch._C.TensorBase.t,
+    aten.transpose.int: torch._C.TensorBase.transpose,
+    aten.unbind.int: torch._C.TensorBase.unbind,
+    aten.unfold.default: torch._C.TensorBase.unfold,
+    aten.unsqueeze.default: torch._C.TensorBase.unsqueeze,
+    aten.view.default: torch._C.TensorBase.view,
+    aten.view.dtype: torch._C.TensorBase.view,
+}
+
+
+def method_of(target: Callable[..., Any]) -> Callable[..., Any]:
+    """What makes the view of a step soonest: the tensor's method, whose arguments are read by a parser of its own and not by
+    the schema (1 to 2 us less); `target` where there is none."""
+    return _METHODS.get(target, target)  # type: ignore[call-overload,no-any-return]
+
+
 def under_no_grad(base: torch.Tensor, step: Step) -> torch.Tensor:
     """A view that was made where gradients were off."""
     with torch.no_grad():

@@ -8,12 +8,9 @@ looked up in the tables of `builtins/`; a class is constructed as `type.__call__
 from __future__ import annotations
 
 import collections
-import contextlib
-import dis
 import enum
 import functools
 import inspect
-import re
 import sys
 import types
 from collections.abc import Callable
@@ -22,7 +19,7 @@ from typing import Any, NoReturn
 import torch
 
 from pycompiler import config
-from pycompiler.capture import collectives, operators, skip, wrappers
+from pycompiler.capture import arguments, collectives, operators, skip, wrappers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.cached import call_cached, describe_call
@@ -107,7 +104,7 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
         handler = BUILTINS.get(fn.real) or _late_handler(fn.real)
         if handler is not None:
             cx.direct = False
-            return handler(cx, args, kwargs)
+            return arguments.handled(cx, fn.real, handler, args, kwargs)
         if (made := MADE_BY_TORCH.get(fn.code)) is not None and (result := made(cx, fn, args, kwargs)) is not None:
             return result
         if "_pycompiler_constant" in fn.real.__dict__:
@@ -341,18 +338,7 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
         return owned.run(cx, fn, args, kwargs, reads=skip.is_pure(fn))
     handler = _handler(fn)
     if handler is not None:
-        if (
-            _refuses(fn, args, kwargs) or not _reads_keywords(fn, handler)
-            if kwargs
-            else not _takes_count(fn, len(args))
-        ):
-            raise Break("builtin-call", describe_call(fn, args))
-        try:
-            return handler(cx, args, kwargs)
-        except (IndexError, TypeError, ValueError):
-            if _takes(fn, args, kwargs):
-                raise
-            raise Break("builtin-call", describe_call(fn, args)) from None
+        return arguments.handled(cx, fn, handler, args, kwargs)
     attribute = tensor_descriptor(fn)
     if attribute is not None and args and isinstance(args[0], Tensor):
         how, name = attribute
@@ -440,85 +426,6 @@ def asked_of_type(fn: Any) -> str | None:
     return known[0] if known and fn.__name__ == "__get__" else None
 
 
-def _refuses(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether its signature, where it has one, does not allow these arguments."""
-    try:
-        signature = inspect.signature(fn)
-    except (TypeError, ValueError):
-        return False
-    try:
-        signature.bind(*args, **kwargs)
-    except TypeError:
-        return True
-    return False
-
-
-@functools.cache
-def _reads_keywords(fn: Any, handler: BuiltinHandler) -> bool:
-    """Whether a handler looks at keywords, or the function takes any and reads none."""
-    code = getattr(handler, "__code__", None)
-    if code is None or any(_names(i.argval, code.co_varnames[2]) for i in dis.get_instructions(code)):
-        return True
-    try:
-        return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(fn).parameters.values())
-    except (TypeError, ValueError):
-        return False
-
-
-def _names(argument: Any, variable: str) -> bool:
-    """From 3.13 on an instruction may load two variables."""
-    return argument == variable or (isinstance(argument, tuple) and variable in argument)
-
-
-@functools.cache
-def _takes_keyword(cls: type, name: str) -> bool:
-    """Whether a class written in C has a parameter of this name, by what it tells or, where it tells nothing, by its error."""
-    if is_mutable(cls) or issubclass(cls, dict):
-        return True
-    if cls.__text_signature__ is not None:
-        with contextlib.suppress(TypeError, ValueError):  # the text need not be one of Python's
-            taken = inspect.signature(cls).parameters
-            return name in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
-    try:
-        cls(**{name: None})
-    except Exception as e:
-        return not KEYWORD_REFUSED.search(str(e))
-    return True
-
-
-KEYWORD_REFUSED = re.compile(r"keyword arguments?( for |$)|unexpected keyword")
-
-
-IN_C = types.MethodDescriptorType | types.WrapperDescriptorType | types.BuiltinFunctionType
-
-
-@functools.cache
-def _takes_count(fn: Any, count: int) -> bool:
-    """Whether a function written in C takes so many arguments by position, as far as it tells, or as CPython says of a call."""
-    if not isinstance(fn, IN_C):
-        return True
-    cls: Any = getattr(fn, "__objclass__", None)
-    if getattr(fn, "__text_signature__", None) is None and cls in MADE_EMPTY and count:
-        try:
-            fn(cls(), *[None] * (count - 1))
-        except Exception as e:
-            return not COUNT_REFUSED.search(str(e))
-    return not _refuses(fn, [Const(None)] * count, {})
-
-
-MADE_EMPTY = frozenset({list, dict, set, frozenset, tuple, collections.OrderedDict, collections.deque})
-COUNT_REFUSED = re.compile(r" takes (no arguments|exactly one argument) \(")
-
-
-def _takes(fn: Any, args: list[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether so many arguments fit the signature."""
-    try:
-        inspect.signature(fn).bind(*args, **kwargs)
-    except (TypeError, ValueError):
-        return False
-    return True
-
-
 def _snapshots(cx: Capture, args: Args, kwargs: Kwargs) -> tuple[list[Any], dict[str, Any]] | None:
     """The arguments as real constants, or None when one is not known."""
     try:
@@ -599,16 +506,9 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     handler = (CONSTRUCTORS.get(cls) or _late_constructor(cls)) if hashed else None
     if handler is not None:
         for name in kwargs:
-            if not _takes_keyword(cls, name):
+            if not arguments.takes_keyword(cls, name):
                 cx.evaluate_raw(cls, **{name: None})  # its error
-        if kwargs and _refuses(cls, args, kwargs):
-            raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
-        try:
-            return handler(cx, args, kwargs)
-        except (IndexError, TypeError, ValueError):
-            if _takes(cls, args, kwargs):
-                raise
-            raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...) of too few arguments") from None
+        return arguments.handled(cx, cls, handler, args, kwargs)
     if config.trace_numpy and arrays.is_pure(cls):
         return array.of_dtypes(cx, cls, args, kwargs)
     if config.trace_numpy and arrays.dtype_name(cls) is not None:

@@ -395,6 +395,8 @@ class Capture:
         if isinstance(value, Identity):
             value = value.value
             return ("id of", self.guard_identity(value))
+        if value.python_type().__hash__ is None:
+            self.no_hash(class_name(value.python_type()))
         return self.guard_identity(value)
 
     def no_hash(self, name: str) -> NoReturn:

@@ -67,6 +67,7 @@ BINARY: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
     "^": (operator.xor, "__xor__", "__rxor__"),
     "<<": (operator.lshift, "__lshift__", "__rlshift__"),
     ">>": (operator.rshift, "__rshift__", "__rrshift__"),
+    "divmod()": (divmod, "__divmod__", "__rdivmod__"),
 }
 INPLACE: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     "+=": (operator.iadd, "__iadd__"),
@@ -716,6 +717,8 @@ def unary(cx: Capture, op: str, value: Value) -> Value:
         return of_owned
     method = value.special(cx, special) if isinstance(value, Object) else None
     if method is None:
+        if lookup(cx, value.python_type(), special) is not MISSING:
+            raise Break("unsupported-operation", f"{op}{value.describe()}")
         cx.throw(TypeError, f"bad operand type for unary {op}: {_type(value)!r}")
     return cx.call(method, [], {})
 

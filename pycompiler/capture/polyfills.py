@@ -64,6 +64,8 @@ def cmp_to_key(mycmp: Callable[[Any, Any], Any]) -> Callable[[Any], Ranked]:
 
 
 def methodcaller(name: str, /, *args: Any, **kwargs: Any) -> Callable[[Any], Any]:
+    if not isinstance(name, str):
+        raise TypeError("method name must be a string")
     return lambda obj: getattr(obj, name)(*args, **kwargs)
 
 

@@ -315,7 +315,9 @@ def _noted(x, kind):
     return x + 1, said, shared, getattr(e, "__notes__", None), repr(e)
 
 
-@pytest.mark.parametrize("kind", ["no text", "nothing", "no list", "a list of the program's", "deleted", "a group", "none"])
+@pytest.mark.parametrize(
+    "kind", ["no text", "nothing", "no list", "a list of the program's", "deleted", "a group", "none"]
+)
 def test_notes(kind):
     x = torch.ones(2)
     compiled = pycompiler.compile(_noted, backend="eager", fullgraph=kind != "none")

@@ -2,11 +2,17 @@
 
 from __future__ import annotations
 
+import array
 import collections
 import contextlib
+import datetime
+import decimal
+import enum
 import functools
 import gc
 import itertools
+import operator
+import types
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -29,7 +35,9 @@ def both(fn: Callable[..., Any], make: Callable[[], tuple[Any, ...]]) -> tuple[l
                 seen.append(call(*args))
             except Exception as error:
                 seen.append((type(error), str(error)))
-            seen.append([vars(a) if hasattr(a, "__dict__") else list(a) for a in args])
+            seen.append(
+                [vars(a) if hasattr(a, "__dict__") else list(a) if hasattr(a, "__iter__") else None for a in args]
+            )
         sides.append(seen)
     return sides[0], sides[1]
 
@@ -677,3 +685,86 @@ def test_an_object_is_asked_for_its_iterator_once(make: Callable[[Any], Any], st
 
     eager, compiled = both(program, lambda: (Restarting(), torch.ones(2)))
     assert str(eager) == str(compiled)
+
+
+class _Nowhere:
+    """What has no operators, and refuses those of others."""
+
+    def __divmod__(self, other: Any) -> Any:
+        return NotImplemented
+
+
+class _Reflected:
+    def __rdivmod__(self, other: Any) -> str:
+        return "reflected"
+
+
+OF_C = {
+    "minus": lambda d: -d,
+    "plus": lambda d: +d,
+    "not": lambda d: ~d,
+    "abs": lambda d: abs(d),
+    "divmod": lambda d: divmod(d, d),
+}
+
+
+@pytest.mark.parametrize("kind", OF_C)
+@pytest.mark.parametrize(
+    "make", [lambda: decimal.Decimal("1.5"), lambda: datetime.timedelta(3), object, lambda: array.array("i")]
+)
+def test_operators_of_classes_that_only_c_knows(kind: str, make: Callable[[], Any]) -> None:
+    """The graph breaks: capture told them for operands that have none."""
+
+    def program(d: Any) -> Any:
+        try:
+            return OF_C[kind](d)
+        except (TypeError, ArithmeticError) as e:
+            return type(e), str(e)
+
+    want, got = both(program, lambda: (make(),))
+    assert want == got
+
+
+def test_divmod_asks_the_other_side() -> None:
+    want, got = both(lambda: divmod(_Nowhere(), _Reflected()), tuple)
+    assert want == got
+
+
+@pytest.mark.parametrize("value", [{}.keys(), {}.items(), bytearray(), array.array("i"), {}, collections.deque()])
+def test_what_has_no_hash_says_so_in_the_program(value: Any) -> None:
+    def program(v: Any) -> Any:
+        try:
+            return {v}, {v: 1}
+        except TypeError as e:
+            return str(e)
+
+    want, got = both(program, lambda: (value,))
+    assert want == got
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda: iter([], 3), lambda: operator.attrgetter("a", 3), lambda: itertools.count("a"), lambda: frozenset([1], 2),
+        lambda: map(len), lambda: types.MethodType(3, 4), lambda: operator.methodcaller(3), lambda: operator.concat(1, 2),
+        lambda: list.__new__(dict), lambda: enum.unique(bogus=1), lambda: vars(enum, 2), lambda: staticmethod(1, 2),
+    ],
+)  # fmt: skip
+def test_wrong_arguments_are_told_in_the_program(call: Callable[[], Any]) -> None:
+    """Some were told where the result left the graph, behind the program's handlers, or were not told."""
+
+    def program() -> Any:
+        try:
+            return call()
+        except TypeError as e:
+            return str(e)
+
+    want, got = both(program, tuple)
+    assert want == got
+
+
+def test_tensors_of_no_size() -> None:
+    def program() -> Any:
+        return torch.Tensor().shape, torch.LongTensor().shape, torch.Tensor(torch.Size([])).shape, torch.Tensor(2).shape
+
+    assert pycompiler.compile(program, backend="eager")() == program()

@@ -19,6 +19,7 @@ from pycompiler.autograd.joint import Joint, Output
 from pycompiler.autograd.recorder import Recorder, is_dense, plain, same_places
 from pycompiler.autograd.trace.inputs import Input, inner, storage_of
 from pycompiler.autograd.trace.paths import Edge
+from pycompiler.autograd.trace.pieces import joined
 from pycompiler.autograd.trace.writes import may_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import (
@@ -88,6 +89,7 @@ class Results:
         self.inputs = inputs
         self.input_of_storage = {storage_of(x.seen): i for i, x in enumerate(inputs) if x is not None}
         self.fresh_tensors: list[torch.Tensor] = []
+        self.bases: dict[int, torch.Tensor] = {}  # what results view, as it lies for the caller
         outputs: Any = gm.graph.output_node().args[0]  # one node may stand for several results
         nodes = enumerate((*outputs, *joint.more) if isinstance(outputs, (tuple, list)) else ())
         self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
@@ -164,7 +166,8 @@ class Results:
         for storage, members in groups.items():
             for k, out in zip(members, self._group(storage, {k: results[k] for k in members}), strict=True):
                 outputs[k] = out
-        self.joint.outputs = [o for o in outputs if o is not None]
+        with plain(self.recorder.fake_mode):
+            self.joint.outputs = joined([o for o in outputs if o is not None], self.bases)
 
     def _group(self, storage: int, members: dict[int, torch.Tensor]) -> list[Output]:
         """Outputs (by index) that share one storage: views of an input, or of one fresh output."""
@@ -239,6 +242,7 @@ class Results:
                 "a hook, or an autograd Function that gives a view",
                 "clone it",
             )
+        self.bases[k] = place.lies
         value, base_value = inner(t), inner(base)
         steps = view_steps(self.recorder.node(value), self.recorder.node(base_value))
         seen = place.step(self.expected.get(k))

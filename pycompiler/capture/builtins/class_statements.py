@@ -166,7 +166,7 @@ def type_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def _decorated(fn: Any) -> None:
     @builtin(fn)
     def decorate(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        if not args and kwargs:
+        if not args:
             return Partial(cx.make(fn), [], kwargs, functools.partial)
         cls = args[0]
         words = {k: cx.snapshot(v) for k, v in kwargs.items()}

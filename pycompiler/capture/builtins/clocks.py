@@ -56,6 +56,8 @@ def main_thread(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(threading.get_ident)
 def get_ident(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if args or kwargs:
+        raise Break("builtin-call", "threading.get_ident() of arguments")
     return ThreadIdent()
 
 

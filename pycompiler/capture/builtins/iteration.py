@@ -17,6 +17,7 @@ from pycompiler.capture import operators, rebuild
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
 from pycompiler.capture.values import symbolic
+from pycompiler.capture.values.attributes import MISSING, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import List, Sequence, Slice, Tuple
@@ -34,6 +35,8 @@ def iter_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 1:
         return cx.iterator(args[0])
     fn, sentinel = args
+    if mro_lookup(fn.python_type(), "__call__") is MISSING:
+        cx.throw(TypeError, "iter(v, w): v must be callable")
 
     def step() -> Value | None:
         value = cx.catching(StopIteration, lambda: cx.call(fn, [], {}))
@@ -231,18 +234,25 @@ def chain_from_iterable(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @constructor(itertools.repeat)
 def repeat(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    element = args[0] if args else kwargs["object"]
     times = args[1] if len(args) > 1 else kwargs.get("times")
     if times is None:
-        return Iter(lambda: args[0], itertools.repeat, lambda taken: (itertools.repeat, [args[0]]))
+        return Iter(lambda: element, itertools.repeat, lambda taken: (itertools.repeat, [element]))
     n = max(0, cx.index(times))
-    values = itertools.repeat(args[0], n)
-    return Iter(values, itertools.repeat, lambda taken: (itertools.repeat, [args[0], Const(n - taken)]))
+    values = itertools.repeat(element, n)
+    return Iter(values, itertools.repeat, lambda taken: (itertools.repeat, [element, Const(n - taken)]))
 
 
 @constructor(itertools.count)
 def count(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     start = args[0] if args else kwargs.get("start", Const(0))
     by = args[1] if len(args) > 1 else kwargs.get("step", Const(1))
+    for value in (start, by):
+        cls = value.python_type()
+        if not (
+            issubclass(cls, torch.Tensor) or any(hasattr(cls, n) for n in ("__index__", "__float__", "__complex__"))
+        ):
+            cx.throw(TypeError, "a number is required")
     state = [start]
 
     def step() -> Value:

@@ -15,7 +15,9 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
 from pycompiler.capture.heaps import HEAPS
 from pycompiler.capture.polyfills import POLYFILLS
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.array import Array
+from pycompiler.capture.values.attributes import MISSING, mro_lookup
+from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const, reference
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.objects import Object
@@ -30,7 +32,8 @@ def _through_operator(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
 
 
 for _text, (_op, _, _) in operators.BINARY.items():
-    builtin(_op)(_through_operator(_text))
+    if _op is not divmod:
+        builtin(_op)(_through_operator(_text))
 for _text, (_iop, _) in operators.INPLACE.items():
     builtin(_iop)(_through_operator(_text))
 for _text, (_cmp, _, _) in operators.COMPARE.items():
@@ -113,14 +116,27 @@ def operator_delitem(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(None)
 
 
+def _joins(cls: type) -> bool:
+    """Whether C takes instances for sequences."""
+    return mro_lookup(cls, "__getitem__") is not MISSING and not issubclass(cls, dict)
+
+
+def _concat(cx: Capture, op: str, left: Value, right: Value) -> Value:
+    if not _joins(left.python_type()):
+        cx.throw(TypeError, f"{class_name(left.python_type())!r} object can't be concatenated")
+    if not _joins(right.python_type()) and (isinstance(left, Object) or hasattr(right.python_type(), "__radd__")):
+        raise Break("unsupported-operation", f"concat of {left.describe()} and {right.describe()}")
+    return operators.binary(cx, op, left, right)
+
+
 @builtin(operator.concat)
 def operator_concat(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return operators.binary(cx, "+", args[0], args[1])
+    return _concat(cx, "+", *args)
 
 
 @builtin(operator.iconcat)
 def operator_iconcat(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return operators.binary(cx, "+=", args[0], args[1])
+    return _concat(cx, "+=", *args)
 
 
 @builtin(operator.countOf)
@@ -140,11 +156,17 @@ def operator_index(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @constructor(operator.itemgetter)
 def itemgetter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if not args:
+        cx.throw(TypeError, "itemgetter expected 1 argument, got 0")
     return Getter(operator.itemgetter, args)
 
 
 @constructor(operator.attrgetter)
 def attrgetter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if not args:
+        cx.throw(TypeError, "attrgetter expected 1 argument, got 0")
+    if not all(issubclass(v.python_type(), str) for v in args):
+        cx.throw(TypeError, "attribute name must be a string")
     return Getter(operator.attrgetter, args)
 
 
@@ -166,6 +188,8 @@ class Getter(Value):
         return self.cls
 
     def call(self, cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        if len(args) != 1 or kwargs:
+            raise Break("builtin-call", f"an {self.cls.__name__} of {len(args)} arguments and {len(kwargs)} keywords")
         if self.cls is operator.itemgetter:
             found = [operators.getitem(cx, args[0], k) for k in self.keys]
         else:
@@ -200,15 +224,12 @@ def pow_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(divmod)
 def divmod_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     left, right = args
-    for value, name, other in ((left, "__divmod__", right), (right, "__rdivmod__", left)):
-        method = value.special(cx, name) if isinstance(value, Object) else None
-        if method is not None:
-            return cx.call(method, [other], {})
-    left, right = (v.settle("as an operand of divmod") for v in args)
-    if not (left.is_const() and right.is_const()):
+    if any(isinstance(v, Array) for v in args):  # whose zeros have another sign in torch._numpy
+        raise Break("builtin-call", "divmod of arrays")
+    if all(isinstance(v, operators.OPERANDS) for v in args) and any(isinstance(v, Tensor) for v in args):
         names = " and ".join(repr(v.python_type().__name__) for v in args)
         cx.throw(TypeError, f"unsupported operand type(s) for divmod(): {names}")
-    return cx.evaluate(divmod, left.const(), right.const())
+    return operators.binary(cx, "divmod()", left, right)
 
 
 @builtin(round)

@@ -22,7 +22,7 @@ from pycompiler.capture.bytecode.resume import origin_of
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate, takes_none
 from pycompiler.capture.interpreter import breaking_frame
 from pycompiler.capture.values import deferred
-from pycompiler.capture.values.attributes import MISSING, bind, is_subclass, lookup
+from pycompiler.capture.values.attributes import MISSING, bind, is_subclass, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Cell, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, Super
 from pycompiler.capture.values.constant import Const, Identity
@@ -341,21 +341,33 @@ def exception_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(object.__new__)
 def object_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    cls = _class_to_make(args, object)
     if len(args) > 1 or kwargs:
-        takes_none(cx, args[0].const(), "__new__")
-    return allocate(cx, args[0].const(), args[1:])
+        takes_none(cx, cls, "__new__")
+    return allocate(cx, cls, args[1:])
 
 
-@builtin(dict.__new__, list.__new__, set.__new__, BaseException.__new__, Exception.__new__,
-         BaseExceptionGroup.__new__)  # fmt: skip
-def storage_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return allocate(cx, args[0].const(), args[1:])
+def _class_to_make(args: Args, of: type) -> Any:
+    """The class that ``of.__new__`` is to make an instance of."""
+    cls = args[0].const() if args and issubclass(args[0].python_type(), type) else None
+    if cls is None or not issubclass(cls, of):
+        raise Break("builtin-call", f"{of.__name__}.__new__({', '.join(a.describe() for a in args)})")
+    return cls
+
+
+def _allocating(of: type) -> Callable[[Capture, Args, Kwargs], Value]:
+    return lambda cx, args, kwargs: allocate(cx, _class_to_make(args, of), args[1:])
+
+
+for _made in (dict, list, set, BaseException, Exception, BaseExceptionGroup):
+    builtin(_made.__new__)(_allocating(_made))
 
 
 @builtin(tuple.__new__)
 def tuple_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    cls = _class_to_make(args, tuple)
     items = list(cx.elements(args[1])) if len(args) > 1 else []
-    return Tuple(items) if args[0].const() is tuple else tuple_of(args[0].const(), items)
+    return Tuple(items) if cls is tuple else tuple_of(cls, items)
 
 
 @builtin(vars)
@@ -410,6 +422,8 @@ def super_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @constructor(types.MethodType)
 def method_type(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if mro_lookup(args[0].python_type(), "__call__") is MISSING:
+        cx.throw(TypeError, "first argument must be callable")
     return Method(args[1], args[0])
 
 

@@ -435,7 +435,7 @@ def legacy(cx: Capture, cls: Any, args: Args, kwargs: Kwargs) -> Value:
     size = data.items if isinstance(data, Tuple) and data.cls is torch.Size else args
     if not all(v.python_type() is int for v in map(cx.realize, size)):
         raise Break("builtin-call", what)
-    return cx.graph.call_function(torch.empty, [Tuple([*size])], given)
+    return cx.graph.call_function(torch.empty, [Tuple([*size] if args else [Const(0)])], given)
 
 
 for _cls in (torch.Tensor, *LEGACY):

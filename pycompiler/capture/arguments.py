@@ -1,0 +1,146 @@
+"""Whether a call's arguments are what a callable takes, before a handler relies on them.
+
+In: a callable that has a handler, and the arguments of a call.  Out: what the handler makes, or a graph break where the call
+itself raises, so that the program's own handlers see eager's error.
+Example: ``frozenset(a, b)`` and ``typing.cast(int)`` are left to CPython.
+"""
+
+from __future__ import annotations
+
+import collections
+import contextlib
+import dis
+import functools
+import inspect
+import itertools
+import re
+import types
+from collections.abc import Callable
+from typing import Any
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.cached import describe_call
+from pycompiler.capture.values.attributes import is_mutable
+from pycompiler.capture.values.base import Capture, Value
+
+Handler = Callable[[Any, list[Value], dict[str, Value]], Value]
+
+
+def handled(cx: Capture, fn: Any, handler: Handler, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """handler(cx, args, kwargs), where `fn` takes these arguments."""
+    wrong = (
+        _refuses(fn, args, kwargs) or not _reads_keywords(fn, handler) if kwargs else not _takes_count(fn, len(args))
+    )
+    if wrong and not kwargs and _is_told(fn):
+        cx.evaluate_raw(fn, *[()] * len(args))  # its error
+    if wrong or (isinstance(fn, OF_INSTANCES) and not (args and issubclass(args[0].python_type(), fn.__objclass__))):
+        raise Break("builtin-call", describe_call(fn, args))
+    try:
+        return handler(cx, args, kwargs)
+    except (LookupError, TypeError, ValueError, AttributeError):
+        if _takes(fn, args, kwargs):
+            raise
+        raise Break("builtin-call", describe_call(fn, args)) from None
+
+
+def _refuses(fn: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether its signature, where it has one, does not allow these arguments."""
+    try:
+        signature = inspect.signature(fn)
+    except (TypeError, ValueError):
+        return False
+    try:
+        signature.bind(*args, **kwargs)
+    except TypeError:
+        return True
+    return False
+
+
+def _takes(fn: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether so many arguments fit the signature."""
+    try:
+        inspect.signature(fn).bind(*args, **kwargs)
+    except (TypeError, ValueError):
+        return False
+    return True
+
+
+@functools.cache
+def _reads_keywords(fn: Any, handler: Handler) -> bool:
+    """Whether a handler looks at keywords, or the function takes any and reads none."""
+    code = getattr(handler, "__code__", None)
+    if (
+        isinstance(fn, type)
+        or code is None
+        or any(_names(i.argval, code.co_varnames[2]) for i in dis.get_instructions(code))
+    ):
+        return True
+    try:
+        return any(p.kind is p.VAR_KEYWORD for p in inspect.signature(fn).parameters.values())
+    except (TypeError, ValueError):
+        return False
+
+
+def _names(argument: Any, variable: str) -> bool:
+    """From 3.13 on an instruction may load two variables."""
+    return argument == variable or (isinstance(argument, tuple) and variable in argument)
+
+
+@functools.cache
+def takes_keyword(cls: type, name: str) -> bool:
+    """Whether a class written in C has a parameter of this name, by what it tells or, where it tells nothing, by its error."""
+    if is_mutable(cls) or issubclass(cls, dict):
+        return True
+    if cls.__text_signature__ is not None:
+        with contextlib.suppress(TypeError, ValueError):  # the text need not be one of Python's
+            taken = inspect.signature(cls).parameters
+            return name in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
+    try:
+        cls(**{name: None})
+    except Exception as e:
+        return not KEYWORD_REFUSED.search(str(e))
+    return True
+
+
+KEYWORD_REFUSED = re.compile(r"keyword arguments?( for |$)|unexpected keyword")
+
+OF_INSTANCES = types.MethodDescriptorType | types.WrapperDescriptorType
+IN_C = types.MethodDescriptorType | types.WrapperDescriptorType | types.BuiltinFunctionType
+MADE_EMPTY = frozenset({list, dict, set, frozenset, tuple, collections.OrderedDict, collections.deque})
+TOLD_BY_ERRORS = frozenset((
+    *MADE_EMPTY, slice, range, enumerate, filter, reversed, map, zip, bool, classmethod, staticmethod, types.MethodType,
+    vars, dir, iter, next, getattr, max, min,
+    *(cls for cls in vars(itertools).values() if isinstance(cls, type) and cls.__module__ == "itertools"),
+))  # fmt: skip
+"""What says how many arguments it takes when it refuses some, and may be called with anything."""
+COUNT_REFUSED = re.compile(
+    r" takes (no arguments|exactly one argument) \(|\bexpected (at (most|least) )?\d+ arguments?, got "
+    r"| takes at most \d+ (positional )?arguments? \(|must have at least two arguments|missing required argument"
+    r"|requires at least "
+)
+
+
+def _is_told(fn: Any) -> bool:
+    return isinstance(fn, type | types.BuiltinFunctionType) and fn in TOLD_BY_ERRORS
+
+
+@functools.cache
+def _takes_count(fn: Any, count: int) -> bool:
+    """Whether so many arguments by position are taken, as far as the callable tells, or as CPython says of a call."""
+    if _is_told(fn):
+        return not _is_refused(fn, [()] * count)
+    if not isinstance(fn, IN_C | types.FunctionType | type):
+        return True
+    cls: Any = getattr(fn, "__objclass__", None)
+    if cls in MADE_EMPTY and count and (fn.__name__ == "__init__" or getattr(fn, "__text_signature__", None) is None):
+        return not _is_refused(fn, [cls(), *[None] * (count - 1)])
+    return not _refuses(fn, [None] * count, {})
+
+
+def _is_refused(fn: Callable[..., Any], args: list[Any]) -> bool:
+    """Whether a call is refused for the number of its arguments."""
+    try:
+        fn(*args)
+    except Exception as e:
+        return bool(COUNT_REFUSED.search(str(e)))
+    return False
