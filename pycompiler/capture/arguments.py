@@ -28,12 +28,18 @@ Handler = Callable[[Any, list[Value], dict[str, Value]], Value]
 
 def handled(cx: Capture, fn: Any, handler: Handler, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """handler(cx, args, kwargs), where `fn` takes these arguments."""
-    wrong = (
-        _refuses(fn, args, kwargs) or not _reads_keywords(fn, handler) if kwargs else not _takes_count(fn, len(args))
-    )
-    if wrong and not kwargs and _is_told(fn):
-        cx.evaluate_raw(fn, *[()] * len(args))  # its error
-    if wrong or (isinstance(fn, OF_INSTANCES) and not (args and issubclass(args[0].python_type(), fn.__objclass__))):
+    wrong = not _is_of(fn, args)
+    if not wrong and not isinstance(
+        fn, types.ClassMethodDescriptorType
+    ):  # whose signature leaves the class out, or not
+        wrong = (
+            _refuses(fn, args, kwargs) or not _reads_keywords(fn, handler)
+            if kwargs
+            else not _takes_count(fn, len(args))
+        )
+        if wrong and not kwargs and _is_told(fn):
+            cx.evaluate_raw(fn, *[()] * len(args))  # its error
+    if wrong:
         raise Break("builtin-call", describe_call(fn, args))
     try:
         return handler(cx, args, kwargs)
@@ -41,6 +47,15 @@ def handled(cx: Capture, fn: Any, handler: Handler, args: list[Value], kwargs: d
         if _takes(fn, args, kwargs):
             raise
         raise Break("builtin-call", describe_call(fn, args)) from None
+
+
+def _is_of(fn: Any, args: list[Value]) -> bool:
+    """Whether the first argument is one that a method written in C takes, where `fn` is one."""
+    if isinstance(fn, types.ClassMethodDescriptorType):
+        return bool(args) and issubclass(args[0].python_type(), type) and issubclass(args[0].const(), fn.__objclass__)
+    if isinstance(fn, types.MethodDescriptorType | types.WrapperDescriptorType):
+        return bool(args) and issubclass(args[0].python_type(), fn.__objclass__)
+    return True
 
 
 def _refuses(fn: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
@@ -104,7 +119,6 @@ def takes_keyword(cls: type, name: str) -> bool:
 
 KEYWORD_REFUSED = re.compile(r"keyword arguments?( for |$)|unexpected keyword")
 
-OF_INSTANCES = types.MethodDescriptorType | types.WrapperDescriptorType
 IN_C = types.MethodDescriptorType | types.WrapperDescriptorType | types.BuiltinFunctionType
 MADE_EMPTY = frozenset({list, dict, set, frozenset, tuple, collections.OrderedDict, collections.deque})
 TOLD_BY_ERRORS = frozenset((

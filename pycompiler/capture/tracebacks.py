@@ -1,7 +1,7 @@
 """Tracebacks of exceptions that a capture raised: generated code builds them entry by entry.
 
 In: places, as a capture notes them. Out: `traceback` objects that show what eager's would: lines and columns, and the names
-of which hints at misspelt ones are made. Their frames never ran: they hold no variables and lead to no caller.
+of which hints at misspelt ones are made. Their frames never ran: their variables are None, and they lead to no caller.
 """
 
 from __future__ import annotations
@@ -26,11 +26,12 @@ def _empty() -> Iterator[None]:
 
 
 def shown(code: types.CodeType) -> types.CodeType:
-    """The code of a generator that does nothing, and is `code` to who prints a traceback."""
+    """The code of a generator that does nothing, and is `code` to who prints a traceback.  Its variables are its arguments:
+    hints are made of those that a frame has."""
     names = tuple(name for name in slot_names(code) if not name.endswith(LOCAL_SUFFIX))
     return _empty.__code__.replace(
         co_filename=code.co_filename, co_name=code.co_name, co_qualname=code.co_qualname, co_firstlineno=code.co_firstlineno,
-        co_linetable=code.co_linetable, co_varnames=names, co_nlocals=len(names),
+        co_linetable=code.co_linetable, co_varnames=names, co_nlocals=len(names), co_argcount=len(names),
     )  # fmt: skip
 
 
@@ -56,7 +57,8 @@ def add_traceback(exception: BaseException, *places: Place) -> None:
     _native.pause_hook()  # the code bears the user's names
     try:
         for code, namespace, at, line in places:
-            traceback = types.TracebackType(traceback, types.FunctionType(code, namespace)().gi_frame, at, line)
+            frame = types.FunctionType(code, namespace)(*[None] * code.co_argcount).gi_frame
+            traceback = types.TracebackType(traceback, frame, at, line)
     finally:
         _native.resume_hook()
     exception.__traceback__ = traceback

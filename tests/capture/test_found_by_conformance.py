@@ -8,6 +8,7 @@ import enum
 import itertools
 import operator
 import re
+import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
@@ -314,4 +315,5 @@ def test_callbacks_of_weak_references_behind_a_break() -> None:
         eager: list[Any] = []
         found: list[Any] = []
         assert str(program(torch.ones(2), eager)) == str(compiled(torch.ones(2), found))
-        assert len(eager) == len(found) == 1
+        assert len(eager) == len(found)
+        assert len(eager) == 1 or sys.version_info >= (3, 14)  # where the reference ends first

@@ -26,7 +26,7 @@ from pycompiler.capture import calls
 LEFT_OUT = re.compile(
     r"breakpoint|input|exit|quit|sleep|open|print|fork|seed|distributed|dist\.|\.random|shuffle|urandom|token|exec|eval|compile|"
     r"Generator|ock|time|help|clock|cuda|collect|getpid|stance|set_|default|deterministic|autocast|inference_mode|_dynamo|"
-    r"globals|locals|warn|DisableTorch|cmp_to_key|from_iterable|fromkeys|pybind11|push_on|pop_torch|logging|_slotnames|id$"
+    r"globals|locals|warn|DisableTorch|cmp_to_key|dataclass|pybind11|push_on|pop_torch|logging|_slotnames|id$"
 )
 
 

@@ -453,12 +453,14 @@ def tee(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     source = cx.iterator(args[0])
     if source.source is not None and source.python_type() is TEE:
         raise Break("builtin-call", "itertools.tee of an existing one's iterator")
-    if not isinstance(source, Teed):  # which is one of its own copies
-        source = Teed(cx, source, [], 0)
-    return Tuple([source, *(Teed(cx, source.iterator, source.seen, source.taken) for _ in range(n - 1))] if n else [])
+    first = source if isinstance(source, Teed) else Teed(cx, source, [], 0)
+    if isinstance(source, Teed) and not TEE_IS_ITS_COPY:
+        first = Teed(cx, source.iterator, source.seen, source.taken)
+    return Tuple([first, *(Teed(cx, first.iterator, first.seen, first.taken) for _ in range(n - 1))] if n else [])
 
 
 TEE: type = itertools._tee  # type: ignore[attr-defined]
+TEE_IS_ITS_COPY = (lambda one: itertools.tee(one)[0] is one)(itertools.tee(())[0])  # not from 3.14 on
 
 
 class Teed(Iter):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING, Any
 
 from pycompiler.capture import groups, operators
@@ -201,6 +202,9 @@ def call_kw(frame: Frame, ins: Instruction) -> None:
     _call(frame, frame.taken(ins.number), names.const())
 
 
+LISTS_ARGUMENTS = sys.version_info < (3, 14)  # what `*` takes: CPython asks it for its length
+
+
 @opcode("CALL_FUNCTION_EX")
 def call_function_ex(frame: Frame, ins: Instruction) -> None:
     cx = frame.cx
@@ -223,7 +227,7 @@ def call_function_ex(frame: Frame, ins: Instruction) -> None:
         cx.throw(TypeError, "keywords must be strings")
     kwargs = {k.const(): v for k, v in pairs}
     cx.spread = mapping is not None
-    frame.push(cx.call_direct(fn, operators.unpacked(cx, iterable), kwargs))
+    frame.push(cx.call_direct(fn, operators.unpacked(cx, iterable, listed=LISTS_ARGUMENTS), kwargs))
 
 
 @opcode("CALL_INTRINSIC_1")
