@@ -37,7 +37,7 @@ from pycompiler.capture.values.deferred import Reading
 from pycompiler.capture.values.iterators import Begun
 from pycompiler.capture.values.objects import InstanceDict
 from pycompiler.capture.values.references import HookNumber, MadeReference
-from pycompiler.capture.values.symbolic import Symbolic, is_late
+from pycompiler.capture.values.symbolic import Symbolic, is_late, is_open_text
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.source import ACCESSORS, Source
 from pycompiler.ir.symbols import is_symbolic
@@ -298,6 +298,8 @@ class Head:
             return build.load_const(ACCESSORS["mro_lookup"].read(source.base.arg, source.arg))
         if source.kind == "begun":
             return self._read_ahead(source, source.base)
+        if source.kind == "computed":
+            return self.call(source.arg.function, *map(self.follow, (source.base, *source.arg.places)))
         base = self.follow(source.base)
         reload = RELOAD.get(source.kind)
         odd = source.kind == "dict_item" and not isinstance(source.arg, (str, int))
@@ -484,6 +486,10 @@ def given_back(head: Head, template: Any) -> Any:
 
 def _template(head: Head, value: Value, seen: set[int]) -> Any:
     """A new container that occurs twice has no template: the plan would make two of it."""
+    if is_open_text(value):
+        value.guard_class(head.cx)
+        assert value.source is not None
+        return ("source", value.source)
     value = head.cx.realize(value)
     if isinstance(value, InstanceDict) or id(value) in seen:
         return None

@@ -310,7 +310,8 @@ class Sizes:
         if self.symbols is None:
             return None
         relations = [*self.symbols.declared(), *self.strides, *self.symbols.relations]
-        return size_guard(relations, self.origins, (), self.symbols.limits, self.symbols.intervals)
+        floats = self.symbols.limits, self.symbols.intervals, self.symbols.decisions
+        return size_guard(relations, self.origins, (), *floats)
 
     def guard_about(self, is_watched: Callable[[Source], bool]) -> Guard | None:
         """The part of it that says something of symbols of watched places."""
@@ -320,7 +321,9 @@ class Sizes:
         relations = [*self.symbols.declared(), *self.strides, *self.symbols.relations]
         limits = {k: v for k, v in self.symbols.limits.items() if k in names}
         intervals = {k: v for k, v in self.symbols.intervals.items() if k in names}
-        return size_guard([r for r in relations if r.expr.symbols & names], self.origins, (), limits, intervals)
+        decisions = [d for d in self.symbols.decisions if d.symbols & names]
+        about = [r for r in relations if r.expr.symbols & names]
+        return size_guard(about, self.origins, (), limits, intervals, decisions)
 
     def specialised(self) -> tuple[Origin, Relation] | None:
         """A marked size that is a number, and what made it one."""
