@@ -263,12 +263,9 @@ impl Read {
             }
             Read::AsTensor => ask_python(&handed::TENSOR_OF, &[value.get()]),
             Read::Begun(what) => ask_python(&handed::BEGUN, &[value.get(), *what]),
-            Read::Type
-            | Read::Cell
-            | Read::Function(_)
-            | Read::Referent
-            | Read::DictValueAt(_)
-            | Read::Computed(_) => None,
+            Read::Type | Read::Cell | Read::Function(_) | Read::Referent | Read::DictValueAt(_) | Read::Computed(_) => {
+                None
+            }
         }
     }
 }

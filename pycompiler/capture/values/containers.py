@@ -163,7 +163,6 @@ class List(Sequence):
     def summary(self, cx: Capture, function: Callable[[list[Any]], Any]) -> Value | None:
         """What `function` gives of all elements, as a number that each call computes; None where not all are numbers, somebody
         has asked how many there are, or that is the same in every call."""
-
         reach = self.reach
         if not (self.changes if reach is None else self._changes(cx, reach)):
             return None
@@ -378,13 +377,14 @@ class Key:
     its place more than once, asks a pair once.
     """
 
-    __slots__ = ("answers", "key", "place", "value")
+    __slots__ = ("answers", "key", "own", "place", "value")
 
     def __init__(self, cx: Capture, value: Value) -> None:
         self.value = value.settle("as a key")
         self.key: Any = cx.key_of(self.value)
         self.answers: dict[int, tuple[Key, bool]] = {}  # what keys that were there before said, by `id`
         self.place: Any = None  # of an open key, whose value is known in each call alone: where that is read
+        self.own: Any = None  # the key that the dict has for it today
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Key):
@@ -647,6 +647,7 @@ class Dict(Value):
             if _kind(other.value) is _kind(value):
                 there = const_source(other.value.const()) if other.place is None else other.place
                 cx.guard("equals", cx.computed(is_same_key, place, there), False)
+        found.own = found.value if known is not None else None
         found.value, found.place = value, place
         if isinstance(known, Lazy):
             assert self.source is not None
@@ -673,7 +674,8 @@ class Dict(Value):
 
     def _closed(self, cx: Capture, key: Key) -> None:
         """An open key is a constant from now on."""
-        key.value, key.place = cx.realize(key.value).settle("as a key"), None
+        settled = cx.realize(key.value).settle("as a key")
+        key.value, key.place = settled if key.own is None else key.own, None
         self.met[key] = None
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
@@ -829,6 +831,10 @@ class Dict(Value):
         if not self.keys_guarded:
             (self.added.discard if k in self.added else self.taken.add)(k)
         del entries[k]
+        if k.place is not None:  # one that comes again is another
+            again = Key(cx, Const(today(k.value)))
+            again.value, again.place = k.value, k.place
+            self.opened = [again if other is k else other for other in self.opened]
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         self.guard_keys(cx)
