@@ -559,3 +559,92 @@ def test_a_queue_of_tensors_compiles_for_room_and_for_none() -> None:
         return x * kept.queue[-1]
 
     assert compiles(program, lambda: Kept(queue=collections.deque(maxlen=6)), numbered(FLOATS)) == 2
+
+
+# hooks that are held over a break -------------------------------------------------------------------------------------
+def linear() -> torch.nn.Linear:
+    made = torch.nn.Linear(3, 3)
+    torch.nn.init.constant_(made.weight, 0.5)
+    torch.nn.init.constant_(made.bias, 0.25)
+    return made
+
+
+def removes(x: Any, kept: Any, v: Any, i: int) -> Any:
+    seen: list[Any] = []
+    handle = kept.module.register_forward_hook(lambda module, given, result: seen.append(result.sum()))
+    y = kept.module(x)
+    pycompiler.graph_break()
+    y = kept.module(y)
+    handle.remove()
+    return y, len(seen), len(kept.module._forward_hooks)
+
+
+def removes_two(x: Any, kept: Any, v: Any, i: int) -> Any:
+    first = kept.module.register_forward_pre_hook(lambda module, given: (given[0] * 2,))
+    second = kept.module.register_forward_hook(lambda module, given, result: result + 1, prepend=True)
+    pycompiler.graph_break()
+    y = kept.module(x)
+    first.remove()
+    y = kept.module(y)
+    second.remove()
+    return kept.module(y)
+
+
+def with_keywords(x: Any, kept: Any, v: Any, i: int) -> Any:
+    handle = kept.module.register_forward_hook(lambda module, given, keywords, result: result * 3, with_kwargs=True)
+    other = kept.module.register_forward_hook(lambda module, given, result: result - 1)
+    pycompiler.graph_break()
+    y = kept.module(x)
+    handle.remove()
+    other.remove()
+    return y
+
+
+def keeps_the_handle(x: Any, kept: Any, v: Any, i: int) -> Any:
+    if kept.handle is not None:
+        kept.handle.remove()
+    kept.handle = kept.module.register_forward_hook(lambda module, given, result: result * 2)
+    pycompiler.graph_break()
+    return kept.module(x), len(kept.module._forward_hooks)
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("fn", [removes, removes_two, with_keywords, keeps_the_handle])
+def test_a_hook_that_is_held_over_a_break(fn: Program, backend: str) -> None:
+    compiled = pycompiler.compile(fn, backend=backend)
+    ours, theirs = (Kept(module=linear(), handle=None) for _ in range(2))
+    for i in range(12):
+        results = [told(run(torch.arange(3.0) + i, kept, 0, i)) for run, kept in ((compiled, ours), (fn, theirs))]
+        assert results[0] == results[1], f"call {i}"
+        if i == 5:
+            before = pycompiler.counters(compiled)["compiles"]
+    assert pycompiler.counters(compiled)["compiles"] == before <= 16
+
+
+def test_hooks_that_a_table_has_besides() -> None:
+    """Numbers of hooks are looked up in other tables, and by who has a handle."""
+
+    def program(x: Any, kept: Any, v: Any, i: int) -> Any:
+        handle = kept.module.register_forward_hook(lambda module, given, result: result + i, always_call=i % 2 == 0)
+        pycompiler.graph_break()
+        y = kept.module(x)
+        told = handle.id in kept.module._forward_hooks, handle.id in kept.module._forward_hooks_always_called
+        handle.remove()
+        return y, told, list(kept.module._forward_hooks.values())
+
+    compiled = pycompiler.compile(program, backend="eager")
+    ours, theirs = (Kept(module=linear()) for _ in range(2))
+    for i in range(10):
+        results = [told(run(torch.arange(3.0) + i, kept, 0, i)) for run, kept in ((compiled, ours), (program, theirs))]
+        assert results[0] == results[1], f"call {i}"
+
+
+def test_counters() -> None:
+    def program(x: Any, table: Any, k: Any, i: int) -> Any:
+        table[k] += i
+        table["a"] -= 1
+        return x * 2, table[k]
+
+    assert compiles(program, collections.Counter, numbered(NAMES)) <= 8
+    assert compiles(program, lambda: collections.Counter({"a": 5, "q": 1}), numbered(NAMES), "native") <= 8
+    compiles(program, collections.Counter, numbered(ODD))

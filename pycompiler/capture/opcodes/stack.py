@@ -19,6 +19,7 @@ from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tu
 from pycompiler.capture.values.deferred import join
 from pycompiler.capture.values.deferred import joined as joined_later
 from pycompiler.capture.values.functions import Function
+from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.symbolic import text
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.computed import joined
@@ -133,7 +134,8 @@ def binary_subscr(frame: Frame, ins: Instruction) -> None:
 
 def passed_on(frame: Frame, owner: Value, key: Value) -> Value:
     """A key, looked at unless the container takes one that is not."""
-    return key if isinstance(owner, (Dict, Set)) and owner.takes(key) else frame.cx.realize(key)
+    kept = owner.storage if isinstance(owner, Object) else owner
+    return key if isinstance(kept, (Dict, Set)) and kept.takes(key) else frame.cx.realize(key)
 
 
 @opcode("STORE_SUBSCR")

@@ -25,6 +25,7 @@ from pycompiler.capture.values.ends import Contents, Ends, Members
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, is_open, is_open_text, place_of, today
 from pycompiler.ir.begun import length_of
 from pycompiler.ir.computed import NUMBERS, PLAIN, at_key, has_key, is_same_key, of_numbers, overflows, whole
+from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
 
 
@@ -490,9 +491,14 @@ def distinct_members(cx: Capture, values: Iterable[Value]) -> dict[Key, Value]:
     return members
 
 
+def keys_now(keyed: Dict | Set) -> list[Key]:
+    places = keyed.known_places() if isinstance(keyed, Dict) else None
+    return list(keyed.entries) if places is None else places
+
+
 def last_key(keyed: Dict | Set) -> Key | None:
     """The newest key. A dict or set that keeps it and its size has lost no key."""
-    return next(reversed(keyed.entries), None)
+    return next(reversed(keys_now(keyed)), None)
 
 
 def stable(cx: Capture, iterated: Dict | Set, values: list[Value]) -> Iterator[Value]:
@@ -541,6 +547,7 @@ class Dict(Value):
         self.default_factory = default_factory
         self.keys_guarded = real is None
         self.opened: list[Key] = []  # open keys, of which it is known that they are no others that were asked for
+        self.by_place = False  # whether all keys are open, each at its place, and there are no others
         self.met: dict[Key, None] = {}  # texts and numbers that were
         self.is_odd = False  # whether one was asked for that may equal a text or number, and is none
         self.added: set[Key] = set()  # keys that the program has put in where none was, or none any more
@@ -635,6 +642,12 @@ class Dict(Value):
         for other in self.opened:
             if other.place == place:
                 return other
+        same = next((k for k in self.opened if k == made), None)
+        if same is not None and type(today(same.value)) is type(today(value)):  # the one key in place of the other
+            if isinstance(value, Lazy):
+                value.guard_class(cx)
+            cx.guard("equals", cx.computed(is_same_key, place, same.place), True)
+            return same
         others = [*self.opened, *self.met]
         found = next((k for k in self.raw if k == made), made)
         known = self.raw.get(found)
@@ -704,7 +717,20 @@ class Dict(Value):
         cx.guard_dict_keys(self.source, self.real)
         self.guard_hashes(cx)
 
+    def at_places(self, cx: Capture, keys: dict[Key, Value], source: Source) -> None:
+        """All keys are numbers that each call has others for: so many, each at its place."""
+        for i, key in enumerate(keys):
+            key.place = source.then("dict_key_at", i)
+        self.cx, self.opened, self.by_place = cx, [*keys], True
+
+    def known_places(self) -> list[Key] | None:
+        """The keys where they are known by their places."""
+        keys = list(self.raw) if self.by_place else []
+        return keys if keys and keys == self.opened and not self.unasked else None
+
     def pairs(self, cx: Capture) -> list[tuple[Value, Value]]:
+        if (keys := self.known_places()) is not None:
+            return [(k.value, self.at(cx, k)) for k in keys]
         self.guard_keys(cx)
         return [(k.value, self.at(cx, k)) for k in list(self.entries)]
 
@@ -841,12 +867,16 @@ class Dict(Value):
         return stable(cx, self, [k.value for k in self.entries])
 
     def length(self, cx: Capture) -> int:
+        if (keys := self.known_places()) is not None:
+            return len(keys)
         self.guard_keys(cx)
         return len(self.entries)
 
     def count(self, cx: Capture) -> Value:
         """`len(self)`: a symbol where the number changes from call to call and nobody has relied on the keys."""
         known = None
+        if self.known_places() is not None:
+            return Const(self.length(cx))
         if self.asks_keys():
             self._flush()
         if self.source is not None and self.asks_keys():
@@ -956,10 +986,19 @@ class DictView(Value):
         if self.what == "keys":
             return self.mapping.iterate(cx)
         mapping = self.mapping
+        if (known := mapping.known_places()) is not None:
+            return self._at_places(cx, known)
         mapping.pairs(cx)
         keys = list(mapping.entries)
         elements = stable(cx, mapping, [k.value for k in keys])
         return (self.element(cx, key) for _, key in zip(elements, keys, strict=False))
+
+    def _at_places(self, cx: Capture, keys: list[Key]) -> Iterator[Value]:
+        for key in keys:
+            if self.mapping.known_places() != keys:
+                raise Break("unsupported-operation", "a dict whose keys change while it is iterated")
+            value = self.mapping.at(cx, key)
+            yield value if self.what == "values" else Tuple([key.value, value])
 
     def element(self, cx: Capture, key: Key) -> Value:
         """What a live iterator gives at a key: the value of now."""
