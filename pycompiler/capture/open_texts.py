@@ -38,8 +38,10 @@ def formatted(cx: Capture, value: Value, which: int, spec: Value) -> Text | None
     value = value if is_open_text(value) else cx.realize(value)
     if not is_open(value) or not _is_plain_spec(_text_of(spec)):
         return None
-    shown = text(cx, CONVERTED[which], [value]) if which else value
-    return shown if shown is None or which and not _text_of(spec) else text(cx, format, [shown, spec])
+    if not which:
+        return text(cx, format, [value, spec])
+    shown = text(cx, CONVERTED[which], [value])
+    return text(cx, format, [shown, spec]) if shown is not None and _text_of(spec) else shown
 
 
 def of_operator(cx: Capture, op: str, left: Value, right: Value) -> Text | None:

@@ -40,7 +40,7 @@ class Origin:
     @property
     def number(self) -> Source:
         """The source of the number itself."""
-        if self.what in ("int", "float"):
+        if self.what in ("int", "float", "text"):
             return self.source
         return self.source.then(self.what, None if self.what == "minus" else self.dim)
 

@@ -377,12 +377,12 @@ def test_what_is_computed_of_several_places(tmp_path: Path) -> None:
 
     calls = [("a", 3.0), ("b", 2.5), ("c", 4.0), ("b", 1.0), ("a", 7.0), ("d", 0.5)]
     compiled, given = pycompiler.compile(counts_and_logs, backend="eager"), table()
-    for k, v in calls:
+    for k, v in [*calls, ("e", 8.0), ("a", 0.375), ("c", 8.5), ("f", 0.25)]:
         compiled(torch.ones(2), given, k, v)
     assert pycompiler.save(compiled, tmp_path / "a").left_out == ()
     loaded, ours, theirs = pycompiler.load(tmp_path / "a", counts_and_logs), table(), table()
     before = loaded.counters()["compiles"]
-    for k, v in [*calls[1:], ("z", 0.25), ("z", 8.0), ("y", 0.125)]:
+    for k, v in [("z", 7.5), ("y", 6.5), ("z", 8.0), ("z", 0.25), ("x", 8.0)]:
         assert torch.equal(loaded(torch.ones(2), ours, k, v), counts_and_logs(torch.ones(2), theirs, k, v))
         assert str(ours) == str(theirs)
     assert loaded.counters()["compiles"] == before

@@ -22,7 +22,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const, ids_of_what_is_there, settled
 from pycompiler.capture.values.ends import Contents, Ends, Members
-from pycompiler.capture.values.symbolic import PLAIN_VALUES, is_open, is_open_text, place_of, today
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, changes, is_open, is_open_text, place_of, today
 from pycompiler.ir.begun import length_of
 from pycompiler.ir.computed import NUMBERS, PLAIN, at_key, has_key, is_same_key, of_numbers, overflows, whole
 from pycompiler.ir.source import Source
@@ -634,7 +634,7 @@ class Dict(Value):
 
     def _open(self, cx: Capture, value: Value) -> Key | None:
         """The key of a text or number that each call has another one for; None where only its value will do."""
-        place = place_of(cx, value) if self.asks_keys() else None
+        place = place_of(cx, value) if self.asks_keys() and changes(cx, value) else None
         if place is None:
             return None
         self.cx = cx
@@ -1149,7 +1149,7 @@ class Set(Value):
         if unasked is None or unasked.changes or not (is_open(item) or isinstance(item, Const)):
             return None
         grows = cx.sizes.integer(len(unasked.real), unasked.source.then("begun", length_of)) is not None
-        place = place_of(cx, item) if grows or is_open(item) else None
+        place = place_of(cx, item) if grows or is_open(item) and changes(cx, item) else None
         if place is None:
             return None
         if isinstance(item, Lazy):

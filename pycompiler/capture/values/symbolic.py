@@ -320,6 +320,11 @@ def today(value: Value) -> Any:
     )
 
 
+def changes(cx: Capture, value: Value) -> bool:
+    """Of an open text or number: whether it is another one in each call."""
+    return not isinstance(value, Lazy) or value.source is None or cx.sizes.is_other_text(value.real, value.source)
+
+
 def place_of(cx: Capture, value: Value) -> Source | None:
     """Where each call reads a text or number when it begins; None where it is none of these, or is known later."""
     if isinstance(value, Lazy):
