@@ -275,6 +275,17 @@ def test_keys_of_an_object_and_its_attributes() -> None:
             assert results[0] == results[1]
 
 
+def test_tuples_of_what_changes_are_constants() -> None:
+    def program(x: Any, table: Any, k: Any, i: int) -> Any:
+        table["loss", i % 3] = x.sum()
+        table["loss", 1] = k
+        table[k] = table.get(k, 0) + 1
+        return x * 2, ("loss", i % 3) in table, table.get(torch.float32), int in table
+
+    compiles(program, dict, numbered(NAMES))
+    assert pycompiler.explain(program)(torch.ones(2), {}, "a", 2).graph_break_count == 0
+
+
 def test_what_a_key_that_changes_drops() -> None:
     ended: list[int] = []
 

@@ -671,7 +671,12 @@ class Dict(Value):
     def _meet(self, cx: Capture, made: Key) -> Key:
         """A key that is known is none of the open ones; one that is today is known from now on."""
         if not (isinstance(made.value, Const) and type(made.value.value) in PLAIN):
-            if not (isinstance(made.value, (Const, Tuple)) and isinstance(made.value.const(), SEPARATE)):
+            apart = (
+                isinstance(made.value, Tuple)
+                or isinstance(made.value, Const)
+                and isinstance(made.value.value, SEPARATE)
+            )
+            if not apart:
                 _ = self.entries
                 self.is_odd = True
         elif made not in self.met:
