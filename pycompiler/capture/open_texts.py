@@ -51,7 +51,8 @@ def of_operator(cx: Capture, op: str, left: Value, right: Value) -> Text | None:
         return text(cx, joined, [left, right]) if known else None
     if op not in ("%", "%=") or _text_of(left) is None:
         return None
-    values = right.items if isinstance(right, Tuple) and right.cls is tuple else [right]
+    given = right.items if isinstance(right, Tuple) and right.cls is tuple else [right]
+    values = [v if is_open_text(v) else cx.realize(v) for v in given]
     return text(cx, percent, [left, *values]) if _is_plain_percent(cx, _text_of(left), values) else None
 
 
@@ -81,8 +82,8 @@ def method_of(value: Value, name: str) -> Method | None:
 def called(cx: Capture, fn: Value, args: list[Value], kwargs: dict[str, Value]) -> Text | None:
     """A call of the program's that makes a text."""
     made: Any = fn.cls if isinstance(fn, Class) else fn.fn if isinstance(fn, Builtin) else None
-    plain = not kwargs and args and next((known for f, known in MAKING if f is made), None)
-    return text(cx, made, args) if plain and plain(cx, *args) else None
+    plain = PLAIN_CALLS.get(id(made))
+    return text(cx, made, args) if plain is not None and args and not kwargs and plain(cx, *args) else None
 
 
 def _is_plain_call(cx: Capture, text: Value, *args: Value) -> bool:
@@ -102,3 +103,4 @@ MAKING: list[tuple[Any, Callable[..., bool]]] = [
     *((fn, _is_plain_call) for fn in METHODS.values()),
 ]
 """What makes a text of texts and numbers, and whether it raises nothing of such values."""
+PLAIN_CALLS = {id(fn): known for fn, known in MAKING}

@@ -461,6 +461,25 @@ def test_a_text_that_is_stored_compiles_once(fn: Program, values: list[Any], bac
     assert compiles(fn, lambda: Kept(log={}, name="", lines=[]), numbered(values), backend) <= 4
 
 
+def test_a_text_that_raises_for_some_numbers() -> None:
+    def program(x: Any, kept: Any, v: Any, i: int) -> Any:
+        try:
+            kept.lines.append("%d|" % v)
+            kept.lines.append("%d|%5.1f" % (v, v))
+            kept.lines.append("{:d}".format(i) + f"{i:c}")
+        except (OverflowError, ValueError) as error:
+            kept.lines.append(str(error))
+        return x * 2
+
+    values = [1.5, 2.5, 3.5, math.inf, 4.5, math.nan, 7.5, -math.inf, 1e300]
+    compiles(program, lambda: Kept(lines=[]), numbered(values))
+    compiles(
+        program,
+        lambda: Kept(lines=[]),
+        [(v, i) for v, i in zip(values, [5, 7, 9, -1, 2**40, 3, 2**31, 55, 66], strict=True)],
+    )
+
+
 def test_texts_around_a_break_and_in_what_is_made() -> None:
     class Record:
         def __init__(self, name: str) -> None:
