@@ -239,8 +239,10 @@ class Head:
         what it leads to."""
         if source.kind == "attr" and source.arg == "grad_fn":  # which writes change
             return self.at_entry(source)
-        root = source.root
-        through_cell = root.kind == "local" and root.arg in self.value_cells
+        if source.kind == "computed" and any(s.kind in ("size", "stride") for s in source.reads()):
+            return self.at_entry(source)
+        roots = (s for s in source.reads() if s.base is None)
+        through_cell = any(s.kind == "local" and s.arg in self.value_cells for s in roots)
         if not through_cell and (source.base is None or not self.cx.effects):
             return self.follow(source)
         name = self.pinned.get(source)

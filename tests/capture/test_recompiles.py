@@ -480,6 +480,41 @@ def test_a_text_that_raises_for_some_numbers() -> None:
     )
 
 
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_texts_of_sizes_that_the_graph_changes(backend: str) -> None:
+    def program(x: Any, lines: Any) -> Any:
+        lines.append(f"{x.shape[0]}x{x.shape[1]}")
+        x.t_()
+        lines.append(f"{x.shape[0]}x{x.shape[1]} {x.stride(0)}")
+        return x * 2, f"{x.shape}"
+
+    compiled = pycompiler.compile(program, backend=backend)
+    ours: list[Any] = []
+    theirs: list[Any] = []
+    for size in [(2, 3), (3, 4), (5, 4), (6, 7), (8, 2)]:
+        got, wanted = compiled(torch.ones(size), ours), program(torch.ones(size), theirs)
+        assert torch.equal(got[0], wanted[0]) and got[1] == wanted[1] and ours == theirs
+
+
+def test_texts_of_variables_in_cells() -> None:
+    def program(x: Any, kept: Any, k: Any, i: int) -> Any:
+        def change() -> None:
+            nonlocal k, i
+            k, i = k + "!", i + 1
+
+        first = f"{i}/{k}"
+        change()
+        second = f"{i}/{k}"
+        kept.lines.append((first, second))
+        return x * 2, first, second, lambda: (k, i)
+
+    compiled = pycompiler.compile(program, backend="eager")
+    ours, theirs = Kept(lines=[]), Kept(lines=[])
+    for i, k in enumerate(NAMES):
+        got, wanted = (run(torch.ones(2), kept, k, i) for run, kept in ((compiled, ours), (program, theirs)))
+        assert got[1:3] == wanted[1:3] and got[3]() == wanted[3]() and ours.lines == theirs.lines
+
+
 def test_texts_around_a_break_and_in_what_is_made() -> None:
     class Record:
         def __init__(self, name: str) -> None:
