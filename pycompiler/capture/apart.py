@@ -111,7 +111,10 @@ class Namespaces:
         saw = self.cx.effects.looks.saw
         keys = (*keys_of(changed.real), *(k.value.const() for k in changed.known() if k.value.is_const()))
         names = {k for k in keys if type(k) is str}
-        every = any(isinstance(k, Lazy) for k, _ in changed.unasked)  # a text that may be any name
+        asked = (k.value for k in changed.known())
+        every = any(
+            isinstance(k, Lazy) for k in (*asked, *(k for k, _ in changed.unasked))
+        )  # a text that may be any name
         return {
             id(instance_dict(o.real)): o.namespace_source()
             for o in self._objects

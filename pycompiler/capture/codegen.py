@@ -37,7 +37,7 @@ from pycompiler.capture.values.deferred import Reading
 from pycompiler.capture.values.iterators import Begun
 from pycompiler.capture.values.objects import InstanceDict
 from pycompiler.capture.values.references import HookNumber, MadeReference
-from pycompiler.capture.values.symbolic import Symbolic, is_late
+from pycompiler.capture.values.symbolic import Symbolic, is_late, is_open_text
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.source import ACCESSORS, Source
 from pycompiler.ir.symbols import is_symbolic
@@ -239,8 +239,10 @@ class Head:
         what it leads to."""
         if source.kind == "attr" and source.arg == "grad_fn":  # which writes change
             return self.at_entry(source)
-        root = source.root
-        through_cell = root.kind == "local" and root.arg in self.value_cells
+        if source.kind == "computed" and any(s.kind in ("size", "stride") for s in source.reads()):
+            return self.at_entry(source)
+        roots = (s for s in source.reads() if s.base is None)
+        through_cell = any(s.kind == "local" and s.arg in self.value_cells for s in roots)
         if not through_cell and (source.base is None or not self.cx.effects):
             return self.follow(source)
         name = self.pinned.get(source)
@@ -298,6 +300,8 @@ class Head:
             return build.load_const(ACCESSORS["mro_lookup"].read(source.base.arg, source.arg))
         if source.kind == "begun":
             return self._read_ahead(source, source.base)
+        if source.kind == "computed":
+            return self.call(source.arg.function, *map(self.follow, (source.base, *source.arg.places)))
         base = self.follow(source.base)
         reload = RELOAD.get(source.kind)
         odd = source.kind == "dict_item" and not isinstance(source.arg, (str, int))
@@ -484,6 +488,10 @@ def given_back(head: Head, template: Any) -> Any:
 
 def _template(head: Head, value: Value, seen: set[int]) -> Any:
     """A new container that occurs twice has no template: the plan would make two of it."""
+    if is_open_text(value):
+        value.guard_class(head.cx)
+        assert value.source is not None
+        return ("source", value.source)
     value = head.cx.realize(value)
     if isinstance(value, InstanceDict) or id(value) in seen:
         return None

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 
-from pycompiler.capture import calls, hints, rebuild, stand_in_guards, tracebacks, wrap
+from pycompiler.capture import calls, hints, open_texts, rebuild, stand_in_guards, tracebacks, wrap
 from pycompiler.capture.answers import answered
 from pycompiler.capture.apart import COMPARED, may_be
 from pycompiler.capture.breaks import Break, Raised
@@ -117,6 +117,7 @@ class Capture:
         self.keyed: dict[int, Value] = {}  # existing objects that were keys of dicts and sets, by identity
         self.keep: list[Any] = []
         self.constants: dict[int, Value] = {}  # values of code constants, by id: one object stays one value
+        self.places: dict[Source, Source] = {}  # what is computed of several places
         self.kept: dict[tuple[Any, ...], Any] = {}  # calls of cached functions, each asked for once
         self.frames: list[Frame] = []
         self._stack: tuple[tuple[int, int], tuple[UserFrame, ...]] = ((-1, 0), ())
@@ -238,10 +239,14 @@ class Capture:
     def realize(self, value: Value) -> Value:
         if isinstance(value, Lazy):
             if value.seen is None:
-                assert value.source is not None
-                value.seen = self.wrap(value.real, value.source)
+                value.seen = value.look(self)
             return value.seen
         return value
+
+    def computed(self, function: Callable[..., Any], *places: Source) -> Source:
+        """What each call computes of these places, once."""
+        made = places[0].computed(function, *places[1:])
+        return self.places.setdefault(made, made)
 
     def realize_all(self, args: list[Value], kwargs: dict[str, Value]) -> None:
         """The arguments of a call, where they are.  To look at one may call functions (keys of a dict), which are none of the
@@ -724,6 +729,8 @@ class Capture:
         The arguments are the callee's: an inlined one empties the list.
         """
         fn = self.realize(fn)
+        if (made := open_texts.called(self, fn, args, kwargs)) is not None:
+            return made
         if not fn.passes_on:
             self.realize_all(args, kwargs)
         self.direct, self.constructs = fn.passes_on, type(fn) is Class

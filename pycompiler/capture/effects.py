@@ -30,7 +30,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.containers import Dict, List, Set, values_in
 from pycompiler.capture.values.finalizers import in_slot, runs_code
 from pycompiler.capture.values.objects import DELETED
-from pycompiler.capture.values.symbolic import PLAIN_VALUES
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, is_open_text
 from pycompiler.capture.values.tensor import Tensor
 
 MOST = 16
@@ -78,7 +78,8 @@ def state_of(container: Value) -> Any:
 
 def is_harmless(dropped: Value | None) -> bool:
     """Whether no code runs when the program lets go of this: numbers, texts, tensors."""
-    return isinstance(dropped, (*PLAIN_VALUES, Tensor)) or dropped is DELETED
+    text = dropped is not None and is_open_text(dropped)
+    return text or isinstance(dropped, (*PLAIN_VALUES, Tensor)) or dropped is DELETED
 
 
 def may_end(value: Value, depth: int = 3) -> bool:

@@ -26,7 +26,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir.data_checks import COMPARISONS, DataChecks, Decision, Span, X, meet, memory_around, place_of
+from pycompiler.ir.data_checks import COMPARISONS, NAME, DataChecks, Decision, Span, X, meet, memory_around, place_of
 from pycompiler.ir.guards import Guard, UserFrame
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.source import Source
@@ -160,7 +160,7 @@ class Items:
             return None
         today = [t.real.item() for t in given if t.real is not None] or [0.0]
         try:
-            holds = Decision(left, COMPARED[node.target], right, True).passes(*today)
+            holds = Decision(left, COMPARED[node.target], right, True).passes({NAME: today[0]})
         except (ArithmeticError, TypeError):  # eager raises, or goes on with a complex number
             return None
         if not all(map(self._is_apart, given)):

@@ -204,7 +204,8 @@ def again(
     tensors = tuple(s for s, stays in read.items() if stays)
     held = tuple(s for s, stays in read.items() if not stays)
     places = tuple(s for s in dict.fromkeys(stored) if is_watched(s))
-    roots = [s.root for g in kept for s in (g.source, *g.others)] + [s.root for s in (*tensors, *places)]
+    looked_at = [s for g in kept for s in (g.source, *g.others)] + [*tensors, *places]
+    roots = [s for source in looked_at for s in source.reads() if s.base is None]
     looked = dict.fromkeys(root.arg for root in roots if root.kind == "local")
     names = looked | dict.fromkeys(s.root.arg for s in held if s.root.kind == "local")
     made = any(body.made for body in bodies)

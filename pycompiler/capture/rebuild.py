@@ -307,6 +307,17 @@ def replace_in_deque(target: Any, begin: int, end: int | None, *items: Any) -> A
     return target
 
 
+def replace_ends(target: Any, left: int, right: int, first: int, *items: Any) -> Any:
+    """Replace elements at both ends of a deque, which may have room for no more."""
+    for _ in range(left):
+        target.popleft()
+    for _ in range(right):
+        target.pop()
+    target.extendleft(items[:first][::-1])
+    target.extend(items[first:])
+    return target
+
+
 def fill_list(target: Any, *items: Any) -> Any:
     """Replace the contents of a list (or subclass)."""
     list.__setitem__(target, slice(None), items)

@@ -246,7 +246,7 @@ def _replay_contents(head: Head, write: Write) -> Code:
         return _replay_dict(head, target, write.before, after)
     if isinstance(container, Set):
         log = container.log[write.before : after]
-        steps = [head.call(how, target, *([] if v is None else [head.load(v)])) for how, v in log]
+        steps = [head.call(how, target, *([] if v is None else [head.load_item(v)])) for how, v in log]
         return flat([[*build.pop_top(), *step] if i else step for i, step in enumerate(steps)])
     raise SkipFrame(f"a change of {container.describe()} cannot be replayed")
 
@@ -255,7 +255,7 @@ def _replay_dict(head: Head, target: Code, before: Any, after: Any) -> Code:
     (old, stored, emptied, _), (new, stores, by_now, whole) = before, after
     last = stores if emptied != by_now else stores[len(stored) :]
     if emptied != by_now:
-        pairs = [c for k, v in new.items() for c in (head.load(k.value), head.load_item(v))]
+        pairs = [c for k, v in new.items() for c in (head.load_item(k.value), head.load_item(v))]
         return head.call(rebuild.fill_emptied, target, *pairs, *_loaded(head, last))
     changed = _changed_dict(head, target, old, new, known=whole)
     steps = [changed] if changed else []
@@ -288,6 +288,11 @@ def _changed_list(head: Head, target: Code, before: list[Value], after: list[Val
 def _changed_ends(head: Head, container: List, target: Code, before: Contents, after: Contents) -> Code:
     """The same of a list of any length: what is at its ends is replaced there, the end first, since it may be what a shorter
     begin moves."""
+    if isinstance(container, Deque) and container.limit is not None and container.moves:
+        (left, first), (right, last) = before.at_begin(after), before.at_end(after)
+        kept = _in_common(right, last)
+        counts = (build.load_const(n) for n in (len(left), len(right) - kept, len(first)))
+        return head.call(rebuild.replace_ends, target, *counts, *map(head.load_item, [*first, *last[kept:]]))
     steps = []
     for old, new, at_end in ((*before.at_end(after), True), (*before.at_begin(after), False)):
         begin = _in_common(old, new)
@@ -324,12 +329,12 @@ def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dic
         old = [k for k in before if k in stay]
         kept = next((i for i, (k, j) in enumerate(zip(old, new, strict=False)) if k is not j), len(old))
         stay = set(new[:kept])
-    out = [head.load(k.value) for k in before if k not in stay]
+    out = [head.load_item(k.value) for k in before if k not in stay]
     pairs = [
         c
         for k in new
         if k not in stay or not _is_same(before[k], after[k])
-        for c in (head.load(k.value), head.load_item(after[k]))
+        for c in (head.load_item(k.value), head.load_item(after[k]))
     ]
     return (
         []

@@ -56,18 +56,16 @@ class Policy:
     floats: bool = True
     changed: set[Key] = field(default_factory=set)
     static: set[Key] = field(default_factory=set)
-    seen: dict[tuple[Source, str, int | None], tuple[float, ...]] = field(default_factory=dict)
+    seen: dict[tuple[Source, str, int | None], tuple[Any, ...]] = field(default_factory=dict)
     owners: dict[int, weakref.ref[Any]] = field(default_factory=dict)  # modules, by id
-    news: dict[Key, tuple[float, float]] = field(
-        default_factory=dict
-    )  # what changed, in which way, since somebody looked
+    news: dict[Key, tuple[Any, Any]] = field(default_factory=dict)  # what changed, in which way, since somebody looked
 
     @property
     def symbolic(self) -> bool:
         """Whether a capture needs symbols from its beginning."""
         return self.everything or bool(self.changed)
 
-    def observe(self, source: Source, what: str, now: tuple[float, ...], owner: Any = None) -> None:
+    def observe(self, source: Source, what: str, now: tuple[Any, ...], owner: Any = None) -> None:
         """What is at `source` in this call; what differs from the call captured before is symbolic from now on.  `owner`: the
         module that holds it; others of its class have another one there, which is no change."""
         at = None if owner is None else id(owner)
@@ -97,7 +95,7 @@ class Policy:
     def told(self) -> list[str]:
         """What became a symbol since this was asked."""
         news, self.news = self.news, {}
-        return [f"{Origin(s, int, what, d).number.name} was {a}, is {b}" for (s, what, d), (a, b) in news.items()]
+        return [f"{Origin(s, int, what, d).number.name} was {a!r}, is {b!r}" for (s, what, d), (a, b) in news.items()]
 
     def wants(self, source: Source, what: str, dim: int, inside: bool = False) -> bool:
         """`inside`: of what the program was called with."""
@@ -214,6 +212,11 @@ class Sizes:
             self.integers[source] = -symbol if real < 0 else symbol
         return self.integers[source]
 
+    def is_other_text(self, real: str, source: Source) -> bool:
+        """Whether a text is another one in each call; one that stays is a constant, which guards compare soonest."""
+        self.policy.observe(source, "text", (real,), self._owner(source))
+        return self.policy.wants(source, "text", 0)
+
     def fits(self, sym: Any) -> None:
         """A number that a call of the graph takes is one of 64 bits: eager refuses others, kernels would wrap them around.
         Half of that is assumed, so that what is added to it in a guard fits as well."""
@@ -310,7 +313,8 @@ class Sizes:
         if self.symbols is None:
             return None
         relations = [*self.symbols.declared(), *self.strides, *self.symbols.relations]
-        return size_guard(relations, self.origins, (), self.symbols.limits, self.symbols.intervals)
+        floats = self.symbols.limits, self.symbols.intervals, self.symbols.decisions
+        return size_guard(relations, self.origins, (), *floats)
 
     def guard_about(self, is_watched: Callable[[Source], bool]) -> Guard | None:
         """The part of it that says something of symbols of watched places."""
@@ -320,7 +324,9 @@ class Sizes:
         relations = [*self.symbols.declared(), *self.strides, *self.symbols.relations]
         limits = {k: v for k, v in self.symbols.limits.items() if k in names}
         intervals = {k: v for k, v in self.symbols.intervals.items() if k in names}
-        return size_guard([r for r in relations if r.expr.symbols & names], self.origins, (), limits, intervals)
+        decisions = [d for d in self.symbols.decisions if d.symbols & names]
+        about = [r for r in relations if r.expr.symbols & names]
+        return size_guard(about, self.origins, (), limits, intervals, decisions)
 
     def specialised(self) -> tuple[Origin, Relation] | None:
         """A marked size that is a number, and what made it one."""

@@ -60,12 +60,21 @@ from pycompiler.capture.values.containers import (
 from pycompiler.capture.values.ends import Ends, Members
 from pycompiler.capture.values.fixed import wrap_fixed
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
-from pycompiler.capture.values.objects import Compiled, Object, Opaque, WeakProxy, WeakReference, is_plain_tuple
+from pycompiler.capture.values.objects import (
+    HOOK_DICTS,
+    Compiled,
+    Object,
+    Opaque,
+    WeakProxy,
+    WeakReference,
+    is_plain_tuple,
+)
 from pycompiler.capture.values.symbolic import NUMBERS, PLAIN_VALUES, NestedInt, Symbolic, make_number
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, is_modelled
 from pycompiler.capture.values.thread_locals import ThreadLocal
 from pycompiler.capture.wrappers import wrap_wrapper
 from pycompiler.ir import arrays, numpy_random
+from pycompiler.ir.computed import at_key
 from pycompiler.ir.fake import as_plain, is_transparent
 from pycompiler.ir.guards import TensorSpec, levels
 from pycompiler.ir.jagged import is_jagged, is_nested_int
@@ -156,12 +165,37 @@ def _dict(cx: Capture, real: Any, source: Source) -> Value:
         raise Break("unsupported-operation", RESTLESS)  # changed since: a look-up by the hash of now does not find it
     if len(entries) != len(pairs):
         raise Break("unsupported-operation", "a dict of which two keys are equal by now")
+    if source.arg in HOOK_TABLES and (numbered := _renumbered(cx, real, source, entries)) is not None:
+        return numbered
     factory = None
     if isinstance(real, collections.defaultdict) and real.default_factory is not None:
         factory = cx.wrap(real.default_factory, source.attr("default_factory"))
     made = Dict(entries, type(real), real=real, default_factory=factory)
     cx.effects.namespaces.reached(real, made)
     return made
+
+
+def _renumbered(cx: Capture, real: dict[Any, Any], source: Source, entries: dict[Key, Value]) -> Value | None:
+    """A table of hooks, which have other numbers in each call: known by their places."""
+    places = {source.then("dict_key_at", i): k for i, k in enumerate(real)}
+    if not real or not all(type(k) is int for k in real):
+        return None
+    symbols = [cx.sizes.integer(k, place) for place, k in places.items()]
+    if any(s is None for s in symbols):
+        return None
+    cx.guard("length", source, len(real))
+    found: dict[Key, Value] = {}
+    for key, symbol, (place, k) in zip(entries, symbols, places.items(), strict=True):
+        key.value = make_number(symbol)
+        key.value.source = place
+        found[key] = cx.lazy(real[k], cx.computed(at_key, source, place))
+    made = Dict(found, type(real), real=real)
+    made.at_places(cx, found, source)
+    cx.effects.namespaces.reached(real, made)
+    return made
+
+
+HOOK_TABLES = (*HOOK_DICTS, *(f"{n}_{how}" for n in HOOK_DICTS for how in ("with_kwargs", "always_called")))
 
 
 def _says_itself(cls: type) -> bool:

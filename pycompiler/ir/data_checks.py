@@ -11,7 +11,7 @@ In: comparisons of what a program computes of such a number.  Out: `DataChecks`,
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,9 +30,9 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 }  # fmt: skip
 
 
-def value_of(side: Real | float, number: float) -> float:
+def value_of(side: Real | float, numbers: Mapping[str, float]) -> float:
     """One side of a decision; raises what Python's floats raise."""
-    return side.eval({NAME: number}) if isinstance(side, Real) else side
+    return side.eval(numbers) if isinstance(side, Real) else side
 
 
 @dataclass(frozen=True)
@@ -45,8 +45,12 @@ class Decision:
     holds: bool
     at: tuple[int, ...] = ()
 
-    def passes(self, number: float) -> bool:
-        return COMPARISONS[self.op](value_of(self.left, number), value_of(self.right, number)) is self.holds
+    def passes(self, numbers: Mapping[str, float]) -> bool:
+        return COMPARISONS[self.op](value_of(self.left, numbers), value_of(self.right, numbers)) is self.holds
+
+    @property
+    def symbols(self) -> frozenset[str]:
+        return frozenset[str]().union(*(side.symbols for side in (self.left, self.right) if isinstance(side, Real)))
 
     def __str__(self) -> str:
         text = f"{self.op}({self.left}, {self.right})"
@@ -84,7 +88,7 @@ class DataChecks:
 
     def holds(self, values: Sequence[Any]) -> bool:
         numbers = self.numbers(values)
-        return all(decision.passes(numbers[i]) for decision in self.decisions for i in decision.at)
+        return all(decision.passes({NAME: numbers[i]}) for decision in self.decisions for i in decision.at)
 
     def seen(self, values: Sequence[Any]) -> str:
         try:
@@ -94,7 +98,7 @@ class DataChecks:
         for decision in self.decisions:
             for i in decision.at:
                 try:
-                    passes = decision.passes(numbers[i])
+                    passes = decision.passes({NAME: numbers[i]})
                 except (ArithmeticError, TypeError) as e:
                     return f"{numbers[i]!r}, of which {decision} raises {type(e).__name__}"
                 if not passes:

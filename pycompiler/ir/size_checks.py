@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
+from pycompiler.ir.data_checks import Decision
 from pycompiler.ir.guards import Guard, UserFrame
 from pycompiler.ir.source import Source, minus
 from pycompiler.ir.symbols import Relation
@@ -39,7 +40,7 @@ class Origin:
     @property
     def number(self) -> Source:
         """The source of the number itself."""
-        if self.what in ("int", "float"):
+        if self.what in ("int", "float", "text"):
             return self.source
         return self.source.then(self.what, None if self.what == "minus" else self.dim)
 
@@ -49,13 +50,15 @@ class SizeChecks:
     """`names[i]` is read by `reads[i]`: (which source, class of the value there, row of READS, dimension).
 
     limits: (which source, greatest magnitude, least, greatest) of floats; what is not finite is within all magnitudes,
-    and NaN is between NaN and NaN only.
+    and NaN is between NaN and NaN only.  floats: (name, which source) of floats that decisions are about.
     """
 
     names: tuple[str, ...]
     reads: tuple[tuple[int, type, str, int], ...]
     relations: tuple[Relation, ...]
     limits: tuple[tuple[int, float, float, float], ...] = ()
+    floats: tuple[tuple[str, int], ...] = ()
+    decisions: tuple[Decision, ...] = ()
 
     def environment(self, values: Sequence[Any]) -> dict[str, int]:
         """The numbers by name; a ValueError where one cannot be read."""
@@ -72,7 +75,15 @@ class SizeChecks:
 
     def holds(self, values: Sequence[Any]) -> bool:
         env = self.environment(values)
-        return all(r.holds(env) for r in self.relations) and all(_within(values[at], *row) for at, *row in self.limits)
+        held = all(r.holds(env) for r in self.relations) and all(_within(values[at], *row) for at, *row in self.limits)
+        return held and all(decision.passes(env | self.reals(values)) for decision in self.decisions)
+
+    def reals(self, values: Sequence[Any]) -> dict[str, Any]:
+        """The floats by name; a ValueError where one is none."""
+        for name, at in self.floats:
+            if type(values[at]) is not float:
+                raise ValueError(f"{name}: a float was expected, not a {type(values[at]).__name__}")
+        return {name: values[at] for name, at in self.floats}
 
     def seen(self, values: Sequence[Any]) -> str:
         """What the first relation that does not hold finds, and where it was assumed."""
@@ -86,17 +97,23 @@ class SizeChecks:
             if not _within(values[at], most, low, high):
                 between = "" if (low, high) == ANY else f", from {low!r} to {high!r}"
                 return f"{values[at]!r}: not a float of at most {most!r}{between}"
+        reals = env | self.reals(values)
+        for decision in self.decisions:
+            if not decision.passes(reals):
+                seen = ", ".join(f"{name} = {reals[name]!r}" for name in sorted(decision.symbols))
+                return f"{seen}: not {decision}"
         return "all hold"
 
     def show(self, sources: Sequence[Source]) -> str:
-        names = ", ".join(
+        shown = [
             f"{name} = {Origin(sources[at], cls, what, dim).number.name}"
             for name, (at, cls, what, dim) in zip(self.names, self.reads, strict=True)
-        )
+        ]
+        names = ", ".join([*shown, *(f"{name} = {sources[at].name}" for name, at in self.floats)])
         limits = [_shown(sources[at].name, *row) for at, *row in self.limits]
         texts = [*map(str, self.relations)]
         told = [t for t in texts if WIDEST not in t] or texts
-        return " and ".join([*told, *limits]) + (f" where {names}" if names else "")
+        return " and ".join([*told, *limits, *map(str, self.decisions)]) + (f" where {names}" if names else "")
 
 
 ANY = (-math.inf, math.inf)
@@ -122,14 +139,21 @@ def size_guard(
     user: tuple[UserFrame, ...],
     limits: Mapping[str, float] = MappingProxyType({}),
     intervals: Mapping[str, tuple[float, float]] = MappingProxyType({}),
+    decisions: Sequence[Decision] = (),
 ) -> Guard | None:
-    """The guard that checks `relations` and that floats are within `limits` and `intervals`; None when there are none."""
-    used = sorted(frozenset().union(*(r.expr.symbols for r in relations)), key=list(origins).index)
+    """The guard that checks `relations`, that floats are within `limits` and `intervals`, and `decisions` about them; None when
+    there are none."""
+    about = frozenset[str]().union(*(d.symbols for d in decisions))
+    decided = sorted(name for name in about if origins[name].what == "float")
+    integers = (about - {*decided}).union(*(r.expr.symbols for r in relations))
+    used = sorted(integers, key=list(origins).index)
     floats = sorted({*limits, *intervals})
-    if not used and not floats:
+    if not used and not floats and not decided:
         return None
-    sources = list(dict.fromkeys(origins[name].source for name in (*used, *floats)))
+    sources = list(dict.fromkeys(origins[name].source for name in (*used, *floats, *decided)))
     reads = tuple((sources.index(o.source), o.cls, o.what, o.dim) for o in (origins[name] for name in used))
     within = tuple((sources.index(origins[n].source), limits.get(n, math.inf), *intervals.get(n, ANY)) for n in floats)
-    checks = SizeChecks(tuple(used), reads, tuple(dict.fromkeys(relations)), within)
+    reals = tuple((name, sources.index(origins[name].source)) for name in decided)
+    distinct = tuple(dict.fromkeys(relations)), within, reals, tuple(dict.fromkeys(decisions))
+    checks = SizeChecks(tuple(used), reads, *distinct)
     return Guard("sizes", sources[0], checks, tuple(sources[1:]), user)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import types
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,7 +28,18 @@ class Accessor:
 
 
 ELEMENTS = ("item", "dict_item", "dict_value_at")  # accessors of what containers hold
-BY_VALUE = (str, int, bytes, float)  # others, and what a subclass says, are compared by identity
+
+
+@dataclass(frozen=True)
+class Computed:
+    """What `function` gives of the value at a source and of those at `places`: the argument of the accessor "computed".  It runs
+    nothing of the program's, changes nothing, and raises where it cannot tell (`computed.py`)."""
+
+    function: Callable[..., Any]
+    places: tuple[Source, ...]
+
+
+BY_VALUE = (str, int, bytes, float, Computed)  # others, and what a subclass says, are compared by identity
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +100,17 @@ class Source:
     def dict_item(self, key: Any) -> Source:
         return self.then("dict_item", key)
 
+    def computed(self, function: Callable[..., Any], *places: Source) -> Source:
+        return self.then("computed", Computed(function, places))
+
+    def reads(self) -> Iterator[Source]:
+        """All that is read for this one, and it."""
+        if self.base is not None:
+            yield from self.base.reads()
+        for place in self.arg.places if type(self.arg) is Computed else ():
+            yield from place.reads()
+        yield self
+
     @property
     def root(self) -> Source:
         node = self
@@ -103,7 +125,9 @@ class Source:
 ROOTS: dict[str, Callable[[Any], str]] = {
     "local": lambda arg: f"L[{arg!r}]",
     "globals": lambda arg: "G",
-    "const": lambda arg: f"<{getattr(arg, '__name__', type(arg).__name__)}>",
+    "const": lambda arg: (
+        repr(arg) if type(arg) in (str, int, float) else f"<{getattr(arg, '__name__', type(arg).__name__)}>"
+    ),
 }
 
 
@@ -176,6 +200,14 @@ def referent(value: Any) -> Any:
     return value()
 
 
+def _computed(value: Any, arg: Computed) -> Any:
+    raise LookupError("the places that it is computed of are a frame's")  # which `read` knows
+
+
+def _show_computed(base: str, arg: Computed) -> str:
+    return f"{arg.function.__name__}({', '.join([base, *(p.name for p in arg.places)])})"
+
+
 def minus(value: Any) -> int:
     """An int with the other sign; an error where one of both has more than 64 bits."""
     if type(value) is not int or not -(2**63) < value < 2**63:
@@ -214,6 +246,7 @@ ACCESSORS: dict[str, Accessor] = {
         lambda v, _: tensor_of(v), lambda b, a: f"as_tensor({b})"
     ),  # in the memory of an array of NumPy's
     "begun": Accessor(begun.read, lambda b, a: f"{a}({b})"),  # what an iterator has ahead, or another question
+    "computed": Accessor(_computed, _show_computed),
 }
 
 
@@ -231,4 +264,11 @@ def read(source: Source, scope: Scope) -> Any:
         if source.kind == "local":
             return scope.locals[source.arg]
         return scope.globals if source.kind == "globals" else source.arg
-    return ACCESSORS[source.kind].read(read(source.base, scope), source.arg)
+    return step(source, read(source.base, scope), scope)
+
+
+def step(source: Source, base: Any, scope: Scope) -> Any:
+    """The value at `source`, of what is at its base."""
+    if type(source.arg) is Computed:
+        return source.arg.function(base, *(read(place, scope) for place in source.arg.places))
+    return ACCESSORS[source.kind].read(base, source.arg)

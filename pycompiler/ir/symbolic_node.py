@@ -157,6 +157,16 @@ def _nearest(value: Real | Expr | float, limits: Mapping[str, float], least: Map
     return 0.0
 
 
+_GUARDED = frozenset({"symbol", "float", "add", "sub", "mul", "truediv", "int_truediv", "pow", "neg", "abs"})
+
+
+def is_guarded(value: Real, hints: Mapping[str, int]) -> bool:
+    """Whether guards compute such a float (`plan/real.rs`), of which no integer is beyond what floats hold."""
+    parts = [a for a in value.args if isinstance(a, (Real, Expr))] if value.name is None else []
+    integers = all(abs(part.eval(hints)) <= EXACT for part in parts if isinstance(part, Expr))
+    return value.op in _GUARDED and integers and all(is_guarded(p, hints) for p in parts if isinstance(p, Real))
+
+
 _SAFE = {"truediv": "ne", "sqrt": "ge", "log2": "gt"}  # what a float is to zero for which these never raise
 _MIRRORED: dict[Any, Any] = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 _TOTAL = ("float", "add", "sub", "mul", "neg", "abs", "min", "max")  # of REAL those that never raise
@@ -200,6 +210,7 @@ class Questions(Protocol):
     numbers: dict[int, SymbolicNode]
 
     def compare_float(self, op: str, name: str, number: float) -> bool: ...
+    def compare_reals(self, op: str, left: Real | float, right: Real | float) -> bool | None: ...
     def node(self, expr: Expr) -> SymbolicNode: ...
     def resolve(self, expr: Expr) -> Expr: ...
     def known(self, kind: str, expr: Expr | Real) -> bool | None: ...
@@ -590,6 +601,10 @@ class SymbolicNode:
             if isinstance(node._value, Real) and node._value.name is not None and isinstance(known, (int, float)):
                 if abs(known) < EXACT:
                     return self.wrap_bool(self.env.compare_float(by, node._value.name, float(known)))
+        sides = [Real("float", (n.value,)) if isinstance(n.value, Expr) else n.value for n in (self, other)]
+        answer = self.env.compare_reals(op, *sides)
+        if answer is not None:
+            return self.wrap_bool(answer)
         a, b = (n.guard_float("", 0) if n.is_float() else n.guard_int("", 0) for n in (self, other))
         return self.wrap_bool(_COMPARE[op](a, b))
 

@@ -30,8 +30,9 @@ from typing import Any
 
 import torch
 
+from pycompiler.ir.data_checks import COMPARISONS, Decision, value_of
 from pycompiler.ir.expr import ZERO, Bound, Expr
-from pycompiler.ir.symbolic_node import HOLDS, Env, Real, SymbolicNode, Truth, magnitude, product
+from pycompiler.ir.symbolic_node import HOLDS, Env, Real, SymbolicNode, Truth, is_guarded, magnitude, product
 
 log = logging.getLogger("pycompiler.shapes")
 _NOT = {"==": "!=", "!=": "=="}
@@ -94,7 +95,7 @@ class Symbols:
 
     `hints`: the value of each today; `facts`: (least, greatest or None) of each; `relations`: what is assumed, in order.
     `floats`: what symbols that are floats are today; of them nothing is assumed but a greatest magnitude (`limits`) and,
-    where one was compared with a constant, least and greatest value (`intervals`).
+    where one was compared with a constant, least and greatest value (`intervals`), or what was decided (`decisions`).
     """
 
     CACHES = frozenset({"answers", "numbers", "_nodes"})  # what follows from the rest
@@ -104,6 +105,7 @@ class Symbols:
         self.floats: dict[str, float] = {}
         self.limits: dict[str, float] = {}
         self.intervals: dict[str, tuple[builtins.float, builtins.float]] = {}
+        self.decisions: list[Decision] = []
         self.greatest: dict[str, float] = {}  # of floats that a call binds: what their tensor's dtype holds
         self.facts: dict[str, tuple[int, int | None]] = {}
         self.ranges: dict[str, tuple[int, int | None]] = {}  # as declared
@@ -319,6 +321,24 @@ class Symbols:
             if self.is_settled:
                 raise Specialise([name], f"{name} {op} {number} would be assumed after the guards are made")
             self.intervals[name] = low, high
+        return answer
+
+    def compare_reals(self, op: str, left: Real | builtins.float, right: Real | builtins.float) -> bool | None:
+        """`left op right` of what guards compute with floats, as it is today, and assumed; None of other numbers."""
+        sides = [side for side in (left, right) if isinstance(side, Real)]
+        names = frozenset[str]().union(*(side.symbols for side in sides))
+        if self.is_late(names) or not all(is_guarded(side, self.hints) for side in sides):
+            return None
+        numbers = {**self.hints, **self.floats}
+        try:
+            answer = COMPARISONS[op](value_of(left, numbers), value_of(right, numbers))
+        except (ArithmeticError, TypeError):
+            return None
+        decision = Decision(left, op, right, answer)
+        if decision not in self.decisions:
+            if self.is_settled:
+                raise Specialise(sorted(names), f"{decision} would be assumed after the guards are made")
+            self.decisions.append(decision)
         return answer
 
     def pin(self, expr: Expr) -> builtins.int:

@@ -361,3 +361,28 @@ def test_saved_by_many_threads(tmp_path: Path) -> None:
         t.join()
     assert done == [1] * 12
     assert [p.name for p in tmp_path.iterdir()] == ["a"]
+
+
+def counts_and_logs(x: Tensor, table: dict[str, Any], k: str, v: float) -> Tensor:
+    table[k] = table.get(k, 0) + 1
+    table[f"{k}/{v:.2f}"] = x.sum()
+    if v < table["best"]:
+        table["best"] = v
+    return x * 2
+
+
+def test_what_is_computed_of_several_places(tmp_path: Path) -> None:
+    def table() -> dict[str, Any]:
+        return {"best": 9.0}
+
+    calls = [("a", 3.0), ("b", 2.5), ("c", 4.0), ("b", 1.0), ("a", 7.0), ("d", 0.5)]
+    compiled, given = pycompiler.compile(counts_and_logs, backend="eager"), table()
+    for k, v in [*calls, ("e", 8.0), ("a", 0.375), ("c", 8.5), ("f", 0.25)]:
+        compiled(torch.ones(2), given, k, v)
+    assert pycompiler.save(compiled, tmp_path / "a").left_out == ()
+    loaded, ours, theirs = pycompiler.load(tmp_path / "a", counts_and_logs), table(), table()
+    before = loaded.counters()["compiles"]
+    for k, v in [("z", 7.5), ("y", 6.5), ("z", 8.0), ("z", 0.25), ("x", 8.0)]:
+        assert torch.equal(loaded(torch.ones(2), ours, k, v), counts_and_logs(torch.ones(2), theirs, k, v))
+        assert str(ours) == str(theirs)
+    assert loaded.counters()["compiles"] == before

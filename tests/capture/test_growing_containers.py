@@ -144,7 +144,7 @@ def test_other_backends(backend: str) -> None:
 def test_who_asks_for_the_length_gets_the_one_of_each_call() -> None:
     def all_of_them(x: Any, rows: Any, i: int) -> Any:
         rows.append(1)
-        return x + sum(rows)
+        return x + len(list(rows))
 
     def sliced(x: Any, rows: Any, i: int) -> Any:
         rows.append(i)

@@ -278,3 +278,47 @@ def iterators(rng: random.Random) -> Scene:
         "equal range": places(lambda v: setattr(bounds, "r", v), range(3), range(0, 3, 1), matters=False, cell=("attr", id(bounds), "r")),
         "unread": count(bounds),
     })  # fmt: skip
+
+
+# what is computed of several places ---------------------------------------------------------------------------------
+@family("equals")
+def open_keys(rng: random.Random) -> Scene:
+    table: dict[Any, Any] = {"a": 1, "b": 2, 3: 4}
+    seen: set[Any] = {"a", 5}
+    given: list[Any] = ["a", 3]
+    t = thing(table=table, seen=seen)
+
+    def fn(x: Any, t: Any, k: Any, n: Any) -> Any:
+        found = t.table.get(k), n in t.table, k in t.seen, n in t.seen
+        return x * (3 if k in t.table else 2), found, t.table.get(n), "b" in t.table, f"{k}/{n}", str(n) + "!"
+
+    return Scene(fn, lambda: (X(), t, *given), {
+        "text": item(given, 0, "a", "b", "c", "", "a" * 3, None, 3),
+        "number": item(given, 1, 3, 5, 7, -2, 2**70, True, 3.0, "a"),
+        "keys": item(table, "a", 1, 5, 2.5, "t", None, GONE),
+        "other": item(table, "b", 2, GONE),
+        "numbers": item(table, 3, 4, 8, GONE),
+        "members": contents(seen, ["a", 5], ["b", 3], []),
+        "replaced": attr(t, "table", table, {"a": 3, 5: 1}, collections.OrderedDict(c=7), collections.defaultdict(int, {3: 9})),
+        "unread": item(table, "unread", 1, 2, 3, matters=False),
+    })  # fmt: skip
+
+
+@family("sizes")
+def decided_floats(rng: random.Random) -> Scene:
+    given: list[Any] = [1.5, 2.5]
+    t = thing(best=2.0, rows=[1.0, 2.0])
+
+    def fn(x: Any, t: Any, v: Any, w: Any) -> Any:
+        t.rows.append(v)
+        total = sum(t.rows)
+        t.rows.pop()
+        told = v < t.best, v * 2 >= w + 1, t.best != w, total > 6
+        return x * v * (2 if v < t.best else 3), told, total
+
+    return Scene(fn, lambda: (X(), t, *given), {
+        "first": item(given, 0, 1.5, 2.0, 2.5, -0.0, float("nan"), float("inf"), 5, True),
+        "second": item(given, 1, 2.5, 1.0, 2.0, 4.0, -float("inf"), 3),
+        "best": attr(t, "best", 2.0, 1.0, 1.5, 2.5, 0.0, 9, None),
+        "rows": contents(t.rows, [1.0, 2.0], [], [0.5], [1, 2.5, 4.0], [1.0] * 6),
+    })  # fmt: skip

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import collections
+import gc
+import itertools
 import random
 import types
 import weakref
@@ -13,6 +15,7 @@ import pytest
 import torch
 
 from pycompiler import _native
+from pycompiler.ir.computed import at_key, given_text, has_key, is_same_key, joined, overflows, whole
 from pycompiler.ir.guards import GUARD_KINDS, Guard, TensorSpec, first_failure, global_state, holds
 from pycompiler.ir.source import ACCESSORS, GLOBALS, Scope, Source, const, local
 
@@ -593,3 +596,85 @@ def test_an_interrupt_during_a_check_is_not_lost() -> None:
             assert tree.check({"x": Interrupted()}, {}) == 0
             for _ in range(10_000):
                 pass
+
+
+D, K = local("d"), local("k")
+NESTED = const(format).computed(given_text, K, const(""))
+COMPUTED = [
+    D.computed(has_key, K), D.computed(at_key, K), K.computed(is_same_key, const("a")), D.computed(has_key, NESTED),
+    const("k/").computed(joined, NESTED), GLOBALS.dict_item("d").computed(has_key, D.attr("__doc__")),
+    local("q").computed(overflows, const(1)), local("q").computed(whole, const(sum), const(1), const(0), const(0)),
+]  # fmt: skip
+
+
+class Missing(dict[Any, Any]):
+    def __missing__(self, key: Any) -> Any:
+        raise AssertionError("guards ask nobody")
+
+
+@pytest.mark.parametrize("fast", [True, False])
+@pytest.mark.parametrize("source", COMPUTED, ids=str)
+def test_what_is_computed_of_several_places(source: Source, fast: bool) -> None:
+    _native.set_fast_guards(fast)
+    try:
+        for answer in (True, False, 1, "k/a", "k/1", 3):
+            guards = [Guard("equals", source, answer), Guard("type_is", source, type(answer))]
+            tree = _native.GuardTree(guards, ("d", "k", "q"))
+            for d, k, q in itertools.product(
+                [
+                    {},
+                    {"a": 1, 1: 3},
+                    Missing(a=True),
+                    collections.OrderedDict(a=False),
+                    {"a", 2},
+                    frozenset("ab"),
+                    None,
+                ],
+                ["a", "b", 1, 2.0, True, None, 2**70, [], Same("a")],
+                [collections.deque([1, 2, 3], maxlen=3), collections.deque([1, 2]), [1, 3], [], ["a"], None],
+            ):
+                agree_tree(tree, guards, Scope({"d": d, "k": k, "q": q}, {"d": d}))
+    finally:
+        _native.set_fast_guards(True)
+
+
+class Same:
+    """Has the hash of a text, and says that it equals all."""
+
+    def __init__(self, like: str) -> None:
+        self.like = like
+
+    def __hash__(self) -> int:
+        return hash(self.like)
+
+    def __eq__(self, other: object) -> bool:
+        raise AssertionError("guards ask nobody")
+
+
+def test_places_of_what_is_computed_are_checked() -> None:
+    with pytest.raises(ValueError, match="'z'"):
+        _native.GuardTree([Guard("equals", D.computed(has_key, local("z")), True)], ("d",))
+    gone = [Guard("equals", D.computed(has_key, local("k").attr("zz")), True)]
+    assert agree_tree(_native.GuardTree(gone, ("d", "k")), gone, Scope({"d": {}, "k": 1}, {})) is False
+
+
+def test_what_is_computed_runs_while_the_program_drops_what_it_is_of() -> None:
+    """A stored key that has the hash is asked, and may empty the dict, and the frame."""
+    held: dict[str, Any] = {}
+
+    class Emptying:
+        def __hash__(self) -> int:
+            return hash("a")
+
+        def __eq__(self, other: object) -> bool:
+            held["d"].clear()
+            held.clear()
+            gc.collect()
+            return False
+
+    guards = [Guard("equals", D.computed(has_key, K), False), Guard("equals", D.computed(has_key, NESTED), False)]
+    tree = _native.GuardTree(guards, ("d", "k"))
+    for _ in range(3):
+        held.update(d={Emptying(): [1]}, k="".join(["a"]))
+        tree.check(held, {})
+        gc.collect()

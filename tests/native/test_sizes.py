@@ -10,10 +10,12 @@ import pytest
 import torch
 
 from pycompiler import _native
+from pycompiler.ir.data_checks import Decision
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.guards import Guard, explain, first_failure
 from pycompiler.ir.size_checks import Origin, size_guard
 from pycompiler.ir.source import Scope, local
+from pycompiler.ir.symbolic_node import Real
 from pycompiler.ir.symbols import Relation
 
 X, Y, N = local("x"), local("y"), local("n")
@@ -183,3 +185,40 @@ def test_intervals_of_floats() -> None:
     assert both is not None and str(both) == "|L['n']| <= 2.0 and 0.0 <= L['n']"
     assert [agree(both, {"n": value}) for value in (1.0, inf, 2.5, -1.0)] == [True, True, False, False]
     assert "-1.0: not a float of at most 2.0, from 0.0 to inf" in explain(both, Scope({"n": -1.0}, {}))
+
+
+F, G = Real.named("f"), Real.named("g")
+DECIDED = {**ORIGINS, "f": Origin(local("f"), float, "float"), "g": Origin(local("g"), float, "float")}
+SIDES: list[Any] = [
+    F, G, 0.0, 1.5, math.inf, math.nan, Real("mul", (0.9, F)), Real("sub", (G, 1e-4)), Real("truediv", (F, G)),
+    Real("add", (Real("float", (I * 2,)), G)), Real("pow", (F, 2.0)), Real("neg", (Real("abs", (F,)),)), Real("int_truediv", (I, A)),
+]  # fmt: skip
+FLOATS = [0.0, -0.0, 1.0, 1.5, -2.5, 1e-4, math.nan, math.inf, -math.inf, 5e-324, 1e308, 1, True, 2**60, None]
+
+
+def test_decisions_are_pythons_comparisons() -> None:
+    rng = random.Random(1)
+    held = 0
+    for _ in range(150):
+        left, right = rng.choice(SIDES[:2] + SIDES[6:]), rng.choice(SIDES)
+        decision = Decision(left, rng.choice(["lt", "le", "gt", "ge", "eq", "ne"]), right, rng.random() < 0.5)
+        guard = size_guard([], DECIDED, (), decisions=[decision])
+        assert guard is not None
+        tree = _native.GuardTree([guard], ("x", "y", "n", "f", "g"))
+        for _ in range(20):
+            given = {
+                "x": torch.zeros(2, 3),
+                "y": None,
+                "n": rng.choice([0, 1, 7, -3, 2.0]),
+                "f": rng.choice(FLOATS),
+                "g": rng.choice(FLOATS),
+            }
+            held += agree(guard, given, tree)
+            assert explain(guard, Scope(given, {}))
+    assert held > 300
+
+
+def test_what_was_decided_is_shown() -> None:
+    guard = size_guard([], DECIDED, (), decisions=[Decision(F, "lt", G, True)])
+    assert guard is not None and str(guard) == "lt(f, g) where f = L['f'], g = L['g']"
+    assert "f = 2.0, g = 1.0: not lt(f, g)" in explain(guard, Scope({"f": 2.0, "g": 1.0}, {}))

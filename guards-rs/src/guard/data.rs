@@ -3,11 +3,11 @@
 //! A number can be written at any time, so it is read and compared in every check.  Equal numbers are compared once: steps of an
 //! optimizer are mostly the same.
 
+use super::decision::{Decision, SIDES};
 use super::{Build, Relation};
 use crate::ffi::aten::{Handle, Object, Unwrapped};
 use crate::ffi::object::value_error;
 use crate::ffi::{Obj, Res};
-use crate::plan::real::Real;
 use crate::plan::size::Symbols;
 use crate::tensor_view::{dtype_code, ready};
 use pyo3::prelude::*;
@@ -20,68 +20,26 @@ struct Read {
     wide: bool,
 }
 
-#[derive(Clone, Copy)]
-enum Op {
-    Less,
-    LessOrEqual,
-    Equal,
-}
-
-/// `left op right` is `holds` (and the other way round for NaN where it says so) for the numbers at `at`.
+/// A decision about the numbers at `at`.
 struct Test {
-    left: Real,
-    right: Real,
-    op: Op,
-    swapped: bool,
-    holds: bool,
+    decision: Decision,
     at: Box<[usize]>,
 }
-
-/// Words of a test: the number, and both sides.
-const WORDS: usize = 3;
 
 impl Test {
     fn build(test: Obj) -> Res<Test> {
         let test = test.own();
-        let (left, right, kind) = (test.attr(c"left")?, test.attr(c"right")?, test.attr(c"op")?);
-        let (op, swapped, negated) = match kind.as_str()? {
-            "lt" => (Op::Less, false, false),
-            "gt" => (Op::Less, true, false),
-            "le" => (Op::LessOrEqual, false, false),
-            "ge" => (Op::LessOrEqual, true, false),
-            "eq" => (Op::Equal, false, false),
-            "ne" => (Op::Equal, false, true),
-            other => return Err(value_error(&format!("unknown comparison {other:?}; known: lt, gt, le, ge, eq, ne"))),
-        };
         let mut symbols = Symbols::default();
         symbols.add("x".to_owned(), true);
-        let compile = |into: usize, side: &Obj| {
-            Python::attach(|py| {
-                Real::compile(&symbols, into, &side.to_bound(py))
-                    .map_err(|error| value_error(&error.value(py).to_string()))
-            })
-        };
         let at = test.attr(c"at")?.to_tuple()?;
         let at = at.tuple_items().map(|i| Ok(i.own().as_i64()? as usize)).collect::<Res<_>>()?;
-        let holds = test.attr(c"holds")?.is_true()? != negated;
-        Ok(Test { left: compile(1, &left.get())?, right: compile(2, &right.get())?, op, swapped, holds, at })
+        Ok(Test { decision: Decision::build(&test, &symbols, 1)?, at })
     }
 
-    /// False where it cannot be told.
     fn holds_of(&self, number: f64) -> bool {
-        let mut env = [0i64; WORDS];
+        let mut env = [0i64; 1 + SIDES];
         env[0] = number.to_bits() as i64;
-        if !(self.left.update(&mut env) && self.right.update(&mut env)) {
-            return false;
-        }
-        let [left, right] = [env[1], env[2]].map(|word| f64::from_bits(word as u64));
-        let (a, b) = if self.swapped { (right, left) } else { (left, right) };
-        let found = match self.op {
-            Op::Less => a < b,
-            Op::LessOrEqual => a <= b,
-            Op::Equal => a == b,
-        };
-        found == self.holds
+        self.decision.holds(&mut env)
     }
 
     fn holds(&self, numbers: &[f64]) -> bool {

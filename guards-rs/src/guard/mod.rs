@@ -6,6 +6,7 @@
 mod cell_empty;
 mod class_absent;
 mod data;
+mod decision;
 mod dict_absent;
 mod dict_contains;
 mod dict_keys;

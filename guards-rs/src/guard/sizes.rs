@@ -2,6 +2,7 @@
 //!
 //! Sizes can change in place, so they are read and compared in every check, by the programs that plans have for sizes.
 
+use super::decision::{Decision, SIDES};
 use super::{Build, Relation};
 use crate::ffi::object::{clear_error, value_error};
 use crate::ffi::torch::RawTensor;
@@ -94,6 +95,9 @@ pub struct Sizes {
     reads: Box<[Read]>,
     relations: Box<[Test]>,
     limits: Box<[Limit]>,
+    /// Which values are floats that decisions compute with; their bits stand behind the numbers.
+    floats: Box<[usize]>,
+    decisions: Box<[Decision]>,
     torch: Box<Torch>,
 }
 
@@ -103,10 +107,10 @@ impl Relation for Sizes {
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         let checks = cx.keep(arg).own();
         let mut symbols = Symbols::default();
-        for (i, name) in checks.attr(c"names")?.to_tuple()?.tuple_items().enumerate() {
-            symbols.index.insert(name.own().as_str()?.to_owned(), i);
+        for name in checks.attr(c"names")?.to_tuple()?.tuple_items() {
+            symbols.add(name.own().as_str()?.to_owned(), false);
         }
-        let reads =
+        let reads: Box<[Read]> =
             checks.attr(c"reads")?.to_tuple()?.tuple_items().map(|read| build_read(read, cx)).collect::<Res<_>>()?;
         let mut relations = Vec::new();
         for relation in checks.attr(c"relations")?.to_tuple()?.tuple_items().map(Obj::own) {
@@ -123,18 +127,35 @@ impl Relation for Sizes {
             .tuple_items()
             .map(|limit| Limit::build(limit, cx))
             .collect::<Res<_>>()?;
-        Ok(Sizes { reads, relations: relations.into(), limits, torch: Box::new(torch()?) })
+        let mut floats = Vec::new();
+        for float in checks.attr(c"floats")?.to_tuple()?.tuple_items().map(Obj::own) {
+            let parts = float.to_tuple()?;
+            symbols.add(parts.tuple_item(0).own().as_str()?.to_owned(), true);
+            floats.push(parts.tuple_item(1).own().as_i64()? as usize);
+        }
+        let into = reads.len() + floats.len();
+        let decisions = checks
+            .attr(c"decisions")?
+            .to_tuple()?
+            .tuple_items()
+            .map(|decision| Decision::build(&decision.own(), &symbols, into))
+            .collect::<Res<_>>()?;
+        let (relations, floats) = (relations.into(), floats.into());
+        Ok(Sizes { reads, relations, limits, floats, decisions, torch: Box::new(torch()?) })
     }
 
     fn holds(&self, values: &[Obj]) -> bool {
         let (mut few, mut many) = ([0; 16], Vec::new());
-        let env = few.get_mut(..self.reads.len()).unwrap_or_else(|| {
-            many.resize(self.reads.len(), 0);
+        let words = self.reads.len() + self.floats.len() + SIDES;
+        let env = few.get_mut(..words).unwrap_or_else(|| {
+            many.resize(words, 0);
             &mut many
         });
         self.fill(env, values).is_some()
+            && self.fill_floats(env, values).is_some()
             && self.relations.iter().all(|test| test.holds(env))
             && self.limits.iter().all(|limit| values.get(limit.at).is_some_and(|value| limit.holds(*value)))
+            && self.decisions.iter().all(|decision| decision.holds(env))
     }
 }
 
@@ -170,6 +191,15 @@ impl Sizes {
             }
             _ => self.fill_by(env, values, by_attribute),
         }
+    }
+
+    #[inline]
+    fn fill_floats(&self, env: &mut [i64], values: &[Obj]) -> Option<()> {
+        for (word, at) in env[self.reads.len()..].iter_mut().zip(&self.floats) {
+            let value = values.get(*at).filter(|value| value.is_float_exact())?;
+            *word = value.as_f64().to_bits() as i64;
+        }
+        Some(())
     }
 
     #[inline]

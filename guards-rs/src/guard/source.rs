@@ -12,6 +12,7 @@ use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
 use crate::handed::{self, Handed};
 use crate::hook::paused;
 use crate::tensor_view::{torch, Level};
+use smallvec::SmallVec;
 
 /// How to get from a value to another.
 pub enum Read {
@@ -38,6 +39,49 @@ pub enum Read {
     AsTensor,
     /// What a begun iterator holds.
     Begun(Obj),
+    Computed(Box<Computed>),
+}
+
+/// A function of the package's, of the value and of what is at other places of the frame.
+pub struct Computed {
+    pub function: Obj,
+    pub places: Box<[Place]>,
+}
+
+pub enum Root {
+    Local(usize),
+    Globals,
+    Const(Obj),
+}
+
+pub struct Place {
+    pub root: Root,
+    pub reads: Vec<Read>,
+}
+
+impl Computed {
+    /// Python code runs.
+    pub fn ask(&self, value: &Owned, locals: &[Option<Obj>], globals: Obj) -> Option<Owned> {
+        let found: SmallVec<[Owned; 6]> =
+            self.places.iter().map(|place| place.value(locals, globals)).collect::<Option<_>>()?;
+        let args: SmallVec<[Obj; 8]> = std::iter::once(value.get()).chain(found.iter().map(|v| v.get())).collect();
+        or_none(paused(|| self.function.own().call(&args, None)))
+    }
+}
+
+impl Place {
+    fn value(&self, locals: &[Option<Obj>], globals: Obj) -> Option<Owned> {
+        let root = match self.root {
+            Root::Local(slot) => locals.get(slot).copied().flatten()?,
+            Root::Globals => globals,
+            Root::Const(value) => value,
+        };
+        self.reads.iter().try_fold(root.own(), |value, read| match (read, read.read(value.get())) {
+            (Read::Computed(computed), _) => computed.ask(&value, locals, globals),
+            (_, Ok(found)) => found.map(Obj::own),
+            (_, Err(MayRunPython)) => read.fresh(value.get()).or_else(|| read.ask(&value)),
+        })
+    }
 }
 
 #[derive(Clone, Copy)]
@@ -149,6 +193,7 @@ const READS: &[(&str, Builder)] = &[
     ("minus", |_, _| Ok(Read::Minus)),
     ("as_tensor", |_, _| Ok(Read::AsTensor)),
     ("begun", |arg, cx| Ok(Read::Begun(cx.keep(arg)))),
+    ("computed", |_, _| Err(value_error("the places that it is computed of are a tree's"))),
 ];
 
 /// The names of all accessors, to compare with `ir.source.ACCESSORS`.
@@ -185,7 +230,9 @@ impl Read {
             Read::Type => Ok(Some(value.class())),
             Read::MroLookup(name) => name.find(value),
             Read::Item(i) => item(value, *i),
-            Read::Attr(_) | Read::Dim(_) | Read::Minus | Read::AsTensor | Read::Begun(_) => Err(MayRunPython),
+            Read::Attr(_) | Read::Dim(_) | Read::Minus | Read::AsTensor | Read::Begun(_) | Read::Computed(_) => {
+                Err(MayRunPython)
+            }
             Read::DictKeyAt(i) => key_at(value, *i),
             Read::DictValueAt(i) => Ok(value_at(value, *i)),
             Read::Cell => Ok(value.is_cell().then(|| value.cell_get()).flatten()),
@@ -216,7 +263,9 @@ impl Read {
             }
             Read::AsTensor => ask_python(&handed::TENSOR_OF, &[value.get()]),
             Read::Begun(what) => ask_python(&handed::BEGUN, &[value.get(), *what]),
-            Read::Type | Read::Cell | Read::Function(_) | Read::Referent | Read::DictValueAt(_) => None,
+            Read::Type | Read::Cell | Read::Function(_) | Read::Referent | Read::DictValueAt(_) | Read::Computed(_) => {
+                None
+            }
         }
     }
 }

@@ -9,7 +9,7 @@
 
 use super::fast::{Fast, State, Verdict};
 use super::methods::{Method, Methods};
-use super::source::Read;
+use super::source::{Computed, Place, Read, Root};
 use super::{Build, Check, Relational, Walk};
 use crate::ffi::dict_probe::{self, Sign};
 use crate::ffi::object::value_error;
@@ -125,7 +125,7 @@ impl Builder<'_> {
             (None, "globals") => NodeKind::Globals,
             (None, "const") => NodeKind::Const(self.cx.keep(arg.get())),
             (None, other) => return Err(value_error(&format!("unknown root {other:?}; known: local, globals, const"))),
-            (Some(_), other) => NodeKind::Read(Read::build(other, arg.get(), &mut self.cx)?),
+            (Some(_), other) => NodeKind::Read(self.read(other, arg)?),
         };
         self.cx.keep(arg.get()); // its address is a key
         let index = self.nodes.len();
@@ -136,6 +136,33 @@ impl Builder<'_> {
         }
         self.by_key.insert(key, index);
         Ok(index)
+    }
+
+    fn read(&mut self, kind: &str, arg: &Owned) -> Res<Read> {
+        if kind != "computed" {
+            return Read::build(kind, arg.get(), &mut self.cx);
+        }
+        let function = self.cx.adopt(arg.attr(c"function")?);
+        let places = arg.attr(c"places")?.to_tuple()?;
+        let places = places.tuple_items().map(|source| self.place(&source.own())).collect::<Res<_>>()?;
+        Ok(Read::Computed(Box::new(Computed { function, places })))
+    }
+
+    /// A way from a root, which is gone along each time that it is asked for.
+    fn place(&mut self, source: &Owned) -> Res<Place> {
+        let (kind, base, arg) = (source.attr(c"kind")?, source.attr(c"base")?, source.attr(c"arg")?);
+        let kind = kind.as_str()?;
+        if !base.is_none() {
+            let mut place = self.place(&base)?;
+            place.reads.push(self.read(kind, &arg)?);
+            return Ok(place);
+        }
+        let root = match kind {
+            "local" => Root::Local(self.slot(&arg)?),
+            "globals" => Root::Globals,
+            _ => Root::Const(self.cx.keep(arg.get())),
+        };
+        Ok(Place { root, reads: vec![] })
     }
 
     fn slot(&self, name: &Owned) -> Res<usize> {
@@ -418,7 +445,11 @@ impl Program {
                         if let Some(made) = read.fresh(value) {
                             return Some(walk.keep(made));
                         }
-                        let asked = read.ask(&walk.hold(*depth as usize - 1, value, locals));
+                        let held = walk.hold(*depth as usize - 1, value, locals);
+                        let asked = match read {
+                            Read::Computed(computed) => computed.ask(&held, locals, globals),
+                            _ => read.ask(&held),
+                        };
                         asked.map(|owned| walk.keep(owned))
                     });
                     let Some(next) = next else { return Err(*fail) };

@@ -485,6 +485,9 @@ def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     total = args[1] if len(args) > 1 else kwargs.get("start", Const(0))
     if isinstance(total, Const) and isinstance(total.value, str):
         cx.throw(TypeError, "sum() can't sum strings [use ''.join(seq) instead]")
+    summed = args[0].summary(cx, sum) if len(args) == 1 and not kwargs and isinstance(args[0], List) else None
+    if summed is not None:
+        return summed
     values = list(cx.elements(args[0]))
     if all(isinstance(v, Const) for v in (total, *values)):
         return cx.evaluate(sum, [v.const() for v in values], total.const())  # 3.12 adds floats with compensation
@@ -511,6 +514,9 @@ def _extreme(name: str, op: str) -> Callable[[Capture, Args, Kwargs], Value]:
     def pick(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if not args or not kwargs.keys() <= {"key"} and (len(args) > 1 or not kwargs.keys() <= {"key", "default"}):
             cx.evaluate_raw(python, *[0] * len(args), **dict.fromkeys(kwargs))  # which raises
+        known = args[0].summary(cx, python) if len(args) == 1 and not kwargs and isinstance(args[0], List) else None
+        if known is not None:
+            return known
         values = cx.elements(args[0]) if len(args) == 1 else iter(args)  # the key may change what they are taken from
         key = kwargs.get("key", NONE)
         best = next(values, None)

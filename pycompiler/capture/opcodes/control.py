@@ -18,6 +18,7 @@ from pycompiler.capture.values.containers import Dict, List, Tuple
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.iterators import Generator, Iter
 from pycompiler.capture.values.objects import Object, traceback_of
+from pycompiler.capture.values.symbolic import is_open_text
 
 if TYPE_CHECKING:
     from pycompiler.capture.bytecode.instruction import Instruction
@@ -175,7 +176,7 @@ def _take_callable(frame: Frame) -> tuple[Value, list[Value]]:
         return frame.cx.realize(first), []
     if first is NULL:
         return frame.cx.realize(second), []
-    return frame.cx.realize(first), [frame.cx.realize(second)]
+    return frame.cx.realize(first), [second if is_open_text(second) else frame.cx.realize(second)]
 
 
 def _call(frame: Frame, values: list[Value], names: tuple[str, ...]) -> None:

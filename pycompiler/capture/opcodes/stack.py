@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pycompiler.capture import operators
+from pycompiler.capture import open_texts, operators
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.counting import counts_up
 from pycompiler.capture.opcodes.registry import Handler, opcode
@@ -16,9 +16,13 @@ from pycompiler.capture.values.attributes import MISSING, lookup
 from pycompiler.capture.values.base import NULL, Capture, Value, class_name
 from pycompiler.capture.values.constant import Addressed, Const, Untold
 from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple, distinct_members
-from pycompiler.capture.values.deferred import join, joined
+from pycompiler.capture.values.deferred import join
+from pycompiler.capture.values.deferred import joined as joined_later
 from pycompiler.capture.values.functions import Function
+from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.symbolic import text
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.computed import joined
 
 if TYPE_CHECKING:
     from pycompiler.capture.bytecode.instruction import Instruction
@@ -64,11 +68,15 @@ def swap(frame: Frame, ins: Instruction) -> None:
 def binary_op(frame: Frame, ins: Instruction) -> None:
     if ins.argval == "[]" and counts_up(frame):
         return
-    right, left = frame.pop(), frame.pop()
     if ins.argval == "[]":
-        frame.push(operators.getitem(frame.cx, left, right))
-    else:
-        frame.push(operators.binary(frame.cx, ins.argval, left, right))
+        binary_subscr(frame, ins)
+        return
+    if (made := open_texts.of_operator(frame.cx, ins.argval, *frame.stack[-2:])) is not None:
+        frame.taken(2)
+        frame.push(made)
+        return
+    right, left = frame.pop(), frame.pop()
+    frame.push(operators.binary(frame.cx, ins.argval, left, right))
 
 
 @opcode("COMPARE_OP")
@@ -85,7 +93,8 @@ def is_op(frame: Frame, ins: Instruction) -> None:
 
 @opcode("CONTAINS_OP")
 def contains_op(frame: Frame, ins: Instruction) -> None:
-    container, item = frame.pop(), frame.pop()
+    container = frame.pop()
+    item = passed_on(frame, container, frame.stack.pop())
     frame.push(Const(container.contains(frame.cx, item) is not bool(ins.arg)))
 
 
@@ -119,22 +128,26 @@ def to_bool(frame: Frame, ins: Instruction) -> None:
 def binary_subscr(frame: Frame, ins: Instruction) -> None:
     if counts_up(frame):
         return
-    key, owner = frame.pop(), frame.pop()
-    frame.push(operators.getitem(frame.cx, owner, key))
+    key, owner = frame.stack.pop(), frame.pop()
+    frame.push(operators.getitem(frame.cx, owner, passed_on(frame, owner, key)))
+
+
+def passed_on(frame: Frame, owner: Value, key: Value) -> Value:
+    """A key, looked at unless the container takes one that is not."""
+    kept = owner.storage if isinstance(owner, Object) else owner
+    return key if isinstance(kept, (Dict, Set)) and kept.takes(key) else frame.cx.realize(key)
 
 
 @opcode("STORE_SUBSCR")
 def store_subscr(frame: Frame, ins: Instruction) -> None:
     key, owner, value = frame.stack.pop(), frame.pop(), frame.pop()
-    if not isinstance(owner, Dict) or not owner.takes(key):
-        key = frame.cx.realize(key)
-    owner.setitem(frame.cx, key, value)
+    owner.setitem(frame.cx, passed_on(frame, owner, key), value)
 
 
 @opcode("DELETE_SUBSCR")
 def delete_subscr(frame: Frame, ins: Instruction) -> None:
-    key, owner = frame.pop(), frame.pop()
-    owner.delitem(frame.cx, key)
+    key, owner = frame.stack.pop(), frame.pop()
+    owner.delitem(frame.cx, passed_on(frame, owner, key))
 
 
 @opcode("BINARY_SLICE")
@@ -189,8 +202,12 @@ def build_const_key_map(frame: Frame, ins: Instruction) -> None:
 
 @opcode("BUILD_STRING")
 def build_string(frame: Frame, ins: Instruction) -> None:
-    parts = frame.popn(ins.number)
-    if (later := joined(frame.cx, parts)) is not None:
+    parts = frame.taken(ins.number)
+    if (made := text(frame.cx, joined, parts)) is not None:
+        frame.push(made)
+        return
+    parts = [frame.cx.realize(v) for v in parts]
+    if (later := joined_later(frame.cx, parts)) is not None:
         frame.push(later)
         return
     untold = [v for v in parts if isinstance(v, Untold)]
@@ -321,6 +338,9 @@ def get_len(frame: Frame, ins: Instruction) -> None:
 
 def _formatted(frame: Frame, value: Value, which: int, spec: Value) -> Value:
     """A field of an f-string."""
+    if (made := open_texts.formatted(frame.cx, value, which, spec)) is not None:
+        return made
+    value = frame.cx.realize(value)
     plain = spec.is_const() and spec.const() == ""
     return _told(frame, value, plain, lambda: operators.format_value(frame.cx, value, which, spec))
 
@@ -346,7 +366,7 @@ def _is_printed_by_torch(cx: Capture, value: Tensor) -> bool:
 def format_value(frame: Frame, ins: Instruction) -> None:
     which, has_spec = ins.number & 3, ins.number & 4
     spec = frame.pop() if has_spec else Const("")
-    frame.push(_formatted(frame, frame.pop(), which, spec))
+    frame.push(_formatted(frame, frame.stack.pop(), which, spec))
 
 
 @opcode("CONVERT_VALUE")
@@ -357,10 +377,10 @@ def convert_value(frame: Frame, ins: Instruction) -> None:
 
 @opcode("FORMAT_SIMPLE")
 def format_simple(frame: Frame, ins: Instruction) -> None:
-    frame.push(_formatted(frame, frame.pop(), 0, Const("")))
+    frame.push(_formatted(frame, frame.stack.pop(), 0, Const("")))
 
 
 @opcode("FORMAT_WITH_SPEC")
 def format_with_spec(frame: Frame, ins: Instruction) -> None:
     spec = frame.pop()
-    frame.push(_formatted(frame, frame.pop(), 0, spec))
+    frame.push(_formatted(frame, frame.stack.pop(), 0, spec))

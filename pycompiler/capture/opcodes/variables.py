@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 from typing import TYPE_CHECKING, Any
 
-from pycompiler.capture import operators, skip
+from pycompiler.capture import open_texts, operators, skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.bytecode.decode import LOCAL_SUFFIX
 from pycompiler.capture.opcodes.registry import opcode
@@ -13,7 +13,8 @@ from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, Super
 from pycompiler.capture.values.constant import LITERAL_IDS, Const
 from pycompiler.capture.values.functions import Function, Method
-from pycompiler.capture.values.objects import DELETED
+from pycompiler.capture.values.objects import DELETED, Object
+from pycompiler.capture.values.symbolic import is_open_text
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.unloaded import module_of
 
@@ -207,16 +208,17 @@ def push_method(frame: Frame, value: Value) -> None:
 
 @opcode("LOAD_ATTR")
 def load_attr(frame: Frame, ins: Instruction) -> None:
-    value = operators.attribute(frame.cx, frame.pop(), ins.argval)
     if ins.flag:
-        push_method(frame, value)
+        load_method(frame, ins)
     else:
-        frame.push(value)
+        frame.push(operators.attribute(frame.cx, frame.pop(), ins.argval))
 
 
 @opcode("LOAD_METHOD")
 def load_method(frame: Frame, ins: Instruction) -> None:
-    push_method(frame, operators.attribute(frame.cx, frame.pop(), ins.argval))
+    method = open_texts.method_of(frame.stack[-1], ins.argval)
+    owner = frame.stack.pop()
+    push_method(frame, method or operators.attribute(frame.cx, frame.cx.realize(owner), ins.argval))
 
 
 @opcode("LOAD_SUPER_ATTR")
@@ -233,8 +235,12 @@ def load_super_attr(frame: Frame, ins: Instruction) -> None:
 
 @opcode("STORE_ATTR")
 def store_attr(frame: Frame, ins: Instruction) -> None:
-    owner = frame.pop()
-    owner.setattr(frame.cx, ins.argval, frame.pop())
+    owner, value = frame.pop(), frame.stack.pop()
+    if isinstance(owner, Object) and is_open_text(value) and owner.takes(ins.argval):
+        value.guard_class(frame.cx)
+    else:
+        value = frame.cx.realize(value)
+    owner.setattr(frame.cx, ins.argval, value)
 
 
 @opcode("DELETE_ATTR")

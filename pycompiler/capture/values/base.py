@@ -149,6 +149,21 @@ class Lazy(Value):
         self.real = real
         self.source = source
         self.seen: Value | None = None
+        self.is_text = False  # which is guarded
+
+    def look(self, cx: Capture) -> Value:
+        """The value, when it is first used."""
+        assert self.source is not None
+        return cx.wrap(self.real, self.source)
+
+    def guard_class(self, cx: Capture) -> None:
+        """Of a text or number that nobody has asked for: that it is one."""
+        assert self.source is not None
+        cx.guard("type_is", self.source, type(self.real))
+        self.is_text = type(self.real) is str
+
+    def python_type(self) -> type:
+        return str if self.is_text else super().python_type()
 
     def describe(self) -> str:
         return str(self.source)

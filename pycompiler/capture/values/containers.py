@@ -13,7 +13,7 @@ import operator
 import sys
 import types
 import weakref
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -22,9 +22,11 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const, ids_of_what_is_there, settled
 from pycompiler.capture.values.ends import Contents, Ends, Members
-from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic, is_late
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, changes, is_open, is_open_text, place_of, today
 from pycompiler.ir.begun import length_of
-from pycompiler.ir.symbols import hint_of
+from pycompiler.ir.computed import NUMBERS, PLAIN, at_key, has_key, is_same_key, of_numbers, overflows, whole
+from pycompiler.ir.source import Source
+from pycompiler.ir.source import const as const_source
 
 
 class Sequence(Value):
@@ -134,6 +136,7 @@ class List(Sequence):
 
     def __init__(self, items: list[Value], cls: type = list) -> None:
         self.reach: Ends | None = None
+        self.changes = False  # of a part of an existing list: whether that is another one in each call
         super().__init__(items, cls)
         self.length_before = len(items)  # of an existing list: before the writes of this capture
         self.emptied = 0
@@ -157,6 +160,46 @@ class List(Sequence):
         if reach is None or known is None:
             return Const(len(self.items))
         return cx.make(known + (len(self.raw) - reach.length))
+
+    def summary(self, cx: Capture, function: Callable[[list[Any]], Any]) -> Value | None:
+        """What `function` gives of all elements, as a number that each call computes; None where not all are numbers, somebody
+        has asked how many there are, or that is the same in every call."""
+        reach = self.reach
+        if not (self.changes if reach is None else self._changes(cx, reach)):
+            return None
+        ends = self.raw if reach is None else [*self.raw[: reach.first], *self.raw[len(self.raw) - reach.last :]]
+        known = [place_of(cx, v) for v in ends]
+        places = [p for p in known if p is not None]
+        items = [today(v) for v in self.raw if isinstance(v, (Lazy, *PLAIN_VALUES))]
+        if len(places) < len(ends) or len(items) < len(self.raw) or any(type(i) not in NUMBERS for i in items):
+            return None
+        try:
+            real = function(items)
+        except Exception:  # the program's
+            return None
+        if reach is None:
+            source = cx.computed(of_numbers, const_source(function), *places)
+        else:
+            counts = (const_source(n) for n in (reach.left, reach.right, reach.first))
+            source = cx.computed(whole, reach.source, const_source(function), *counts, *places)
+        cx.sizes.policy.will_change(source, type(real).__name__)
+        return cx.realize(cx.lazy(real, source))
+
+    def _changes(self, cx: Capture, reach: Ends) -> bool:
+        """Whether an existing list is another one in each call."""
+        return cx.sizes.integer(reach.length, reach.source.then("begun", length_of)) is not None
+
+    def _part(self, bounds: slice) -> list[Value] | None:
+        """The elements of a slice near one end, where as many are there in every call; None of any other."""
+        start, stop, size = bounds.start or 0, bounds.stop, len(self.raw)
+        at_end = start < 0 and (stop is None or stop < 0) and -start <= size
+        at_begin = start >= 0 and stop is not None and start < stop <= size
+        if self.reach is None or bounds.step not in (None, 1) or not (at_end or at_begin):
+            return None
+        self.place(start if at_end else stop - 1)
+        if self.reach is not None:
+            self.reach.require()
+        return self.raw[bounds]
 
     def contents(self) -> Contents:
         """What it holds now, for a write that is replayed."""
@@ -183,8 +226,14 @@ class List(Sequence):
         return self.reach.is_filled(self.raw) if self.reach is not None and self.raw else super().truth(cx)
 
     def getitem(self, cx: Capture, key: Value) -> Value:
-        if bounds_of(cx, key) is not None:
-            return super().getitem(cx, key)
+        if (bounds := bounds_of(cx, key)) is not None:
+            reach = self.reach
+            part = self._part(bounds)
+            if part is None:
+                return super().getitem(cx, key)
+            made = List(part)
+            made.changes = reach is not None and self._changes(cx, reach)
+            return made
         place = self.place(cx.index(key, "list"))
         if place is None:
             cx.throw(IndexError, "list index out of range")
@@ -264,8 +313,21 @@ class Deque(List):
         """Append at one end; a full deque drops from the other."""
         self.moves += 1
         self.add(value, first=left)
-        if self.limit is not None and len(self.items) > self.limit:
-            del self.items[-1 if left else 0]
+        if self.limit is not None and self._overflows(self.limit):
+            place = self.place(-1 if left else 0)
+            assert place is not None
+            self.remove(place)
+
+    def _changes(self, cx: Capture, reach: Ends) -> bool:
+        return super()._changes(cx, reach) or self.moves > 0
+
+    def _overflows(self, limit: int) -> bool:
+        if self.reach is None or not limit:
+            return len(self.items) > limit
+        more = const_source(len(self.raw) - self.reach.length)
+        answer = len(self.raw) > limit
+        self.reach.cx.guard("equals", self.reach.cx.computed(overflows, self.reach.source, more), answer)
+        return answer
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         return self._walk(cx, range(len(self.items)))
@@ -316,12 +378,14 @@ class Key:
     its place more than once, asks a pair once.
     """
 
-    __slots__ = ("answers", "key", "value")
+    __slots__ = ("answers", "key", "own", "place", "value")
 
     def __init__(self, cx: Capture, value: Value) -> None:
         self.value = value.settle("as a key")
         self.key: Any = cx.key_of(self.value)
         self.answers: dict[int, tuple[Key, bool]] = {}  # what keys that were there before said, by `id`
+        self.place: Any = None  # of an open key, whose value is known in each call alone: where that is read
+        self.own: Any = None  # the key that the dict has for it today
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Key):
@@ -395,11 +459,6 @@ def replayed(container: Dict | Set, keys: Iterable[Key]) -> None:
         raise Break("mutation-unsupported", RESTLESS)
 
 
-def is_open(key: Value) -> bool:
-    """Whether a key is a number that guards, and who calls, leave open; or a text that nobody has looked at."""
-    return isinstance(key, Lazy) or isinstance(key, Symbolic) and not key.is_const() and not is_late(key.sym)
-
-
 def _kind(key: Value) -> type:
     """Keys of different kinds are different ones."""
     value = key.real if isinstance(key, Lazy) else key.value if isinstance(key, Const) else 0
@@ -432,9 +491,14 @@ def distinct_members(cx: Capture, values: Iterable[Value]) -> dict[Key, Value]:
     return members
 
 
+def keys_now(keyed: Dict | Set) -> list[Key]:
+    places = keyed.known_places() if isinstance(keyed, Dict) else None
+    return list(keyed.entries) if places is None else places
+
+
 def last_key(keyed: Dict | Set) -> Key | None:
     """The newest key. A dict or set that keeps it and its size has lost no key."""
-    return next(reversed(keyed.entries), None)
+    return next(reversed(keys_now(keyed)), None)
 
 
 def stable(cx: Capture, iterated: Dict | Set, values: list[Value]) -> Iterator[Value]:
@@ -460,6 +524,10 @@ def stable(cx: Capture, iterated: Dict | Set, values: list[Value]) -> Iterator[V
     return each()
 
 
+SEPARATE = (tuple, frozenset, type, torch.dtype, torch.device)
+"""Classes whose instances equal no text and no number."""
+
+
 class Tally(Const):
     """What is added to the int that is at a key of an existing dict, whichever that is."""
 
@@ -478,6 +546,10 @@ class Dict(Value):
         self.real = real  # an existing dict: its keys are guarded when they are looked at as a whole
         self.default_factory = default_factory
         self.keys_guarded = real is None
+        self.opened: list[Key] = []  # open keys, of which it is known that they are no others that were asked for
+        self.by_place = False  # whether all keys are open, each at its place, and there are no others
+        self.met: dict[Key, None] = {}  # texts and numbers that were
+        self.is_odd = False  # whether one was asked for that may equal a text or number, and is none
         self.added: set[Key] = set()  # keys that the program has put in where none was, or none any more
         self.taken: set[Key] = set()  # keys of the dict as it was that the program has taken out
         self.changed = False
@@ -490,26 +562,34 @@ class Dict(Value):
     @property
     def entries(self) -> dict[Key, Value]:
         """What it has at the keys that are known: who looks at them relies on which they are."""
-        stores, self.unasked = self.unasked, []
-        self.counting = self.counting and not stores
-        for known, value in stores:
-            key = Key(self.cx, self.cx.realize(known))
-            if isinstance(value, Tally):
-                value = self._counted(key, value)
-            if not self.contains_key(self.cx, key) and self.found(self.cx, key) is None:
-                self.added.add(key)
-            self.raw[key] = value
+        self._flush()
+        opened, self.opened = self.opened, []
+        for key in opened:
+            self._closed(self.cx, key)
         return self.raw
 
     @entries.setter
     def entries(self, entries: dict[Key, Value]) -> None:
         self.raw = entries
 
+    def _flush(self) -> None:
+        """Stores under what may be any keys are made."""
+        stores, self.unasked = self.unasked, []
+        self.counting = self.counting and not stores
+        for known, value in stores:
+            key = self.key(self.cx, known)
+            if isinstance(value, Tally):
+                value = self._counted(key, value)
+            if not self.contains_key(self.cx, key) and self.found(self.cx, key) is None:
+                self.added.add(key)
+            self.raw[key] = value
+
     def entries_at(self, key: Key) -> dict[Key, Value]:
         """Entries that tell what is at a key: no number is a text."""
-        kind = _kind(key.value) if self.unasked else None
-        other = kind is not None and isinstance(key.value, Const) and all(_kind(k) is not kind for k, _ in self.unasked)
-        return self.raw if other else self.entries
+        kind = _kind(key.value) if key.place is not None or isinstance(key.value, Const) else None
+        if any(kind is None or _kind(k) is kind for k, _ in self.unasked):
+            self._flush()
+        return self.raw
 
     def known(self) -> Iterable[Key]:
         """The keys, for who relies on nothing of them; without numbers that may be any."""
@@ -534,13 +614,87 @@ class Dict(Value):
 
     def key(self, cx: Capture, value: Value) -> Key:
         """The key of what is looked for or stored: an id is a number where keys are numbers."""
+        opened = self._open(cx, value) if is_open(value) else None
+        if opened is not None:
+            return opened
+        value = cx.realize(value)
         others = self.known() if isinstance(value, Const) else self.entries
         made = Key(cx, settled(cx, value, (k.value for k in others)))
         if (
             issubclass(self.cls, collections.OrderedDict) and restless([made]) is not None
         ):  # which asks it more than once
             raise Break("unsupported-operation", RESTLESS)
+        return made if self.keys_guarded or self.source is None else self._meet(cx, made)
+
+    def asks_keys(self) -> bool:
+        """Whether an existing dict may be asked for keys that are open."""
+        return (
+            type(self) is Dict and self.source is not None and not (self.keys_guarded or self.restless or self.is_odd)
+        )
+
+    def _open(self, cx: Capture, value: Value) -> Key | None:
+        """The key of a text or number that each call has another one for; None where only its value will do."""
+        place = place_of(cx, value) if self.asks_keys() and changes(cx, value) else None
+        if place is None:
+            return None
+        self.cx = cx
+        made = Key(cx, Const(today(value)))
+        for other in self.opened:
+            if other.place == place:
+                return other
+        same = next((k for k in self.opened if k == made), None)
+        if same is not None and type(today(same.value)) is type(today(value)):  # the one key in place of the other
+            if isinstance(value, Lazy):
+                value.guard_class(cx)
+            cx.guard("equals", cx.computed(is_same_key, place, same.place), True)
+            return same
+        others = [*self.opened, *self.met]
+        found = next((k for k in self.raw if k == made), made)
+        known = self.raw.get(found)
+        seen = known is not None and not (isinstance(known, Lazy) and known.seen is None)
+        if seen or any(k == made for k in others):
+            return None
+        if isinstance(value, Lazy):
+            value.guard_class(cx)
+        for other in others:
+            if _kind(other.value) is _kind(value):
+                there = const_source(other.value.const()) if other.place is None else other.place
+                cx.guard("equals", cx.computed(is_same_key, place, there), False)
+        found.own = found.value if known is not None else None
+        found.value, found.place = value, place
+        if isinstance(known, Lazy):
+            assert self.source is not None
+            self.raw[found] = cx.lazy(known.real, cx.computed(at_key, self.source, place))
+        self.opened.append(found)
+        return found
+
+    def _meet(self, cx: Capture, made: Key) -> Key:
+        """A key that is known is none of the open ones; one that is today is known from now on."""
+        if not (isinstance(made.value, Const) and type(made.value.value) in PLAIN):
+            apart = (
+                isinstance(made.value, Tuple)
+                or isinstance(made.value, Const)
+                and isinstance(made.value.value, SEPARATE)
+            )
+            if not apart:
+                _ = self.entries
+                self.is_odd = True
+        elif made not in self.met:
+            for same in [k for k in self.opened if k == made]:
+                self.opened.remove(same)
+                self._closed(cx, same)
+            for other in self.opened:
+                if _kind(other.value) is _kind(made.value):
+                    place = const_source(made.value.value)
+                    cx.guard("equals", cx.computed(is_same_key, other.place, place), False)
+            self.met[made] = None
         return made
+
+    def _closed(self, cx: Capture, key: Key) -> None:
+        """An open key is a constant from now on."""
+        settled = cx.realize(key.value).settle("as a key")
+        key.value, key.place = settled if key.own is None else key.own, None
+        self.met[key] = None
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         if self.cls is not collections.OrderedDict or self.source is not None or hasattr(self.cls, name):
@@ -563,11 +717,25 @@ class Dict(Value):
     def guard_keys(self, cx: Capture) -> None:
         if self.keys_guarded or self.source is None:
             return
+        _ = self.entries  # open keys are constants before
         self.keys_guarded = True
         cx.guard_dict_keys(self.source, self.real)
         self.guard_hashes(cx)
 
+    def at_places(self, cx: Capture, keys: dict[Key, Value], source: Source) -> None:
+        """All keys are numbers that each call has others for: so many, each at its place."""
+        for i, key in enumerate(keys):
+            key.place = source.then("dict_key_at", i)
+        self.cx, self.opened, self.by_place = cx, [*keys], True
+
+    def known_places(self) -> list[Key] | None:
+        """The keys where they are known by their places."""
+        keys = list(self.raw) if self.by_place else []
+        return keys if keys and keys == self.opened and not self.unasked else None
+
     def pairs(self, cx: Capture) -> list[tuple[Value, Value]]:
+        if (keys := self.known_places()) is not None:
+            return [(k.value, self.at(cx, k)) for k in keys]
         self.guard_keys(cx)
         return [(k.value, self.at(cx, k)) for k in list(self.entries)]
 
@@ -582,7 +750,7 @@ class Dict(Value):
         """A dict keeps the hash that a key had when it was stored: that it is the one that the key has now."""
         if self.real is None or self.source is None:
             return
-        for key in self.entries:
+        for key in self.known():
             if not isinstance(key.key, UserKey) or key.value.source is None:
                 continue
             if key.key.calm:
@@ -604,7 +772,9 @@ class Dict(Value):
 
     def _guard_key(self, cx: Capture, k: Key, kind: str) -> None:
         assert self.source is not None
-        if k.value.is_const():
+        if k.place is not None:
+            cx.guard("equals", cx.computed(has_key, self.source, k.place), kind == "dict_contains")
+        elif k.value.is_const():
             cx.guard(kind, self.source, k.value.const())
         else:
             self.guard_keys(cx)
@@ -636,12 +806,10 @@ class Dict(Value):
         if self.source is None or self.keys_guarded or self.restless or (self.changed and not self.counting):
             return False
         zero = 0 if issubclass(self.cls, (collections.Counter, collections.defaultdict)) else None
-        today = key.real if isinstance(key, Lazy) else hint_of(key.sym)  # type: ignore[attr-defined]
-        if type(dict.get(self.real, today, zero)) is not int:
+        if type(dict.get(self.real, today(key), zero)) is not int:
             return False
         if isinstance(key, Lazy):
-            assert key.source is not None
-            cx.guard("type_is", key.source, str)
+            key.guard_class(cx)
         cx.effects.count(self, key, zero=zero is not None)
         self.unasked.append((key, Tally(number)))
         self.cx, self.counting = cx, True
@@ -655,15 +823,15 @@ class Dict(Value):
 
     def takes(self, key: Value) -> bool:
         """Whether a store under a text of the program's need not ask what that is."""
-        unseen = isinstance(key, Lazy) and key.seen is None and type(key.real) is str
-        return unseen and type(self) is Dict and self.source is not None and not (self.keys_guarded or self.restless)
+        return is_open_text(key) and self.asks_keys()
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         """`key` is a `Lazy` only where `takes` says so."""
         if isinstance(key, Lazy):
-            assert key.source is not None
-            cx.guard("type_is", key.source, str)
-        if self.source is None or self.keys_guarded or self.restless or not is_open(key):
+            key.guard_class(cx)
+        place = place_of(cx, key) if self.opened and is_open(key) else None
+        known = place is not None and any(k.place == place for k in self.opened)
+        if self.source is None or self.keys_guarded or self.restless or known or not is_open(key):
             self.store(cx, self.key(cx, key), value)
             return
         replayed(self, ())
@@ -676,7 +844,7 @@ class Dict(Value):
         entries = self.entries_at(k)
         there = k in entries
         if not there:  # it comes behind those that are there
-            entries = self.entries
+            self._flush()
         self.mutate(cx, [entries[k]] if there else (), [k])
         if not there and not self.keys_guarded:
             self.added.add(k)
@@ -689,35 +857,47 @@ class Dict(Value):
         self.remove(cx, k)
 
     def remove(self, cx: Capture, k: Key) -> None:
-        self.mutate(cx, [self.entries[k]], [k])
+        entries = self.entries_at(k)
+        self.mutate(cx, [entries[k]], [k])
         if not self.keys_guarded:
             (self.added.discard if k in self.added else self.taken.add)(k)
-        del self.entries[k]
+        del entries[k]
+        if k.place is not None:  # one that comes again is another
+            again = Key(cx, Const(today(k.value)))
+            again.value, again.place = k.value, k.place
+            self.opened = [again if other is k else other for other in self.opened]
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         self.guard_keys(cx)
         return stable(cx, self, [k.value for k in self.entries])
 
     def length(self, cx: Capture) -> int:
+        if (keys := self.known_places()) is not None:
+            return len(keys)
         self.guard_keys(cx)
         return len(self.entries)
 
     def count(self, cx: Capture) -> Value:
         """`len(self)`: a symbol where the number changes from call to call and nobody has relied on the keys."""
         known = None
-        if type(self) is Dict and self.source is not None and not (self.keys_guarded or self.restless or self.unasked):
+        if self.known_places() is not None:
+            return Const(self.length(cx))
+        if self.asks_keys():
+            self._flush()
+        if self.source is not None and self.asks_keys():
             known = cx.sizes.integer(len(self.real), self.source.then("begun", length_of))
         return Const(self.length(cx)) if known is None else cx.make(known + len(self.added) - len(self.taken))
 
     def truth(self, cx: Capture) -> bool:
+        self._flush()
         if not self.keys_guarded and self.source is not None and not self.added:
-            if not self.entries and not self.taken:
+            if not self.known() and not self.taken:
                 cx.guard("length", self.source, 0)
             elif self.taken or not self.says_truth():
                 self.guard_keys(cx)
             else:
                 cx.guard("truth", self.source, True)
-        return bool(self.entries)
+        return bool(self.known())
 
     def says_truth(self) -> bool:
         """Whether the truth of an existing dict is that it is not empty."""
@@ -731,6 +911,7 @@ class Dict(Value):
         cx.effects.mutate(self)
         self.emptied += 1
         self.entries, self.unasked, self.keys_guarded, self.counting = {}, [], True, False
+        self.opened, self.met = [], {}
 
     def contains(self, cx: Capture, item: Value) -> bool:
         k = self.key(cx, item)
@@ -810,10 +991,19 @@ class DictView(Value):
         if self.what == "keys":
             return self.mapping.iterate(cx)
         mapping = self.mapping
+        if (known := mapping.known_places()) is not None:
+            return self._at_places(cx, known)
         mapping.pairs(cx)
         keys = list(mapping.entries)
         elements = stable(cx, mapping, [k.value for k in keys])
         return (self.element(cx, key) for _, key in zip(elements, keys, strict=False))
+
+    def _at_places(self, cx: Capture, keys: list[Key]) -> Iterator[Value]:
+        for key in keys:
+            if self.mapping.known_places() != keys:
+                raise Break("unsupported-operation", "a dict whose keys change while it is iterated")
+            value = self.mapping.at(cx, key)
+            yield value if self.what == "values" else Tuple([key.value, value])
 
     def element(self, cx: Capture, key: Key) -> Value:
         """What a live iterator gives at a key: the value of now."""
@@ -909,7 +1099,7 @@ class Set(Value):
         if unasked is not None:
             unasked.settle()
             for method, value in unasked.changes:
-                key = Key(unasked.cx, value)
+                key = Key(unasked.cx, unasked.cx.realize(value))
                 _ = self.raw.setdefault(key, value) if method is set.add else self.raw.pop(key, None)
         return self.raw
 
@@ -951,7 +1141,27 @@ class Set(Value):
         return bool(self.entries)
 
     def contains(self, cx: Capture, item: Value) -> bool:
-        return self.asked(cx, item) in self.entries
+        known = self._asks(cx, item)
+        return self.asked(cx, cx.realize(item)) in self.entries if known is None else known
+
+    def takes(self, item: Value) -> bool:
+        """Whether a text of the program's need not be asked which it is."""
+        return is_open_text(item) and self.unasked is not None
+
+    def _asks(self, cx: Capture, item: Value) -> bool | None:
+        """Whether an existing set that nobody has changed has a text or number, which is guarded."""
+        unasked = self.unasked
+        if unasked is None or unasked.changes or not (is_open(item) or isinstance(item, Const)):
+            return None
+        grows = cx.sizes.integer(len(unasked.real), unasked.source.then("begun", length_of)) is not None
+        place = place_of(cx, item) if grows or is_open(item) and changes(cx, item) else None
+        if place is None:
+            return None
+        if isinstance(item, Lazy):
+            item.guard_class(cx)
+        there = today(item) in unasked.real
+        cx.guard("equals", cx.computed(has_key, unasked.source, place), there)
+        return there
 
     def asked(self, cx: Capture, item: Value) -> Key:
         """The key of what is looked for: a set is hashed as a frozenset then."""
@@ -984,8 +1194,10 @@ class Set(Value):
 
     def _happens_unasked(self, cx: Capture, method: Any, value: Value) -> bool:
         """A constant, or a number that may be any, goes in or out of a set that may have any members."""
-        if self.unasked is None or not isinstance(value, PLAIN_VALUES):
+        if self.unasked is None or not (isinstance(value, PLAIN_VALUES) or is_open_text(value)):
             return False
+        if isinstance(value, Lazy):
+            value.guard_class(cx)
         if isinstance(value, Const):
             Key(cx, value)  # an error where it has no hash
         self.happened(cx, method, value)

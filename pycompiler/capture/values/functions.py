@@ -5,6 +5,7 @@ What a call does with a function is decided in `calls.py`; here is only what a c
 
 from __future__ import annotations
 
+import collections
 import collections.abc
 import functools
 import sys
@@ -17,7 +18,7 @@ import torch
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Cell, Value, class_name
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Tuple
+from pycompiler.capture.values.containers import Dict, List, Set, Tuple
 from pycompiler.ir.source import const as const_source
 
 _ADDED = ("__type_params__", "__annotate__")  # by 3.12, 3.14
@@ -296,6 +297,13 @@ BOUND: dict[type, type] = {
     types.ClassMethodDescriptorType: types.BuiltinFunctionType,
 }
 STORES = list.append  # which does not look at what it is given
+DATA_MODEL = ("__getitem__", "__setitem__", "__delitem__", "__contains__")
+KEYED = (
+    *(getattr(d, n) for d in (dict, collections.OrderedDict) for n in ("get", "setdefault", "pop", *DATA_MODEL)),
+    *(getattr(s, n) for s in (set, frozenset) for n in ("__contains__", "add", "discard") if hasattr(s, n)),
+)
+"""Methods of which the argument is a key, which the container may take as it is, looked at or not."""
+PASSING = {id(fn) for fn in (STORES, *KEYED)}
 ATTRIBUTED = (functools._lru_cache_wrapper, torch.jit.ScriptFunction)
 """Callables in C that a program may put attributes on, which are read as those of other objects."""
 
@@ -305,7 +313,7 @@ class Builtin(Value):
 
     def __init__(self, fn: Any) -> None:
         self.fn = fn
-        self.passes_on = fn is STORES
+        self.passes_on = id(fn) in PASSING
 
     def describe(self) -> str:
         module = getattr(self.fn, "__module__", None)
@@ -323,8 +331,15 @@ class Builtin(Value):
         return ("object", id(self.fn))
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        if self.passes_on and not (args and isinstance(args[0], List)):
-            cx.realize_all(args, kwargs)
+        if self.passes_on:
+            owner, given = (args[0], args[1:2]) if args else (None, [])
+            kept = self.fn is not STORES and isinstance(owner, (Dict, Set)) and any(map(owner.takes, given))
+            if kept:
+                del args[1]
+            if not (self.fn is STORES and isinstance(owner, List)):
+                cx.realize_all(args, kwargs)
+            if kept:
+                args[1:1] = given
         return cx.call_builtin(self.fn, args, kwargs)
 
     def getattr(self, cx: Capture, name: str) -> Value:

@@ -18,7 +18,7 @@ import torch
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Deque, Dict, Sequence, Set, last_key, values_in
+from pycompiler.capture.values.containers import Deque, Dict, Sequence, Set, keys_now, last_key, values_in
 from pycompiler.capture.values.finalizers import is_referred_to, lets_go_quietly, runs_code
 from pycompiler.ir import begun
 from pycompiler.ir.source import BOX, Source, mro_of, namespace_of
@@ -71,7 +71,7 @@ class Over:
     def __init__(self, container: Sequence | Dict | Set, *, backwards: bool = False) -> None:
         self.container, self.backwards = container, backwards
         self.owner = container.within  # which says what the container is
-        self.length = len(container.items if isinstance(container, Sequence) else container.entries)
+        self.length = len(container.items if isinstance(container, Sequence) else keys_now(container))
         self.last = None if isinstance(container, Sequence) else last_key(container)
         self.moves = container.moves if isinstance(container, Deque) else 0
 
@@ -82,7 +82,7 @@ class Over:
         if isinstance(container, Deque):
             return container.moves != self.moves
         if not isinstance(container, Sequence):
-            return len(container.entries) != self.length or last_key(container) is not self.last
+            return len(keys_now(container)) != self.length or last_key(container) is not self.last
         return self.backwards and self.length - taken > len(container.items)
 
 

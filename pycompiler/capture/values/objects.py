@@ -156,7 +156,7 @@ class Object(Value):
         if name in self.overlay:
             value = self.overlay[name]
             if value is not DELETED:
-                return value
+                return cx.realize(value)
         elif self.exists:
             instance = instance_dict(self.real)
             if instance is not None and name in instance:
@@ -264,6 +264,15 @@ class Object(Value):
             if found is not None:
                 return found
         return None
+
+    def takes(self, name: str) -> bool:
+        """Whether a store of an attribute does not look at a text that it is given."""
+        raw, hook = (mro_lookup(self.cls, n) for n in (name, "__setattr__"))
+        plain = hook is object.__setattr__ or hook is MODULE_METHODS["__setattr__"]
+        other = self.args is not None or type(self) is not Object or issubclass(self.cls, threading.local)
+        return (
+            plain and not other and not name.startswith("__") and not (raw is not MISSING and is_data_descriptor(raw))
+        )
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         hook = lookup(cx, self.cls, "__setattr__")
@@ -606,18 +615,14 @@ class InstanceDict(Dict):
         """The entries are the owner's attributes; there is nothing to store."""
 
     def at(self, cx: Capture, key: Key) -> Value:
-        found = self.entries[key]
-        if isinstance(found, Lazy):
-            assert self.base is not None
-            return self.base.at(cx, key)
-        return found
+        return cx.realize(self.entries[key])
 
     def _overlaid(self, key: Value) -> Value | None:
         name = key.const() if key.is_const() else None
         if not isinstance(name, str) or self._own_slots(name):
             return None
         found: Value | None = self.owner.overlay.get(name)
-        return found
+        return None if found is None else self.cx.realize(found)
 
     def lookup(self, cx: Capture, key: Value) -> Value | None:
         found = self._overlaid(key)
@@ -938,7 +943,7 @@ def _led_to(cx: Capture, known: Value, variables: list[Value]) -> bool:
     gradient = False
     while node is not None:
         gradient |= node.kind == "grad"
-        if node.kind == "referent" or (node.kind == "attr" and node.arg == BOUND_TO):
+        if node.kind in ("referent", "computed") or (node.kind == "attr" and node.arg == BOUND_TO):
             return False
         node, root = node.base, node
     assert root is not None

@@ -3,6 +3,10 @@
 In: torch's SymInt, SymFloat and SymBool over our symbols (`ir/symbols.py`).  Out: `Symbolic`, a kind of value of its own.
 Arithmetic, comparisons and what torch computes with sizes go on symbolically.  Whoever needs the number says so and why
 (`Value.settle`, or `const`, which demands one of any value): the symbols in it are assumed to be today's numbers from there on.
+
+Texts and numbers of which nobody has asked what they are (arguments, what objects hold, numbers over symbols) each call reads
+when it begins, and computes what the program makes of them (`ir/computed.py`): `place_of` says where, and `Text` is a text that
+the program makes and only passes on.
 """
 
 from __future__ import annotations
@@ -11,16 +15,20 @@ import math
 import operator
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const
+from pycompiler.ir.computed import PLAIN as KEYS
+from pycompiler.ir.computed import evaluated, given_text, joined, percent
 from pycompiler.ir.expr import Expr
+from pycompiler.ir.source import Source
+from pycompiler.ir.source import const as const_source
 from pycompiler.ir.symbolic_node import Real, Truth
-from pycompiler.ir.symbols import Specialise, is_symbolic, symbols_of
+from pycompiler.ir.symbols import Specialise, hint_of, is_symbolic, symbols_of
 
 NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 PLAIN = (int, float, bool)
@@ -275,3 +283,84 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     **{getattr(math, name): getattr(torch, f"_sym_{name}") for name in
        ("sqrt", "cos", "sin", "tan", "exp", "log2") if hasattr(torch, f"_sym_{name}")},
 }  # fmt: skip
+
+
+# what each call computes when it begins ----------------------------------------------------------------------------
+class Text(Lazy):
+    """A text that `function` makes of values.  Their classes are guarded, and tell that it raises nothing."""
+
+    def __init__(self, real: str, source: Source, parts: Sequence[Value]) -> None:
+        super().__init__(real, source)
+        self.parts = parts
+
+    def look(self, cx: Capture) -> Value:
+        for part in self.parts:
+            cx.realize(part).settle("for a text")
+        return Const(self.real)
+
+    def guard_class(self, cx: Capture) -> None:
+        """What it is made of is guarded."""
+        self.is_text = True
+
+
+def is_open_text(value: Value) -> TypeGuard[Lazy]:
+    """Whether nobody has asked which text it is."""
+    return isinstance(value, Lazy) and value.seen is None and type(value.real) is str
+
+
+def is_open(value: Value) -> bool:
+    """Whether it is a text that nobody has asked for, or a number that guards, and who calls, leave open."""
+    return is_open_text(value) or isinstance(value, Symbolic) and not value.is_const() and not is_late(value.sym)
+
+
+def today(value: Value) -> Any:
+    """The text or number that it is in this call."""
+    return (
+        value.real if isinstance(value, Lazy) else hint_of(value.sym) if isinstance(value, Symbolic) else value.const()
+    )
+
+
+def changes(cx: Capture, value: Value) -> bool:
+    """Of an open text or number: whether it is another one in each call."""
+    return not isinstance(value, Lazy) or value.source is None or cx.sizes.is_other_text(value.real, value.source)
+
+
+def place_of(cx: Capture, value: Value) -> Source | None:
+    """Where each call reads a text or number when it begins; None where it is none of these, or is known later."""
+    if isinstance(value, Lazy):
+        return value.source if type(value.real) in KEYS else None
+    if isinstance(value, Const):
+        return const_source(value.value) if type(value.value) in KEYS else None
+    if not isinstance(value, Symbolic) or is_late(value.sym) or isinstance(value.sym, torch.SymBool):
+        return None
+    number = value.sym.node.value
+    if value.is_const() or not is_symbolic(value.sym) or isinstance(number, float):
+        return const_source(value.const())
+    if value.source is not None:
+        return value.source
+    names = tuple(sorted(number.symbols))
+    places = [cx.sizes.source_of(name) for name in names]
+    return cx.computed(evaluated, const_source(number), const_source(names), *places)
+
+
+def text(cx: Capture, function: Callable[..., Any], values: Sequence[Value]) -> Text | None:
+    """The text that `function` makes of these; None where none of them is open, or another value is among them."""
+    values = [v if is_open_text(v) else cx.realize(v) for v in values]
+    if not any(map(is_open, values)):
+        return None
+    places = [place_of(cx, v) for v in values]
+    made = [p for p in places if p is not None]
+    if len(made) < len(places):
+        return None
+    try:
+        real = function(*map(today, values))
+    except Exception:  # the program's
+        return None
+    for value in values:
+        if isinstance(value, Lazy):
+            value.guard_class(cx)
+    kept = (joined, percent)
+    source = (
+        cx.computed(function, *made) if function in kept else cx.computed(given_text, const_source(function), *made)
+    )
+    return Text(real, source, values)

@@ -11,7 +11,7 @@ import random
 import re
 from collections.abc import Iterable
 
-from fuzz.python import classes, rows, tensors
+from fuzz.python import classes, kept, rows, tensors
 from fuzz.python.grammar import Grammar, Scope, Writer
 from fuzz.python.repair import repaired
 
@@ -19,6 +19,8 @@ SHARE = 0.5
 """Of the rows of a type, a program knows so many: what remains meets more often."""
 TRAINING = 0.4
 """Of the programs, so many have the rows of `tensors.py`."""
+KEEPING = 0.3
+"""So many have the rows of `kept.py`."""
 PARAMETERS = {
     "x": "tensor", "y": "tensor", "n": "int", "flag": "bool", "s": "str", "items": "list", "tensors": "tensors", "table": "dict",
     "tdict": "tdict", "bag": "set", "queue": "queue", "pair": "pair", "rec": "rec", "o": "obj", "p": "obj", "objs": "objs", "mod": "mod",
@@ -36,16 +38,20 @@ def generate(seed: int) -> str:
     for attempt in range(100):
         rng = random.Random(1000 * seed + attempt)
         with contextlib.suppress(SyntaxError):
-            text = repaired(_program(rng), rng)
+            text = repaired(_program(rng, keeps=random.Random(seed).random() < KEEPING), rng)
             if text is not None:
                 return text
     raise AssertionError(f"no program of seed {seed} runs")
 
 
-def _program(rng: random.Random) -> str:
+def _program(rng: random.Random, keeps: bool) -> str:
     features = rng.sample(sorted(classes.FEATURES), rng.choice((0, 2, 3, 5)))
     trains = rng.random() < TRAINING
-    writer = Writer(rng, _grammar(rng, features, trains), _literals())
+    grammar = _grammar(rng, features, trains)
+    if keeps:
+        rows_of_its_own = [*kept.STATEMENTS, *kept.COMPOUND]
+        grammar.statements += rng.sample(rows_of_its_own, len(rows_of_its_own) // 3) * 12
+    writer = Writer(rng, grammar, _literals())
     known = Scope({kind: [name for name, of in PARAMETERS.items() if of == kind] for kind in set(PARAMETERS.values())})
     parts = [rows.PRELUDE.strip("\n"), *_classes(rng, writer, features), _net(rng, writer)]
     for header, result in (("def helper(k, w=1):", "<int|k:int|w:int>"), ("def thelper(t):", "<tensor|t:tensor>")):
@@ -64,7 +70,7 @@ def _program(rng: random.Random) -> str:
     body.append("    return " + writer.filled(final, scope, 0))
     used = [name for name in PARAMETERS if re.search(rf"\b{name}\b", "\n".join(body))]
     parts.append("\n".join([f"def program({', '.join(used)}):", *body]))
-    changes = [writer.filled(change, scope.inner(), 2) for change in _changes(rng, features, trains)]
+    changes = [writer.filled(change, scope.inner(), 2) for change in _changes(rng, features, trains, keeps)]
     parts.append("CHANGES = [\n" + "".join(f"    {change!r},\n" for change in changes) + "]")
     return "\n\n".join(parts) + "\n"
 
@@ -139,12 +145,15 @@ def _setup(rng: random.Random, scope: Scope, trains: bool) -> Iterable[str]:
     yield "objs = [o, p]"
     yield "mod = Net()"
     yield rng.choice(classes.NET["setup"])
+    yield from kept.SETUP
     if trains:
         yield rng.choice(tensors.SETUP)
         yield "opt = " + rng.choice(tensors.OPTIMIZERS)
 
 
-def _changes(rng: random.Random, features: list[str], trains: bool) -> list[str]:
+def _changes(rng: random.Random, features: list[str], trains: bool, keeps: bool) -> list[str]:
+    if keeps:
+        return [rng.choice(kept.CHANGES)] * rng.choice((3, 5, 7))
     pool = [*classes.CHANGES, *classes.BASE.changes, *classes.NET["change"], *(tensors.CHANGES * 2 if trains else ())]
     own = [change for name in features for change in classes.FEATURES[name].changes]
     return [rng.choice(own if own and rng.random() < 0.3 else pool) for _ in range(rng.choice((1, 2, 3)))]
