@@ -332,7 +332,7 @@ def _begin_engine() -> None:
     if torch.cuda.is_available():  # as fake modes ask
         return
     with contextlib.suppress(RuntimeError), torch.inference_mode(False), torch.enable_grad():  # it may refuse by now
-        torch.zeros((), device="cpu", requires_grad=True).backward()
+        torch.zeros((), device="cpu", requires_grad=True).backward()  # type: ignore[no-untyped-call]
 
 
 def new_fake_mode(*, symbolic: bool = False) -> FakeMode:
