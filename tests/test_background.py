@@ -416,3 +416,57 @@ def test_a_forked_process_compiles_what_another_thread_was_compiling(tmp_path: A
         tmp_path,
     )
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
+
+
+def test_forks_of_a_process_that_has_compiled_have_backwards(tmp_path: Any) -> None:
+    """A fake mode tells torch of a GPU: a first backward behind it would keep forks from all backwards, compiled or not."""
+    done = run(
+        """
+        w = torch.ones(3, requires_grad=True)
+        f = pycompiler.compile(lambda w: (w * 2).sum(), backend="aot_eager")
+        f(w).backward()
+        child = os.fork()
+        (w * 3).sum().backward()
+        f(w).backward()
+        pycompiler.compile(lambda w: w.exp().sum(), backend="aot_eager")(w).backward()
+        ok = torch.allclose(w.grad, 7 + torch.ones(3).exp())
+        if child == 0:
+            os._exit(0 if ok else 1)
+        print(ok, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout) == (0, "True 0\n"), done.stderr
+
+
+def test_a_forked_process_compiles_the_backward_that_another_thread_was_compiling(tmp_path: Any) -> None:
+    done = run(
+        """
+        inside, go = threading.Event(), threading.Event()
+        from pycompiler.autograd import runtime
+        boxed = runtime.boxed
+        def slow(compiled):
+            if threading.current_thread() is thread:
+                inside.set()
+                go.wait(60)
+            return boxed(compiled)
+        runtime.boxed = slow
+        f = pycompiler.compile(lambda w: (w * 2).sum(), backend="aot_eager")
+        w = torch.ones(3, requires_grad=True)
+        loss, other = f(w), f(w)
+        thread = threading.Thread(target=loss.backward)
+        thread.start()
+        inside.wait()
+        child = os.fork()
+        go.set()
+        if child == 0:
+            import signal
+            signal.alarm(60)
+            other.backward()
+            os._exit(0 if w.grad.tolist() == [2.0] * 3 else 1)
+        thread.join()
+        print(os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]))
+        """,
+        tmp_path,
+    )
+    assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr

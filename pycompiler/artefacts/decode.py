@@ -12,7 +12,6 @@ import hashlib
 import marshal
 import os
 import sys
-import threading
 import types
 import weakref
 from collections.abc import Callable, Sequence
@@ -34,6 +33,7 @@ from pycompiler.ir.fake import fake_like, new_fake_mode
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.later import Later, LaterCall
 from pycompiler.ir.names import Name, NameGone, content, resolve
+from pycompiler.ir.shared import Lock
 from pycompiler.ir.source import ACCESSORS, Scope, Source, read
 from pycompiler.ir.symbolic_node import SymbolicNode
 from pycompiler.ir.symbols import Symbols
@@ -302,7 +302,7 @@ READ: dict[str, Callable[..., Any]] = {
     "plain state": lambda d: _is_unusual(),
     "partial": lambda d, func, args, kwargs: functools.partial(d.value(func), *d.values(args), **d.value(kwargs)),
     "not implemented": lambda d: NotImplemented,
-    "lock": lambda d: threading.Lock(),
+    "lock": lambda d: Lock(),
     "call": lambda d, function, arguments: d.value(function)(*d.value(arguments)),
     "tensor": _tensor,
     "fake": _fake,

@@ -33,6 +33,7 @@ from pycompiler.ir.guards import Guard
 from pycompiler.ir.later import Later, LaterCall
 from pycompiler.ir.names import Name, content, name_of
 from pycompiler.ir.plan import Plan
+from pycompiler.ir.shared import Lock
 from pycompiler.ir.source import ACCESSORS, Source, read
 from pycompiler.ir.source import Scope as ReadScope
 from pycompiler.ir.symbols import Symbols, symbols_of
@@ -406,7 +407,7 @@ WRITE: dict[type, Callable[[Encoder, Any], Token]] = {
     types.MethodType: _method,
     functools.partial: _partial,
     type(NotImplemented): lambda e, v: e.add("not implemented"),
-    type(runtime.threading.Lock()): lambda e, v: e.add("lock"),
+    Lock: lambda e, v: e.add("lock"),
     _native.Plan: _plan,
     _native.BackendCall: lambda e, v: e.add("backend call", e.value(v.target)),
     _native.PlainState: lambda e, v: e.add("plain state"),

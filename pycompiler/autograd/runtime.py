@@ -14,7 +14,6 @@ import copy
 import functools
 import graphlib
 import math
-import threading
 import weakref
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -33,6 +32,7 @@ from pycompiler.errors import Unfit
 from pycompiler.ir import peer, transforms
 from pycompiler.ir.later import Later, now
 from pycompiler.ir.numbers import SYMBOLIC, real_text, symbol_of, symbols_in, text_of, value_of
+from pycompiler.ir.shared import Lock
 from pycompiler.ir.symbolic_node import Real
 from pycompiler.ir.symbols import Specialise, hint_of, symbols_of
 from pycompiler.ir.texts import keep_text
@@ -123,7 +123,7 @@ class LazyBackward:
     """A backward graph that is compiled when it is first needed; from then on `call` takes the list of its inputs."""
 
     def __init__(self, module: fx.GraphModule, compiler: BackwardCompiler) -> None:
-        self._lock = threading.Lock()
+        self._lock = Lock()
         self._pending: tuple[fx.GraphModule, BackwardCompiler] | Later | None = (module, compiler)
         self.call: Boxed | None = None
         if not module.graph.output_node().args[0]:
@@ -131,7 +131,7 @@ class LazyBackward:
 
     def compile(self) -> Boxed:
         """Compile now, once, whatever thread asks; returns `call`."""
-        with self._lock:
+        with self._lock():
             if self._pending is not None:
                 module, compiler = now(self._pending)
                 inputs = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
@@ -427,7 +427,7 @@ class _Variants:
         self._node: Node | Later = node
         self.compiler, self.ahead = compiler, ahead
         self.known: dict[tuple[bool, ...], Any] = {}
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     @property
     def node(self) -> Node:
@@ -435,7 +435,7 @@ class _Variants:
 
     def find(self, pattern: tuple[bool, ...]) -> Any:
         """The function for this pattern of missing tangents."""
-        with self._lock:
+        with self._lock():
             if pattern not in self.known:
                 tangents = self.node.tangents
                 self.known[pattern] = self.make(frozenset(k for k, gone in zip(tangents, pattern, strict=True) if gone))

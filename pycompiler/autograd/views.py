@@ -77,15 +77,36 @@ def under_no_grad(base: torch.Tensor, step: Step) -> torch.Tensor:
         return step(base)
 
 
+def under_grad(base: torch.Tensor, step: Step) -> torch.Tensor:
+    """A view that was made where gradients were on, in a graph that is called with them off."""
+    with torch.enable_grad():
+        return step(base)
+
+
+def base_of(view: torch.Tensor) -> torch.Tensor:
+    """What autograd takes `view` for a view of."""
+    base = view._base
+    assert base is not None
+    return base
+
+
 _set_creation = torch._C._autograd._set_creation_meta
 _OF_SEVERAL = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
 _OF_A_FUNCTION = torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION
+_WITHOUT_GRAD = torch._C._autograd.CreationMeta.NO_GRAD_MODE
 
 
 def as_one_of_several(view: torch.Tensor) -> torch.Tensor:
     """A view that autograd takes for one of several results (`split`, `unbind`), which it does not let one write."""
     if view._is_view():
         _set_creation(view, _OF_SEVERAL)
+    return view
+
+
+def as_without_grad(view: torch.Tensor) -> torch.Tensor:
+    """A view that autograd takes for one that was made where gradients were off: nobody may write it where they are on."""
+    if view._is_view():
+        _set_creation(view, _WITHOUT_GRAD)
     return view
 
 

@@ -206,6 +206,13 @@ class ErrorsOfData:
         return seen and not (done.written or done.acts or done.meets or done.draws)
 
     @property
+    def raised_again(self) -> bool:
+        """Whether an operator may refuse its data, in a graph that has done nothing by then: run as it is written, the frame
+        raises the same at the program's line."""
+        done = self.done
+        return self.refuses and not (done.writes or done.written or done.acts or done.meets or done.takes or done.draws)
+
+    @property
     def undoable(self) -> bool:
         """The same of what is seen, and put back, where the graph is called: inputs not written yet, numbers drawn."""
         done = self.done

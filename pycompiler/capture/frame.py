@@ -566,7 +566,8 @@ class _Session:
         """What a graph's error leads to where the program sees it: the frame runs again as it is written, or, of a resume
         function's with an active handler, it is raised where the function goes on."""
         errors = head.cx.errors_of_data
-        again = errors.undone and (errors.seen.handled or not self.unused)  # errors of a user's backend reach the user
+        again = errors.undone and errors.seen.handled
+        again |= not self.unused and (errors.undone or errors.raised_again)  # errors of a user's backend reach the user
         inside = lands(self.code)
         if not start or not (again or inside or head.states is not None):
             return None

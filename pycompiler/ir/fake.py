@@ -8,6 +8,7 @@ configuration values, which costs about a second and nine hundred modules; here 
 from __future__ import annotations
 
 import builtins
+import contextlib
 import functools
 import itertools
 import logging
@@ -324,8 +325,19 @@ def _symbolic_mode_class() -> type[FakeMode]:
     return _symbolic(_mode_class())
 
 
+@functools.cache
+def _begin_engine() -> None:
+    """Where there is no GPU, a fake mode tells torch of one.  Autograd's engine asks for devices at the first backward: it would
+    start a thread for it, and refuse to work in forks of the process.  A backward ahead of all fakes finds none."""
+    if torch.cuda.is_available():  # as fake modes ask
+        return
+    with contextlib.suppress(RuntimeError), torch.inference_mode(False), torch.enable_grad():  # it may refuse by now
+        torch.zeros((), device="cpu", requires_grad=True).backward()  # type: ignore[no-untyped-call]
+
+
 def new_fake_mode(*, symbolic: bool = False) -> FakeMode:
     """A FakeTensorMode that accepts real tensors among its inputs; sizes are ints, or if `symbolic` also SymInts of ours."""
+    _begin_engine()
     if PEER not in sys.modules:
         _defer_marks()
     without_sympy()

@@ -228,7 +228,7 @@ def _outcome(
         with _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
             op(*map(replaced, args), **{k: replaced(v) for k, v in kwargs.items()})
     except Exception as error:
-        return error
+        return error.with_traceback(None)  # answers are kept, and its frames lead to the program's
     return None
 
 

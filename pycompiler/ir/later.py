@@ -6,9 +6,10 @@ Example: what only an unusual backward needs of a loaded graph is decoded by the
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Callable
 from typing import Any
+
+from pycompiler.ir.shared import Lock
 
 
 class Later:
@@ -17,10 +18,10 @@ class Later:
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make: Callable[[], Any] | None = make
         self._value: Any = None
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def get(self) -> Any:
-        with self._lock:
+        with self._lock():
             if self._make is not None:
                 self._value, self._make = self._make(), None
             return self._value

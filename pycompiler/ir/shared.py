@@ -1,4 +1,4 @@
-"""Settings of the process that compiles change: the collector's thresholds, the recursion limit, knobs.
+"""Settings of the process that compiles change: the collector's thresholds, the recursion limit, knobs; and locks.
 
 In: how a setting is read and written.  Out: a context manager for any number of threads.  A forked process has one thread:
 what the others changed is put back there (`os.register_at_fork`).
@@ -12,6 +12,17 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 T = TypeVar("T")
+
+
+class Lock:
+    """``with lock():``, a lock of the threads of this process.  A forked one has none of its parent's, nor waits for them."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, threading.Lock] = {}
+
+    def __call__(self) -> threading.Lock:
+        process = os.getpid()
+        return self._of.get(process) or self._of.setdefault(process, threading.Lock())
 
 
 class WhileInside(Generic[T]):

@@ -34,7 +34,8 @@ def _entry(family: Family, function: types.FunctionType, recipe: Recipe, graph: 
         return _native.Entry(recipe.guards, function, "eager")
     if recipe.code is None:
         assert run is not None
-        again = recipe.errors.undone and recipe.errors.seen.handled
+        errors = recipe.errors
+        again = (errors.undone and errors.seen.handled) or (family.ours and errors.raised_again)
         inside = lands(function.__code__)
         ask = functools.partial(plan_failed, again, inside) if again or inside else None
         return _native.Entry(recipe.guards, run, "plan", recipe.template, recipe.inputs, failed=ask)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import threading
 import types
 import weakref
 from collections.abc import Callable, Iterator, Sequence
@@ -15,6 +14,7 @@ from pycompiler.capture.sizes import Policy
 from pycompiler.ir import peer, registered
 from pycompiler.ir.guard_entries import GuardEntry
 from pycompiler.ir.guards import Guard
+from pycompiler.ir.shared import Lock
 from pycompiler.pipeline import stance
 from pycompiler.pipeline.compiler import FrameCompiler
 from pycompiler.pipeline.hook import FrameLookup, original, with_empty_cells
@@ -30,14 +30,14 @@ class Members(Generic[T]):
 
     def __init__(self) -> None:
         self._set: weakref.WeakSet[T] = weakref.WeakSet()
-        self._lock = threading.Lock()
+        self._lock = Lock()
 
     def add(self, member: T) -> None:
-        with self._lock:
+        with self._lock():
             self._set.add(member)
 
     def __iter__(self) -> Iterator[T]:
-        with self._lock:
+        with self._lock():
             return iter(list(self._set))
 
 

@@ -26,8 +26,11 @@ from pycompiler.autograd.views import (
     Step,
     as_a_functions,
     as_one_of_several,
+    as_without_grad,
+    base_of,
     data_of,
     strided_step,
+    under_grad,
     under_no_grad,
     view_root,
     view_steps,
@@ -42,7 +45,7 @@ aten = torch.ops.aten
 @dataclass(frozen=True)
 class Base:
     """What results are views of: input, fresh output or result `index`; `tensor` of the trace, which is `seen` in the captured
-    graph, and lies for the caller as `lies` does."""
+    graph, and lies for the caller as `lies` does.  behind: it is what that result is a view of."""
 
     tensor: torch.Tensor
     lies: torch.Tensor
@@ -50,6 +53,7 @@ class Base:
     index: int
     of_input: bool = False
     of_result: bool = False
+    behind: bool = False
 
     def step(self, result: Any) -> Step | None:
         """The view that capture saw as one `as_strided`, or None when it saw none, or one that also changes elements."""
@@ -209,7 +213,29 @@ class Results:
             seen = self.expected.get(j) if (j := edges.get(edge, k)) != k else None
             if isinstance(seen, torch.Tensor):
                 return Base(members[j], seen, seen, j, of_result=True)
-        return base
+        return self._beside(k, members, base) or base
+
+    def _beside(self, k: int, members: Mapping[int, torch.Tensor], base: Base) -> Base | None:
+        """Another result that has with `k` what both have not with `base`: the tensor that autograd takes both for views of, or
+        a counter of versions.  The first of these leads from `base` to the others."""
+        t, root = members[k], _root(members[k])
+        if t.requires_grad or root is _root(base.tensor):
+            return None
+        roots = {j: _root(m) for j, m in members.items() if m is not base.tensor and not m.requires_grad}
+        alike = [j for j, r in roots.items() if r is root]
+        first = next((j for j in alike if members[j] is root), alike[0])
+        if k == first:
+            if counts_with(root, base.tensor):
+                return None
+            counted = (j for j, r in roots.items() if r is not _root(base.tensor) and counts_with(r, root))
+            other = next(counted)
+            if roots[other] is root:
+                return None
+            root, first = roots[other], next((j for j in roots if members[j] is roots[other]), other)
+        seen = self.expected.get(first)
+        behind = members[first] is not root
+        seen = getattr(seen, "_base", None) if behind else seen
+        return Base(root, seen, seen, first, of_result=True, behind=behind) if isinstance(seen, torch.Tensor) else None
 
     def _alone(self, k: int, t: torch.Tensor) -> Output:
         """Result `k`, which is `t`, whose memory no other result has."""
@@ -255,6 +281,8 @@ class Results:
             with plain(self.recorder.fake_mode):
                 steps = steps if place.leads(steps, seen) else [seen]
         made = with_history(steps, t, base)
+        if place.behind:
+            made = [_BASE, *made]
         bound = {n for n, node in self.recorder.numbers.symbols.items() if "bound" in node.meta}
         if late := bound & _symbols_of(
             made
@@ -331,6 +359,12 @@ def _symbols_of(steps: Sequence[Any]) -> set[str]:
 
 
 _DETACH, _ALIAS, _DATA = Step(aten.detach.default, (), {}), Step(aten.alias.default, (), {}), Step(data_of, (), {})
+_BASE = Step(base_of, (), {})
+
+
+def _root(t: torch.Tensor) -> torch.Tensor:
+    """What autograd takes `t` for a view of, be it itself."""
+    return t if t._base is None else t._base
 
 
 def with_history(steps: list[Step], t: torch.Tensor, base: torch.Tensor) -> list[Step]:
@@ -338,20 +372,28 @@ def with_history(steps: list[Step], t: torch.Tensor, base: torch.Tensor) -> list
     ends = _DETACH if counts_with(t, base) else _DATA
     if not t._is_view():
         return [*steps, ends]
-    if t._base is not (base if base._base is None else base._base):
-        return [ends, *(steps or [_ALIAS])]
-    if base.requires_grad and not t.requires_grad:
-        return [Step(under_no_grad, (s,), {}) for s in steps or [_ALIAS]]
-    if _creation(t) == _MULTI_OUTPUT:
-        return [*(steps or [_ALIAS]), Step(as_one_of_several, (), {})]
-    return steps or [_ALIAS]
+    steps = steps or [_ALIAS]
+    if t._base is not _root(base):
+        steps = [ends, *steps]
+    elif base.requires_grad and not t.requires_grad:
+        return [Step(under_no_grad, (s,), {}) for s in steps]
+    creation = _creation(t)
+    if creation in (_PLAIN, _WITHOUT_GRAD):  # as it will be where gradients are as they are now
+        if (creation == _PLAIN) == torch.is_grad_enabled():
+            return steps
+        if creation == _PLAIN:
+            return [Step(under_grad, (s,), {}) for s in steps]
+    return [*steps, Step(_MARKS[creation], (), {})]
 
 
 _creation = torch._C._autograd._get_creation_meta
-_MULTI_OUTPUT = torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE
+_PLAIN = torch._C._autograd.CreationMeta.DEFAULT
+_WITHOUT_GRAD = torch._C._autograd.CreationMeta.NO_GRAD_MODE
 _MARKS = {
-    _MULTI_OUTPUT: as_one_of_several,
+    torch._C._autograd.CreationMeta.MULTI_OUTPUT_NODE: as_one_of_several,
     torch._C._autograd.CreationMeta.IN_CUSTOM_FUNCTION: as_a_functions,
+    torch._C._autograd.CreationMeta.INFERENCE_MODE: as_without_grad,
+    _WITHOUT_GRAD: as_without_grad,
 }
 
 

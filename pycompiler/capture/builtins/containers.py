@@ -196,10 +196,9 @@ def list_sort(cx: Capture, target: List, **kwargs: Value) -> None:
     items, held = list(target.iterate(cx)), target.items
     held.clear()  # as who is asked meanwhile finds it
     try:
-        made = sort_values(cx, list(items), kwargs)
+        sort_values(cx, items, kwargs)
         if held:
             raise Break("unsupported-operation", "a list that changes while it is sorted")
-        items = made
     finally:
         held[:] = items
 

@@ -559,7 +559,8 @@ def all_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(all(cx.truth(v) for v in cx.elements(args[0])))
 
 
-def sort_values(cx: Capture, values: list[Value], kwargs: Kwargs) -> list[Value]:
+def sort_values(cx: Capture, values: list[Value], kwargs: Kwargs) -> None:
+    """Sorts `values` in place; where a comparison raises, they are left as CPython's sort leaves them."""
     key = kwargs.get("key", NONE)
     flag = kwargs.get("reverse", Const(False)).const()
     reverse = cx.evaluate_raw(sorted, (0, 1), reverse=flag) == [1, 0]  # which flags there are depends on the version
@@ -568,12 +569,17 @@ def sort_values(cx: Capture, values: list[Value], kwargs: Kwargs) -> list[Value]
     def order(a: tuple[Value, Value], b: tuple[Value, Value]) -> int:
         return -1 if cx.truth(operators.compare(cx, "<", a[0], b[0])) else 0  # all that list.sort asks is `<`
 
-    return [v for _, v in sorted(ranked, key=functools.cmp_to_key(order), reverse=reverse)]
+    try:
+        ranked.sort(key=functools.cmp_to_key(order), reverse=reverse)
+    finally:
+        values[:] = [v for _, v in ranked]
 
 
 @builtin(sorted)
 def sorted_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return List(sort_values(cx, cx.listed(args[0]), kwargs))
+    values = cx.listed(args[0])
+    sort_values(cx, values, kwargs)
+    return List(values)
 
 
 @builtin(functools.reduce)

@@ -162,6 +162,8 @@ class Tensor(Value):
         if name == "grad":
             return self._grad(cx)
         if name in TENSOR_PROPERTIES:
+            if name == "data" and cx.inference.is_made(self.fake) and not cx.inference.open:
+                raise Break("unsupported-operation", "Tensor.data of an inference tensor")  # which may be written
             return cx.graph.call_function(getattr, [self, Const(name)], {})
         if name == "__class__":
             return cx.make(self.cls)

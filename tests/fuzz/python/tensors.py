@@ -50,7 +50,11 @@ _SIMPLE = """
 <view>[0] = <scalar>
 <view>.zero_()
 <view>.copy_(<tensor>)
+<view>.mul_(<scalar>)
+<tensor>.detach().add_(1)
+<view>.data.mul_(2)
 <scalar>.backward()
+<scalar>.backward(create_graph=True)
 (<tensor> * W).sum().backward()
 (<tensor> * W).sum().backward(retain_graph=True)
 torch.autograd.backward([<scalar>, <scalar>])
@@ -89,6 +93,23 @@ with torch.no_grad():
 
 with torch.inference_mode():
     <block>
+
+with torch.no_grad():
+    <=view> = <tensor>[:]
+<block>
+<view>.mul_(<scalar>)
+
+<new:cut> = <tensor>.detach()
+<new:part> = <new:cut>[:2]
+<block>
+<new:part>.mul_(<scalar>)
+LOG.append(<new:cut>)
+
+<new:cut> = <tensor>.data
+<=view> = <new:cut>[:]
+<block>
+<new:cut>.add_(<tensor>)
+LOG.append(<view>)
 
 with torch.autocast('cpu', dtype=torch.bfloat16):
     <block>
@@ -132,6 +153,7 @@ def <new:f>(t):
 <=tensor> = <new:f>(<tensor>)
 """
 CHANGES = (
+    "x = W.detach()[:]", "x = x.detach()", "y = x.detach().view(3)", "x = torch.ones(6, requires_grad=True).split(3)[0]",
     "W.grad = None", "opt.zero_grad()", "W.requires_grad_(not W.requires_grad)", "x = W.detach()", "x = W", "y = x[:]", "y = x.view(3)", "opt = torch.optim.SGD([W], lr=0.25)", "x = x.detach().clone().requires_grad_()",
     "x = torch.ones(2, 3)[0]", "W.data.mul_(2)", "x = torch.ones(6)[::2]", "mod.requires_grad_(False)", "x = torch.zeros(3, requires_grad=True) * 1", "opt.param_groups[0]['lr'] = 0.125",
 )  # fmt: skip

@@ -1,0 +1,146 @@
+"""An error of data that a compiled graph finds is raised by the program's own line: the frame runs again as it is written, where
+the graph has done nothing by then."""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+Program = Callable[..., Any]
+I = torch.tensor([1, 77])  # noqa: E741
+SINGULAR = torch.zeros(2, 2)
+
+
+def embedding(x: torch.Tensor, log: list[Any]) -> Any:
+    return torch.nn.functional.embedding(I, x[:, None]) * 2
+
+
+def inlined(x: torch.Tensor, log: list[Any]) -> Any:
+    return _picked(x + 1) * 2
+
+
+def _picked(x: torch.Tensor) -> torch.Tensor:
+    return x.take(I)
+
+
+def linear_algebra(x: torch.Tensor, log: list[Any]) -> Any:
+    y = torch.linalg.inv(SINGULAR * x[0])
+    return y + 1
+
+
+def asserted(x: torch.Tensor, log: list[Any]) -> Any:
+    torch._assert_async((x > 5).all())
+    return x + 1
+
+
+def ahead_of_an_effect(x: torch.Tensor, log: list[Any]) -> Any:
+    y = x[I] * 2
+    log.append(1)
+    return y
+
+
+def behind_an_effect(x: torch.Tensor, log: list[Any]) -> Any:
+    log.append(1)
+    return x[I] * 2
+
+
+def ahead_of_a_break(x: torch.Tensor, log: list[Any]) -> Any:
+    y = x[I] * 2
+    pycompiler.graph_break()
+    return y + 1
+
+
+def behind_a_break(x: torch.Tensor, log: list[Any]) -> Any:
+    y = x + 1
+    pycompiler.graph_break()
+    return y[I] * 2
+
+
+def in_an_object(x: torch.Tensor, log: list[Any]) -> Any:
+    return {"picked": x[I] * 2, "given": [x]}
+
+
+def state_is_switched(x: torch.Tensor, log: list[Any]) -> Any:
+    torch.set_grad_enabled(False)
+    y = (x * 2)[I]
+    torch.set_grad_enabled(True)
+    return y
+
+
+def what_is_written_stays(x: torch.Tensor, log: list[Any]) -> Any:
+    x.add_(1)
+    return x[I] + 1
+
+
+def one_hot(x: torch.Tensor, log: list[Any]) -> Any:
+    return torch.nn.functional.one_hot(I, 3) + x
+
+
+PROGRAMS: list[Program] = [
+    embedding, inlined, linear_algebra, asserted, ahead_of_an_effect, behind_an_effect, ahead_of_a_break, behind_a_break,
+    in_an_object, state_is_switched, what_is_written_stays, one_hot,
+]  # fmt: skip
+
+
+def told(program: Program, grad: bool) -> tuple[Any, ...]:
+    """The error, the lines of this file that it passed, and what was done by then."""
+    x = torch.ones(3)
+    x = x.requires_grad_() if grad else x
+    log: list[Any] = []
+    with pytest.raises((RuntimeError, IndexError)) as caught:
+        program(x, log)
+    mode = torch.is_grad_enabled()
+    torch.set_grad_enabled(True)
+    lines = [f.lineno for f in traceback.extract_tb(caught.value.__traceback__) if f.filename == __file__][1:]
+    return caught.type, str(caught.value), lines, caught.value.__context__, log, x.tolist(), mode
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_errors_have_the_programs_line(program: Program, grad: bool) -> None:
+    if program is what_is_written_stays and grad:
+        return
+    compiled = pycompiler.compile(program)
+    want = told(program, grad)
+    assert want[2]
+    for _ in range(2):
+        assert told(compiled, grad) == want
+    counters = pycompiler.counters(compiled)
+    assert counters["compiles"] >= 1 and counters["hits"] >= 1
+
+
+def test_numbers_that_were_drawn_are_eagers() -> None:
+    def program(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
+        return (x + torch.rand(3))[i]
+
+    compiled = pycompiler.compile(program)
+    drawn = []
+    for run in (program, compiled, compiled):
+        torch.manual_seed(0)
+        with pytest.raises(IndexError):
+            run(torch.ones(3), I)
+        drawn.append(torch.rand(()).item())
+    assert drawn[1:] == drawn[:1] * 2
+
+
+def test_errors_of_other_backends_reach_the_program() -> None:
+    calls = []
+
+    def backend(gm: torch.fx.GraphModule, inputs: Any) -> Any:
+        def run(*given: Any) -> Any:
+            calls.append(len(given))
+            raise IndexError("of the backend")
+
+        return run
+
+    compiled = pycompiler.compile(lambda x, i: x[i] * 2, backend=backend)
+    for _ in range(2):
+        with pytest.raises(IndexError, match="of the backend"):
+            compiled(torch.ones(3), torch.tensor([1]))
+    assert calls == [2, 2]
