@@ -40,7 +40,7 @@ def formatted(cx: Capture, value: Value, which: int, spec: Value) -> Text | None
         return None
     if not which:
         return text(cx, format, [value, spec])
-    shown = text(cx, CONVERTED[which], [value])
+    shown: Text | None = text(cx, CONVERTED[which], [value])
     return text(cx, format, [shown, spec]) if shown is not None and _text_of(spec) else shown
 
 

@@ -768,3 +768,15 @@ def test_tensors_of_no_size() -> None:
         return torch.Tensor().shape, torch.LongTensor().shape, torch.Tensor(torch.Size([])).shape, torch.Tensor(2).shape
 
     assert pycompiler.compile(program, backend="eager")() == program()
+
+
+def test_sums_of_floats_are_those_of_this_python() -> None:
+    """From 3.12 on they are compensated: also where the numbers are others in each call."""
+
+    def program(x: Any, a: float, b: float) -> Any:
+        return x * sum([a, b, a]), sum((a, b, -a, a, x)), sum([b, a], 0.5), sum([1, 2], b)
+
+    compiled = pycompiler.compile(program, backend="eager")
+    x = torch.ones(1, dtype=torch.float64)
+    for k in range(5):
+        assert str(compiled(x, 0.1 + k, 1e16 - k)) == str(program(x, 0.1 + k, 1e16 - k))

@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import Any
 
 import torch
+from torch._ops import OpOverload
 
 from pycompiler.autograd.joint import Output
 from pycompiler.autograd.views import Step, as_one_of_several
@@ -48,7 +49,8 @@ def _is_piece(output: Output) -> bool:
     if len(output.steps) < 2 or output.steps[-1].target is not as_one_of_several:
         return False
     cut = output.steps[-2]
-    return cut.target in _WHOLE and not cut.kwargs and all(_is_plain(s.args) for s in output.steps)
+    plain = all(isinstance(s.target, OpOverload) and not s.kwargs and _is_plain(s.args) for s in output.steps[:-1])
+    return plain and cut.target in _WHOLE
 
 
 def _is_plain(args: Any) -> bool:

@@ -146,6 +146,8 @@ def _check(meta: Any, bases: tuple[Any, ...]) -> None:
 
 @constructor(functools.cached_property)
 def cached_property_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if not isinstance(args[0], Function):  # which is asked for its name and module, or has none
+        raise Break("builtin-call", f"functools.cached_property of {args[0].describe()}")
     return MadeMethod(functools.cached_property, args[0])
 
 

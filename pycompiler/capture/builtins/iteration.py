@@ -24,7 +24,7 @@ from pycompiler.capture.values.containers import List, Sequence, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Method
 from pycompiler.capture.values.iterators import Iter, Recipe
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.symbolic import Symbolic
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.ir.size_graph import greater, lesser
 
 NONE: Value = Const(None)
@@ -480,6 +480,16 @@ class Teed(Iter):
 
 
 # folds --------------------------------------------------------------------------------------------------------
+COMPENSATES = sum([0.1] * 10) == 1  # from 3.12 on: what is added is not the sum of two and two
+
+
+def _numbers_first(total: Value, values: list[Value]) -> int:
+    """How many of the values, and the start, are numbers that are added without asking anybody."""
+    if not isinstance(total, PLAIN_VALUES):
+        return 0
+    return next((i for i, v in enumerate(values) if not isinstance(v, PLAIN_VALUES)), len(values))
+
+
 @builtin(sum)
 def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     total = args[1] if len(args) > 1 else kwargs.get("start", Const(0))
@@ -489,8 +499,12 @@ def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if summed is not None:
         return summed
     values = list(cx.elements(args[0]))
-    if all(isinstance(v, Const) for v in (total, *values)):
-        return cx.evaluate(sum, [v.const() for v in values], total.const())  # 3.12 adds floats with compensation
+    begin = _numbers_first(total, values)
+    if begin == len(values) and all(isinstance(v, Const) for v in (total, *values)):
+        return cx.evaluate(sum, [v.const() for v in values], total.const())
+    if COMPENSATES and any(issubclass(v.python_type(), (float, complex)) for v in (total, *values[:begin])):
+        numbers = [v.settle("as a number that sum() adds").const() for v in values[:begin]]
+        total, values = cx.evaluate(sum, numbers, total.settle("as the start of sum()").const()), values[begin:]
     for value in values:
         total = operators.binary(cx, "+", total, value)
     return total
