@@ -126,7 +126,7 @@ class Encoder:
             held: dict[str, Token] = {"arg": self.guard_arg(value), "user": self.once(value.user[-1:])}
             return self.add("guard", *(held[n] if n in held else self.value(getattr(value, n)) for n in GUARD))
         if cls is Source:
-            held = {"arg": self.exact(value.arg)} if value.kind == "const" else {}
+            held = {"arg": ROOTS[value.kind](self, value.arg)} if value.kind in ROOTS else {}
             return self.add("source", *(held[n] if n in held else self.value(getattr(value, n)) for n in SOURCE))
         place = self.memo.get(id(cls)) or self.remember(cls, self.add("class", cls.__module__, cls.__qualname__, names))
         if names is not None and cls.__dataclass_params__.frozen:
@@ -441,6 +441,13 @@ BY_BASE: tuple[tuple[Any, Callable[[Encoder, Any], Token]], ...] = (
     (fx.immutable_collections.immutable_list, lambda e, v: e.add("fixed list", e.values(v))),
     (fx.immutable_collections.immutable_dict, lambda e, v: e.add("fixed dict", e.values(v), e.values(v.values()))),
 )
+
+
+ROOTS: dict[str, Callable[[Encoder, Any], Token]] = {
+    "const": lambda e, arg: e.exact(arg),
+    "class": lambda e, arg: e.add("weak", e.exact(_alive(arg))),
+}
+"""How the roots of sources are written that hold objects."""
 
 
 def _alive(reference: Any) -> Any:

@@ -10,6 +10,7 @@ import abc
 import functools
 import os
 import types
+import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -80,7 +81,8 @@ def install(made: _native.CompiledFunction, saved: SavedFunction, family: Family
 
 
 def check_abstract(recipe: Recipe) -> None:
-    for cls, base, answer in recipe.abstract:
+    for *asked, answer in recipe.abstract:
+        cls, base = (c() if type(c) is weakref.ref else c for c in asked)
         if issubclass(cls, base) != answer:
             now, then = ("no", "one") if answer else ("a", "none")
             raise ArtefactError(

@@ -470,11 +470,13 @@ def _names(argument: Any, variable: str) -> bool:
     return argument == variable or (isinstance(argument, tuple) and variable in argument)
 
 
-@functools.cache
 def _takes_keyword(cls: type, name: str) -> bool:
     """Whether a class written in C has a parameter of this name, by what it tells or, where it tells nothing, by its error."""
-    if is_mutable(cls) or issubclass(cls, dict):
-        return True
+    return is_mutable(cls) or issubclass(cls, dict) or _takes_known(cls, name)
+
+
+@functools.cache
+def _takes_known(cls: type, name: str) -> bool:
     if cls.__text_signature__ is not None:
         with contextlib.suppress(TypeError, ValueError):  # the text need not be one of Python's
             taken = inspect.signature(cls).parameters

@@ -99,11 +99,13 @@ class Source:
 
 # Roots.  `local`: arg is the local's name (a parameter of the frame, or a cell or free variable: the *cell object*).
 # `globals`: the globals dict of the frame.  `const`: any object the compiler knows and the cache entry may hold
-# (a module, a class, another function's globals dict, the builtins dict).
+# (a module, a class, another function's globals dict, the builtins dict).  `class`: a weak reference to a class that may end
+# before the entry does (`ir/mortal.py`).
 ROOTS: dict[str, Callable[[Any], str]] = {
     "local": lambda arg: f"L[{arg!r}]",
     "globals": lambda arg: "G",
     "const": lambda arg: f"<{getattr(arg, '__name__', type(arg).__name__)}>",
+    "class": lambda arg: f"<{getattr(arg(), '__name__', 'a class that is gone')}>",
 }
 
 
@@ -225,10 +227,16 @@ class Scope:
     globals: dict[str, Any]
 
 
+def read_root(source: Source, scope: Scope) -> Any:
+    if source.kind == "local":
+        return scope.locals[source.arg]
+    if source.kind == "class":
+        return source.arg()
+    return scope.globals if source.kind == "globals" else source.arg
+
+
 def read(source: Source, scope: Scope) -> Any:
     """The value at `source`; raises what the accessor raises when the path is gone."""
     if source.base is None:
-        if source.kind == "local":
-            return scope.locals[source.arg]
-        return scope.globals if source.kind == "globals" else source.arg
+        return read_root(source, scope)
     return ACCESSORS[source.kind].read(read(source.base, scope), source.arg)
