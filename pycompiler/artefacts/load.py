@@ -10,7 +10,6 @@ import abc
 import functools
 import os
 import types
-import weakref
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -23,6 +22,7 @@ from pycompiler.artefacts.decode import Decoder, read_names
 from pycompiler.capture.recipe import Recipe
 from pycompiler.capture.values.attributes import REGISTRATIONS
 from pycompiler.errors import ArtefactError
+from pycompiler.ir.mortal import strongly
 from pycompiler.ir.names import code_digest
 from pycompiler.pipeline import Family, Made, assemble
 from pycompiler.wrapping import compiled_of
@@ -82,7 +82,7 @@ def install(made: _native.CompiledFunction, saved: SavedFunction, family: Family
 
 def check_abstract(recipe: Recipe) -> None:
     for *asked, answer in recipe.abstract:
-        cls, base = (c() if type(c) is weakref.ref else c for c in asked)
+        cls, base = map(strongly, asked)
         if issubclass(cls, base) != answer:
             now, then = ("no", "one") if answer else ("a", "none")
             raise ArtefactError(

@@ -44,6 +44,7 @@ from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method, is_modelled
 from pycompiler.ir import arrays, control, numpy_random, peer, process_groups
 from pycompiler.ir.source import const as const_source
+from pycompiler.ir.source import mro_of
 from pycompiler.ir.subclasses import is_wrapper
 from pycompiler.logs import artifact
 
@@ -472,7 +473,7 @@ def _names(argument: Any, variable: str) -> bool:
 
 def _takes_keyword(cls: type, name: str) -> bool:
     """Whether a class written in C has a parameter of this name, by what it tells or, where it tells nothing, by its error."""
-    return is_mutable(cls) or issubclass(cls, dict) or _takes_known(cls, name)
+    return is_mutable(cls) or dict in mro_of(cls) or _takes_known(cls, name)
 
 
 @functools.cache

@@ -369,15 +369,15 @@ class Head:
         return build.load_const(cls) if known is None else self.load(known)
 
     def weakly(self, *codes: Code) -> Code:
-        """Has instructions take classes that may end from variables; what fills these, first of all, from weak references.  The
-        guards hold just then, so each of them is alive."""
+        """Has instructions take classes that may end from variables.  What fills these first of all, from weak references: who has
+        let go of what led to such a class, on the way to where it is taken, must not end it."""
         names: dict[int, str] = {}
         code: Code = []
         for i in flat([*codes]):
             if i.opname == "LOAD_CONST" and may_end(cls := i.argval):
                 if id(cls) not in names:
                     name = names[id(cls)] = self.temp()
-                    code += [*self.call(held(cls)), *build.store_fast(name)]
+                    code += [*self.call(rebuild.living, build.load_const(held(cls))), *build.store_fast(name)]
                 i.opname, i.argval = "LOAD_FAST", names[id(cls)]
         return code
 

@@ -25,7 +25,7 @@ from pycompiler.ir.source import Source, namespace_of
 HEAP_TYPE, IMMUTABLE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE
 
 _flags_of: Callable[[type], int] = type.__dict__["__flags__"].__get__
-_space_of: Callable[[types.ModuleType], dict[str, Any]] = types.ModuleType.__dict__["__dict__"].__get__
+_space_of: Callable[[types.ModuleType], dict[str, Any]] = vars(types.ModuleType)["__dict__"].__get__
 _path_of: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 
 
@@ -67,6 +67,11 @@ def reference(real: Any) -> Any:
 def held(value: Any) -> Any:
     """A weak reference to a class that may end; others as they are."""
     return weakref.ref(value) if may_end(value) else value
+
+
+def strongly(value: Any) -> Any:
+    """What `held` gave a reference to."""
+    return value() if type(value) is weakref.ref else value
 
 
 def weak_source(source: Source) -> Source:

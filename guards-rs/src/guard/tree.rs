@@ -134,7 +134,9 @@ impl Builder<'_> {
             (None, "local") => NodeKind::Local(self.slot(arg)?),
             (None, "globals") => NodeKind::Globals,
             (None, "const") => NodeKind::Const(self.cx.keep(arg.get())),
-            (None, other) => return Err(value_error(&format!("unknown root {other:?}; known: local, globals, const, class"))),
+            (None, other) => {
+                return Err(value_error(&format!("unknown root {other:?}; known: local, globals, const, class")))
+            }
             (Some(_), other) => NodeKind::Read(Read::build(other, arg.get(), &mut self.cx)?),
         };
         self.cx.keep(arg.get()); // its address is a key

@@ -125,12 +125,7 @@ pub enum Verdict {
 
 impl Fast {
     /// What the tree's check may rely on next time, or None when a path cannot be read.
-    pub fn record(
-        tree: &Tree,
-        locals: &[Option<Obj>],
-        globals: Obj,
-        volatile: &HashSet<Owner>,
-    ) -> Option<Fast> {
+    pub fn record(tree: &Tree, locals: &[Option<Obj>], globals: Obj, volatile: &HashSet<Owner>) -> Option<Fast> {
         let Tree { program, n_records, relations, inputs, keep, .. } = tree;
         let _quiet = NoCollector::new(); // weak references are made
         let fast = Fast { records: vec![None; *n_records], ..Fast::default() };

@@ -27,7 +27,14 @@ impl<'a> Recorder<'a> {
 
     fn pins(&mut self, op: u32) -> Pins<'_> {
         let kept = &self.kept;
-        Pins { fast: &mut self.fast, volatile: self.volatile, kept, tagged: &mut self.tagged, pushed: &mut self.pushed, op }
+        Pins {
+            fast: &mut self.fast,
+            volatile: self.volatile,
+            kept,
+            tagged: &mut self.tagged,
+            pushed: &mut self.pushed,
+            op,
+        }
     }
 
     fn set(&mut self, depth: usize, value: Obj, op: u32) {
