@@ -369,8 +369,8 @@ class Head:
         return build.load_const(cls) if known is None else self.load(known)
 
     def weakly(self, *codes: Code) -> Code:
-        """Has instructions take classes that may end from variables.  What fills these first of all, from weak references: who has
-        let go of what led to such a class, on the way to where it is taken, must not end it."""
+        """Has instructions take classes that may end from variables.  What fills these first of all, from weak references: what
+        leads to such a class may be let go of on the way to where it is taken."""
         names: dict[int, str] = {}
         code: Code = []
         for i in flat([*codes]):

@@ -13,7 +13,7 @@ import sys
 import types
 import typing
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -329,14 +329,6 @@ def plain(value: Any) -> Any:
     return (type(value).__name__, plain(vars(value))) if hasattr(value, "__dict__") else value
 
 
-@pytest.fixture(autouse=True)
-def _without_traces() -> Iterator[None]:
-    """What earlier programs left, such as caches of abstract classes, is gone."""
-    gc.collect()
-    yield
-    gc.collect()
-
-
 @pytest.mark.parametrize("name", CASES)
 def test_a_class_ends(name: str) -> None:
     cls, program, args = CASES[name]()
@@ -385,7 +377,7 @@ def test_a_later_class_at_the_address_is_another() -> None:
 
     compiled = pycompiler.compile(program, backend="eager", recompile_limit=100)
     seen: collections.Counter[int] = collections.Counter()
-    for k in range(24):
+    for k in range(12):
         cls = new(k)
         seen[id(cls)] += 1
         for _ in range(3):
@@ -394,8 +386,8 @@ def test_a_later_class_at_the_address_is_another() -> None:
             assert c is cls
         del cls, c
         gc.collect()
-    assert compiled.counters()["compiles"] == 24
-    assert len(seen) < 24  # some came again
+    assert compiled.counters()["compiles"] == 12
+    assert len(seen) < 12  # some came again
 
 
 def test_an_object_of_another_class_later() -> None:
@@ -409,13 +401,13 @@ def test_an_object_of_another_class_later() -> None:
 
     compiled = pycompiler.compile(program, backend="eager", recompile_limit=100)
     o = Base()
-    for k in range(16):
+    for k in range(8):
         o.__class__ = type("A", (Base,), {"k": k})
         for _ in range(3):
             assert compiled(o, X).tolist() == [1.0 + k] * 2
         o.__class__ = Base
         gc.collect()
-    assert compiled.counters()["compiles"] <= 17
+    assert compiled.counters()["compiles"] <= 9
 
 
 def test_an_attribute_that_changes() -> None:
@@ -431,7 +423,7 @@ def test_an_attribute_that_changes() -> None:
 
     compiled = pycompiler.compile(program)
     o = A()
-    for n in range(40):
+    for n in range(20):
         A.n = n  # which nothing asks for
         assert compiled(o, X).tolist() == [2.0] * 2
     assert compiled.counters()["compiles"] == 1
