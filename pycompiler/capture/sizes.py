@@ -88,6 +88,15 @@ class Policy:
                 self.changed.add(key)
                 self.news[key] = (a, b)
 
+    def repeats(self, source: Source, contents: list[Any]) -> bool:
+        """Whether the list of numbers and texts there has held these whenever it was looked at."""
+        if self.everything:
+            return False
+        key = (weak_source(source), "items", None)
+        now = (hash(tuple(contents)),)
+        self.seen[key] = now if self.seen.get(key, now) == now else ()
+        return self.seen[key] == now
+
     def will_change(self, source: Source, what: str) -> bool:
         """The frame itself changes the number that is at `source`; whether that is news, so that it is no symbol yet."""
         key = (weak_source(source), what, 0)

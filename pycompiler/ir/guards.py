@@ -14,6 +14,7 @@ import contextlib
 import functools
 import linecache
 import os
+import reprlib
 import threading
 import types
 import weakref
@@ -436,6 +437,10 @@ def _plain(value: Any, _: Any) -> str:
     return text if len(text) < 200 else text[:197] + "..."
 
 
+def _shown(constant: Any) -> str:
+    return reprlib.repr(constant) if type(constant) is list else repr(constant)
+
+
 def keys_of(value: Any) -> tuple[Any, ...]:
     """The keys of a dict in order, whatever its class says of them."""
     bases = (collections.OrderedDict, dict, type(value))
@@ -470,7 +475,7 @@ GUARD_KINDS: dict[str, Kind] = {
         lambda g: f"{g.source} is the {type(_deref(g.arg)).__name__} seen at compile time",
         lambda v, a: f"another {type(v).__name__}",
     ),
-    "equals": Kind(same_constant, lambda g: f"{g.source} == {g.arg!r}", _plain),
+    "equals": Kind(same_constant, lambda g: f"{g.source} == {_shown(g.arg)}", _plain),
     "tensor": Kind(
         tensor_holds,
         lambda g: (
