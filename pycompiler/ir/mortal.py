@@ -51,12 +51,19 @@ def is_typed_in(module: types.ModuleType) -> bool:
     return module is sys.modules.get("__main__") and "__file__" not in _space_of(module)
 
 
-LASTING = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, type(None), bool)
+LASTING = (type, types.ModuleType, types.CodeType, type(None), bool)
+
+
+def _stays(value: Any) -> bool:
+    """Whether it is a function written in C of a module that leads to it, or of a class."""
+    owner = value.__self__ if type(value) is types.BuiltinFunctionType else value
+    space = _space_of(owner) if isinstance(owner, types.ModuleType) else {}
+    return owner is not value and (owner is None or isinstance(owner, type) or space.get(value.__name__) is value)
 
 
 def reference(real: Any) -> Any:
     """How a guard holds an object that it compares by identity: weakly where that is possible and matters."""
-    if issubclass(type(real), LASTING):
+    if issubclass(type(real), LASTING) or _stays(real):
         return held(real)
     try:
         return weakref.ref(real)
@@ -113,8 +120,13 @@ def _parts(guard: Guard) -> Iterator[Guard]:
         yield from (replace(guard, kind="type_is", arg=weak.cls), replace(guard, arg=weak))
     elif guard.kind == "id_is" and guard.source.root.kind == "class" and (parts := PARTS.get(type(arg))) is not None:
         yield from parts(guard)
-    elif guard.kind in ("type_is", "id_is") and may_end(arg):
-        yield replace(guard, arg=held(arg))
+    elif (
+        guard.kind == "id_is"
+        and type(arg) is types.BuiltinFunctionType
+        or guard.kind in ("type_is", "id_is")
+        and may_end(arg)
+    ):
+        yield replace(guard, arg=reference(arg))
     else:
         yield guard
 
