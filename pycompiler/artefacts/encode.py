@@ -33,7 +33,7 @@ from pycompiler.ir.guards import Guard
 from pycompiler.ir.later import Later, LaterCall
 from pycompiler.ir.names import Name, content, name_of
 from pycompiler.ir.plan import Plan
-from pycompiler.ir.source import ACCESSORS, Source, read
+from pycompiler.ir.source import ACCESSORS, ClassKey, Source, read
 from pycompiler.ir.source import Scope as ReadScope
 from pycompiler.ir.symbols import Symbols, symbols_of
 from pycompiler.regions import Watched
@@ -426,6 +426,7 @@ WRITE: dict[type, Callable[[Encoder, Any], Token]] = {
     Resume: lambda e, v: e.add("resume", e.value(v.code), e.value(v.namespace)),
     operator.itemgetter: _reduced,
     operator.attrgetter: _reduced,
+    ClassKey: lambda e, v: e.add("call", e.value(ClassKey), e.value((_alive(v.reference),))),
 }  # fmt: skip
 
 CONTAINERS = (dict, list, set, bytearray, collections.OrderedDict, collections.defaultdict, collections.deque)

@@ -20,7 +20,7 @@ from dataclasses import replace
 from typing import Any
 
 from pycompiler.ir.guards import Guard, TensorSpec
-from pycompiler.ir.source import Source, namespace_of
+from pycompiler.ir.source import ClassKey, Source, namespace_of
 
 HEAP_TYPE, IMMUTABLE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE
 
@@ -81,31 +81,66 @@ def strongly(value: Any) -> Any:
     return value() if type(value) is weakref.ref else value
 
 
-def weak_source(source: Source) -> Source:
-    """The source, its root held weakly where that is a class that may end."""
-    root = source.root
-    return (
-        source if root.kind != "const" or not may_end(root.arg) else _on(source, Source("class", None, held(root.arg)))
-    )
+class _Weakly:
+    """Sources and keys of one recipe, held weakly; `named` are the references to the classes that were among them."""
 
+    def __init__(self) -> None:
+        self.known: dict[int, tuple[Source, Source]] = {}
+        self.named: dict[int, Any] = {}
 
-def _on(source: Source, root: Source) -> Source:
-    return root if source.base is None else Source(source.kind, _on(source.base, root), source.arg)
+    def source(self, source: Source) -> Source:
+        chain: list[Source] = []
+        at: Source | None = source
+        while at is not None and id(at) not in self.known:
+            chain.append(at)
+            at = at.base
+        base = None if at is None else self.known[id(at)][1]
+        for link in reversed(chain):
+            kind, arg = link.kind, link.arg
+            if kind == "const" and may_end(arg):
+                kind, arg = "class", self.name(weakref.ref(arg))
+            elif kind == "dict_item":
+                arg = self.key(arg)
+            base = link if base is link.base and arg is link.arg else Source(kind, base, arg)
+            self.known[id(link)] = link, base
+        return self.known[id(source)][1]
 
+    def name(self, reference: Any) -> Any:
+        return self.named.setdefault(id(reference), reference)
 
-def weak_guards(guards: Iterable[Guard], named: Iterable[Any] = ()) -> list[Guard]:
-    """Guards that hold no class that may end.  Before anything else is asked of such a class, and where generated code takes
-    one (`named`: references to what it takes), it is alive."""
-    found: list[Guard] = []
-    alive: dict[Source, Guard] = {Source("class", None, r): _alive(r) for r in named if issubclass(type(r()), type)}
-    for guard in guards:
-        source, others = weak_source(guard.source), tuple(map(weak_source, guard.others))
-        for s in (source, *others):
-            if (root := s.root).kind == "class" and root not in alive:
-                alive[root] = _alive(root.arg)
+    def key(self, key: Any) -> Any:
+        """What a dict is asked for; a class whose metaclass says what equals it is held as it is."""
+        meta: Any = type(key)
+        if not may_end(key) or meta.__hash__ is not type.__hash__ or meta.__eq__ is not type.__eq__:
+            return key
+        self.name(weakref.ref(key))
+        return ClassKey(key)
+
+    def guard(self, guard: Guard) -> Iterator[Guard]:
+        source, others = self.source(guard.source), tuple(map(self.source, guard.others))
         same = source is guard.source and all(map(lambda a, b: a is b, others, guard.others))
-        found += _parts(guard if same else replace(guard, source=source, others=others))
-    return [*found, *alive.values()]
+        made, arg = guard if same else replace(guard, source=source, others=others), guard.arg
+        if guard.kind in ("dict_contains", "dict_absent"):
+            yield made if (key := self.key(arg)) is arg else replace(made, arg=key)
+        elif guard.kind == "set_equals" and any(map(may_end, arg)):
+            yield replace(made, arg=frozenset(map(self.key, arg)))
+        else:
+            yield from _parts(made)
+
+
+def weak_source(source: Source) -> Source:
+    """The source, holding no class that may end."""
+    return _Weakly().source(source)
+
+
+def weak_guards(guards: Iterable[Guard], taken: Iterable[Any] = ()) -> list[Guard]:
+    """Guards that hold no class that may end.  Those that they name, and that generated code takes (by references), are alive."""
+    weakly = _Weakly()
+    found = [made for guard in guards for made in weakly.guard(guard)]
+    for reference in taken:
+        if issubclass(type(reference()), type):
+            weakly.name(reference)
+    return [*found, *map(_alive, weakly.named.values())]
 
 
 def _alive(reference: Any) -> Guard:
@@ -120,19 +155,20 @@ def _parts(guard: Guard) -> Iterator[Guard]:
         yield from (replace(guard, kind="type_is", arg=weak.cls), replace(guard, arg=weak))
     elif guard.kind == "id_is" and guard.source.root.kind == "class" and (parts := PARTS.get(type(arg))) is not None:
         yield from parts(guard)
-    elif (
-        guard.kind == "id_is"
-        and type(arg) is types.BuiltinFunctionType
-        or guard.kind in ("type_is", "id_is")
-        and may_end(arg)
-    ):
-        yield replace(guard, arg=reference(arg))
+    elif guard.kind == "dict_keys" and any(map(may_end, arg)):
+        yield replace(guard, kind="length", arg=len(arg))
+        for i, key in enumerate(arg):
+            place = guard.source.then("dict_key_at", i)
+            plain = type(key) in (str, int, float, bool, bytes, type(None))
+            yield replace(guard, kind="equals", source=place, arg=key) if plain else _is(guard, place, key)
+    elif guard.kind in ("type_is", "id_is") and (may_end(arg) or type(arg) is types.BuiltinFunctionType):
+        yield guard if (weak := reference(arg)) is arg else replace(guard, arg=weak)
     else:
         yield guard
 
 
 def _is(guard: Guard, source: Source, value: Any) -> Guard:
-    return replace(guard, source=source, arg=reference(value))
+    return replace(guard, kind="id_is", source=source, arg=reference(value))
 
 
 def _of_attributes(*names: str) -> Callable[[Guard], Iterator[Guard]]:

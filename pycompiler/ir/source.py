@@ -28,7 +28,29 @@ class Accessor:
 
 
 ELEMENTS = ("item", "dict_item", "dict_value_at")  # accessors of what containers hold
-BY_VALUE = (str, int, bytes, float)  # others, and what a subclass says, are compared by identity
+
+
+class ClassKey:
+    """Stands for a class that may end where a guard looks it up: equal to it, hashed as it, and holding it weakly."""
+
+    __slots__ = ("_hash", "reference")
+
+    def __init__(self, cls: type) -> None:
+        self.reference, self._hash = weakref.ref(cls), hash(cls)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is ClassKey:
+            return self.reference is other.reference
+        return other is not None and other is self.reference()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return repr(self.reference())
+
+
+BY_VALUE = (str, int, bytes, float, ClassKey)  # others, and what a subclass says, are compared by identity
 
 
 @dataclass(frozen=True, eq=False)

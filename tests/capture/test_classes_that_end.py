@@ -307,6 +307,38 @@ def an_instance_with_attributes() -> Any:
 
 
 @case
+def a_key() -> Any:
+    class A:
+        pass
+
+    class B:
+        pass
+
+    table, names = {A: 2, int: 3}, {A, int}
+
+    def program(o: Any, x: Any, table: Any, names: Any) -> Any:
+        return x + table[type(o)] + (type(o) in names) + (B in table) + len(list(table))
+
+    return A, program, (A(), X, table, names)
+
+
+@case
+def a_single_dispatch() -> Any:
+    class A:
+        pass
+
+    @functools.singledispatch
+    def fn(o: Any, x: Any) -> Any:
+        return x
+
+    @fn.register(A)
+    def _(o: Any, x: Any) -> Any:
+        return x + 1
+
+    return A, lambda fn, o, x: fn(o, x), (fn, A(), X)
+
+
+@case
 def a_global() -> Any:
     class A:
         v = 2
@@ -583,6 +615,53 @@ def test_guards_of_classes_held_weakly() -> None:
     assert not any(_answers(found, {"x": other(), "cls": other, "t": torch.ones(2)}))
     assert "gone" in str(found[0])
     assert all(guards.explain(g, Scope({"x": 1, "cls": 1, "t": 1}, {})) for g in found if g.source.root.kind == "local")
+
+
+def test_guards_that_ask_for_a_class() -> None:
+    class A:
+        pass
+
+    class B:
+        pass
+
+    class Odd(type):
+        def __eq__(cls, other: object) -> bool:
+            return True
+
+        def __hash__(cls) -> int:
+            return 1
+
+    C = Odd("C", (), {})
+    d = local("d")
+    found = weak_guards(
+        [
+            Guard("dict_contains", d, A),
+            Guard("dict_absent", d, B),
+            Guard("dict_keys", d, (1, A, "b")),
+            Guard("equals", d.dict_item(A), 2),
+            Guard("set_equals", local("s"), frozenset({A, 1})),
+        ]
+    )
+    assert weak_source(d.dict_item(A)) == weak_source(local("d").dict_item(A)) != weak_source(d.dict_item(B))
+    assert weak_guards([Guard("dict_absent", d, C)])[0].arg is C
+    right = {"d": {1: 1, A: 2, "b": 3}, "s": {A, 1}}
+    assert all(_answers(found, right))
+    others: list[dict[Any, Any]] = [
+        {1: 1, "b": 3, A: 2},
+        {1: 1, A: 3, "b": 3},
+        {1: 1, B: 2, "b": 3},
+        {True: 1, A: 2, "b": 3},
+        {},
+    ]
+    assert not any(answer for other in others for answer in _answers(found, {**right, "d": other}))
+    assert not any(
+        answer for other in ({A}, {A, 2}, {B, 1}, {A, True}) for answer in _answers(found, {**right, "s": other})
+    )
+    ends = weakref.ref(A)
+    del A, right, others
+    gc.collect()
+    assert ends() is None
+    assert not any(_answers(found, {"d": {1: 1, B: 2, "b": 3}, "s": {B, 1}}))
 
 
 def test_a_root_that_is_gone() -> None:
