@@ -82,28 +82,41 @@ def strongly(value: Any) -> Any:
 
 
 class _Weakly:
-    """Sources and keys of one recipe, held weakly; `named` are the references to the classes that were among them."""
+    """Sources, keys and guards of one recipe, held weakly; `named` are the references to the classes that were among them."""
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[Source, Source]] = {}
+        self.verdicts: dict[int, bool] = {}
         self.named: dict[int, Any] = {}
 
+    def ends(self, value: Any) -> bool:
+        if not issubclass(type(value), type):
+            return False
+        found = self.verdicts.get(id(value))
+        if found is None:
+            found = self.verdicts[id(value)] = may_end(value)
+        return found
+
     def source(self, source: Source) -> Source:
+        known = self.known
+        if (found := known.get(id(source))) is not None:
+            return found[1]
         chain: list[Source] = []
         at: Source | None = source
-        while at is not None and id(at) not in self.known:
+        while at is not None and (found := known.get(id(at))) is None:
             chain.append(at)
             at = at.base
-        base = None if at is None else self.known[id(at)][1]
+        base = None if found is None else found[1]
         for link in reversed(chain):
             kind, arg = link.kind, link.arg
-            if kind == "const" and may_end(arg):
+            if kind == "const" and self.ends(arg):
                 kind, arg = "class", self.name(weakref.ref(arg))
-            elif kind == "dict_item":
+            elif kind == "dict_item" and type(arg) is not str:
                 arg = self.key(arg)
             base = link if base is link.base and arg is link.arg else Source(kind, base, arg)
-            self.known[id(link)] = link, base
-        return self.known[id(source)][1]
+            known[id(link)] = link, base
+        assert base is not None
+        return base
 
     def name(self, reference: Any) -> Any:
         return self.named.setdefault(id(reference), reference)
@@ -111,21 +124,32 @@ class _Weakly:
     def key(self, key: Any) -> Any:
         """What a dict is asked for; a class whose metaclass says what equals it is held as it is."""
         meta: Any = type(key)
-        if not may_end(key) or meta.__hash__ is not type.__hash__ or meta.__eq__ is not type.__eq__:
+        if not self.ends(key) or meta.__hash__ is not type.__hash__ or meta.__eq__ is not type.__eq__:
             return key
         self.name(weakref.ref(key))
         return ClassKey(key)
 
-    def guard(self, guard: Guard) -> Iterator[Guard]:
-        source, others = self.source(guard.source), tuple(map(self.source, guard.others))
-        same = source is guard.source and all(map(lambda a, b: a is b, others, guard.others))
-        made, arg = guard if same else replace(guard, source=source, others=others), guard.arg
-        if guard.kind in ("dict_contains", "dict_absent"):
-            yield made if (key := self.key(arg)) is arg else replace(made, arg=key)
-        elif guard.kind == "set_equals" and any(map(may_end, arg)):
-            yield replace(made, arg=frozenset(map(self.key, arg)))
-        else:
-            yield from _parts(made)
+    def guards(self, guard: Guard) -> Iterable[Guard]:
+        """The guard, or guards that say as much and hold nothing of a class that may end."""
+        source, others, kind, arg = self.source(guard.source), guard.others, guard.kind, guard.arg
+        if others:
+            others = tuple(map(self.source, others))
+        if source is not guard.source or others != guard.others:
+            guard = replace(guard, source=source, others=others)
+        if kind == "id_is" and source.root.kind == "class" and (parts := PARTS.get(type(arg))) is not None:
+            return parts(guard)
+        if kind in ("type_is", "id_is"):
+            held = reference(arg) if type(arg) is types.BuiltinFunctionType or self.ends(arg) else arg
+            return (guard if held is arg else replace(guard, arg=held),)
+        if kind in ("dict_contains", "dict_absent") and type(arg) is not str:
+            return (guard if (key := self.key(arg)) is arg else replace(guard, arg=key),)
+        if kind == "set_equals" and any(map(self.ends, arg)):
+            return (replace(guard, arg=frozenset(map(self.key, arg))),)
+        if kind == "dict_keys" and any(map(self.ends, arg)):
+            return _of_keys(guard)
+        if kind == "tensor" and self.ends(arg.cls):
+            return _of_tensor(guard)
+        return (guard,)
 
 
 def weak_source(source: Source) -> Source:
@@ -136,7 +160,7 @@ def weak_source(source: Source) -> Source:
 def weak_guards(guards: Iterable[Guard], taken: Iterable[Any] = ()) -> list[Guard]:
     """Guards that hold no class that may end.  Those that they name, and that generated code takes (by references), are alive."""
     weakly = _Weakly()
-    found = [made for guard in guards for made in weakly.guard(guard)]
+    found = [made for guard in guards for made in weakly.guards(guard)]
     for reference in taken:
         if issubclass(type(reference()), type):
             weakly.name(reference)
@@ -147,24 +171,19 @@ def _alive(reference: Any) -> Guard:
     return Guard("id_is", Source("class", None, reference), reference)
 
 
-def _parts(guard: Guard) -> Iterator[Guard]:
-    """The guard, or guards that say as much and hold nothing of a class that may end."""
-    arg = guard.arg
-    if guard.kind == "tensor" and may_end(arg.cls):
-        weak: TensorSpec = replace(arg, cls=held(arg.cls))
-        yield from (replace(guard, kind="type_is", arg=weak.cls), replace(guard, arg=weak))
-    elif guard.kind == "id_is" and guard.source.root.kind == "class" and (parts := PARTS.get(type(arg))) is not None:
-        yield from parts(guard)
-    elif guard.kind == "dict_keys" and any(map(may_end, arg)):
-        yield replace(guard, kind="length", arg=len(arg))
-        for i, key in enumerate(arg):
-            place = guard.source.then("dict_key_at", i)
-            plain = type(key) in (str, int, float, bool, bytes, type(None))
-            yield replace(guard, kind="equals", source=place, arg=key) if plain else _is(guard, place, key)
-    elif guard.kind in ("type_is", "id_is") and (may_end(arg) or type(arg) is types.BuiltinFunctionType):
-        yield guard if (weak := reference(arg)) is arg else replace(guard, arg=weak)
-    else:
-        yield guard
+def _of_tensor(guard: Guard) -> Iterator[Guard]:
+    weak: TensorSpec = replace(guard.arg, cls=held(guard.arg.cls))
+    yield replace(guard, kind="type_is", arg=weak.cls)
+    yield replace(guard, arg=weak)
+
+
+def _of_keys(guard: Guard) -> Iterator[Guard]:
+    """The same keys, each at its place."""
+    yield replace(guard, kind="length", arg=len(guard.arg))
+    for i, key in enumerate(guard.arg):
+        place = guard.source.then("dict_key_at", i)
+        plain = type(key) in (str, int, float, bool, bytes, type(None))
+        yield replace(guard, kind="equals", source=place, arg=key) if plain else _is(guard, place, key)
 
 
 def _is(guard: Guard, source: Source, value: Any) -> Guard:
