@@ -12,6 +12,7 @@ Example: `<A>.__mro__['x']` has the root `Source("const", None, A)`; held weakly
 
 from __future__ import annotations
 
+import os
 import sys
 import types
 import weakref
@@ -48,7 +49,10 @@ def may_end(value: Any) -> bool:
 
 def is_typed_in(module: types.ModuleType) -> bool:
     """A session's, or a notebook's: it defines its classes again and again."""
-    return module is sys.modules.get("__main__") and "__file__" not in _space_of(module)
+    if module is not sys.modules.get("__main__"):
+        return False
+    file = _space_of(module).get("__file__")
+    return type(file) is not str or not os.path.isfile(file)
 
 
 LASTING = (type, types.ModuleType, types.CodeType, type(None), bool)

@@ -539,7 +539,9 @@ def test_which_classes_may_end() -> None:
     main, sys.modules["__main__"] = sys.modules["__main__"], session
     try:
         assert may_end(Typed)  # of a notebook
-        session.__file__ = "script.py"
+        session.__file__ = "<stdin>"
+        assert may_end(Typed)
+        session.__file__ = __file__
         assert not may_end(Typed)
     finally:
         sys.modules["__main__"] = main
