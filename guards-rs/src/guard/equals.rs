@@ -58,7 +58,11 @@ impl Kind for Equals {
     const COST: u8 = 1;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         let constant = cx.keep(arg);
-        let oracle = if is_native(constant) || is_native_list(constant) { None } else { Some(cx.oracle(&handed::SAME_CONSTANT)?) };
+        let oracle = if is_native(constant) || is_native_list(constant) {
+            None
+        } else {
+            Some(cx.oracle(&handed::SAME_CONSTANT)?)
+        };
         Ok(Equals { constant, oracle })
     }
     #[inline]

@@ -79,13 +79,11 @@ impl Pins<'_> {
             return;
         }
         self.push(word, Facet::Read);
-        match words::weakref(class).filter(|_| self.is_mortal(class)) {
-            Some(reference) => {
-                self.push(words::weakref_target(reference.get()), Facet::Read);
-                self.fast.held.push(reference);
-            }
-            None => self.fast.held.push(class.own()),
+        let reference = if self.is_mortal(class) { words::weakref(class) } else { None };
+        if let Some(reference) = &reference {
+            self.push(words::weakref_target(reference.get()), Facet::Read);
         }
+        self.fast.held.push(reference.unwrap_or_else(|| class.own()));
     }
 
     /// Whether a class is nobody's that lives as long as the recording does.
