@@ -34,7 +34,7 @@ from pycompiler.ir.later import Later, LaterCall
 from pycompiler.ir.names import Name, content, name_of
 from pycompiler.ir.plan import Plan
 from pycompiler.ir.shared import Lock
-from pycompiler.ir.source import ACCESSORS, Source, read
+from pycompiler.ir.source import ACCESSORS, ClassKey, Source, read
 from pycompiler.ir.source import Scope as ReadScope
 from pycompiler.ir.symbols import Symbols, symbols_of
 from pycompiler.regions import Watched
@@ -127,7 +127,7 @@ class Encoder:
             held: dict[str, Token] = {"arg": self.guard_arg(value), "user": self.once(value.user[-1:])}
             return self.add("guard", *(held[n] if n in held else self.value(getattr(value, n)) for n in GUARD))
         if cls is Source:
-            held = {"arg": self.exact(value.arg)} if value.kind == "const" else {}
+            held = {"arg": ROOTS[value.kind](self, value.arg)} if value.kind in ROOTS else {}
             return self.add("source", *(held[n] if n in held else self.value(getattr(value, n)) for n in SOURCE))
         place = self.memo.get(id(cls)) or self.remember(cls, self.add("class", cls.__module__, cls.__qualname__, names))
         if names is not None and cls.__dataclass_params__.frozen:
@@ -427,6 +427,7 @@ WRITE: dict[type, Callable[[Encoder, Any], Token]] = {
     Resume: lambda e, v: e.add("resume", e.value(v.code), e.value(v.namespace)),
     operator.itemgetter: _reduced,
     operator.attrgetter: _reduced,
+    ClassKey: lambda e, v: e.add("call", e.value(ClassKey), e.value((_alive(v.reference),))),
 }  # fmt: skip
 
 CONTAINERS = (dict, list, set, bytearray, collections.OrderedDict, collections.defaultdict, collections.deque)
@@ -442,6 +443,13 @@ BY_BASE: tuple[tuple[Any, Callable[[Encoder, Any], Token]], ...] = (
     (fx.immutable_collections.immutable_list, lambda e, v: e.add("fixed list", e.values(v))),
     (fx.immutable_collections.immutable_dict, lambda e, v: e.add("fixed dict", e.values(v), e.values(v.values()))),
 )
+
+
+ROOTS: dict[str, Callable[[Encoder, Any], Token]] = {
+    "const": lambda e, arg: e.exact(arg),
+    "class": lambda e, arg: e.add("weak", e.exact(_alive(arg))),
+}
+"""How the roots of sources are written that hold objects."""
 
 
 def _alive(reference: Any) -> Any:

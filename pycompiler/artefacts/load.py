@@ -22,6 +22,7 @@ from pycompiler.artefacts.decode import Decoder, read_names
 from pycompiler.capture.recipe import Recipe
 from pycompiler.capture.values.attributes import REGISTRATIONS
 from pycompiler.errors import ArtefactError
+from pycompiler.ir.mortal import strongly
 from pycompiler.ir.names import code_digest
 from pycompiler.pipeline import Family, Made, assemble
 from pycompiler.wrapping import compiled_of
@@ -80,7 +81,8 @@ def install(made: _native.CompiledFunction, saved: SavedFunction, family: Family
 
 
 def check_abstract(recipe: Recipe) -> None:
-    for cls, base, answer in recipe.abstract:
+    for *asked, answer in recipe.abstract:
+        cls, base = map(strongly, asked)
         if issubclass(cls, base) != answer:
             now, then = ("no", "one") if answer else ("a", "none")
             raise ArtefactError(

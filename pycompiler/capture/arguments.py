@@ -22,6 +22,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.cached import describe_call
 from pycompiler.capture.values.attributes import is_mutable
 from pycompiler.capture.values.base import Capture, Value
+from pycompiler.ir.source import mro_of
 
 Handler = Callable[[Any, list[Value], dict[str, Value]], Value]
 
@@ -101,11 +102,13 @@ def _names(argument: Any, variable: str) -> bool:
     return argument == variable or (isinstance(argument, tuple) and variable in argument)
 
 
-@functools.cache
 def takes_keyword(cls: type, name: str) -> bool:
     """Whether a class written in C has a parameter of this name, by what it tells or, where it tells nothing, by its error."""
-    if is_mutable(cls) or issubclass(cls, dict):
-        return True
+    return is_mutable(cls) or dict in mro_of(cls) or _takes_known(cls, name)
+
+
+@functools.cache
+def _takes_known(cls: type, name: str) -> bool:
     if cls.__text_signature__ is not None:
         with contextlib.suppress(TypeError, ValueError):  # the text need not be one of Python's
             taken = inspect.signature(cls).parameters

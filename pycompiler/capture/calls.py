@@ -566,6 +566,8 @@ def _construct_object(
     elif issubclass(cls, (torch.Tensor, type)):
         made = cx.call(cx.make(plain_new), [cls_value, *args], kwargs)
     else:
+        if kwargs and plain_new is tuple.__new__ and lookup(cx, cls, "__init__") is object.__init__:
+            cx.evaluate_raw(tuple, **dict.fromkeys(kwargs))  # its error
         made = allocate(cx, cls, args)
     cls = made.python_type()  # `__new__` may give an instance of a subclass
     init = lookup(cx, cls, "__init__")

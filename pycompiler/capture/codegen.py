@@ -39,6 +39,7 @@ from pycompiler.capture.values.objects import InstanceDict
 from pycompiler.capture.values.references import HookNumber, MadeReference
 from pycompiler.capture.values.symbolic import Symbolic, is_late, is_open_text
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.mortal import held, may_end
 from pycompiler.ir.source import ACCESSORS, Source
 from pycompiler.ir.symbols import is_symbolic
 
@@ -371,6 +372,19 @@ class Head:
         known = self.made_class(cls)
         return build.load_const(cls) if known is None else self.load(known)
 
+    def weakly(self, *codes: Code) -> Code:
+        """Has instructions take classes that may end from variables.  What fills these first of all, from weak references: what
+        leads to such a class may be let go of on the way to where it is taken."""
+        names: dict[int, str] = {}
+        code: Code = []
+        for i in flat([*codes]):
+            if i.opname == "LOAD_CONST" and may_end(cls := i.argval):
+                if id(cls) not in names:
+                    name = names[id(cls)] = self.temp()
+                    code += [*self.call(rebuild.living, build.load_const(held(cls))), *build.store_fast(name)]
+                i.opname, i.argval = "LOAD_FAST", names[id(cls)]
+        return code
+
     def made_class(self, cls: Any) -> Class | None:
         """The value of a class that each call makes."""
         known = self.cx.by_id.get(id(cls))
@@ -397,7 +411,7 @@ class Head:
 
     def is_lasting(self, source: Source) -> bool:
         """Whether it is a constant that is there in every call."""
-        return source.kind == "const" and self.made_class(source.arg) is None
+        return source.kind == "const" and self.made_class(source.arg) is None and not may_end(source.arg)
 
     def load_all(self, values: list[Value]) -> list[Code]:
         return [

@@ -545,8 +545,9 @@ class _Session:
         """Generated code: the graph's call (`start`), then `tail`; the instruction at `at` runs as it is, and what follows it
         goes on."""
         asked = [*ask_warnings(head), *ask_tables(head), *ask_drops(head)]
+        classes = head.weakly(head.first, asked, head.entry, start, head.prepare, tail)
         made_here = dict.fromkeys(
-            i.argval for i in (*head.first, *head.entry, *start, *head.prepare) if i.opname == "STORE_FAST"
+            i.argval for i in (*classes, *head.first, *head.entry, *start, *head.prepare) if i.opname == "STORE_FAST"
         )
         left = [i for name in made_here for i in build.delete_fast(name)]  # it may have to die before we return
         if let_go:
@@ -554,7 +555,7 @@ class _Session:
         start = [i.copy() for i in start]
         failed = self.failed(head, start)
         # after `before` nothing begins anew
-        before = [*head.first, *asked, *head.entry, *start, *head.prepare]
+        before = [*classes, *head.first, *asked, *head.entry, *start, *head.prepare]
         begun = [] if resume_info(self.code) is None else entered()
         code = distinct([*before, *begun, *tail, *(left if at is not None else [])])
         if at is None:

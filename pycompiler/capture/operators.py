@@ -13,7 +13,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pycompiler.capture import hints
+from pycompiler.capture import hints, whole_lists
 from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.polyfills import POLYFILLS
@@ -670,6 +670,7 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
 
 def first_apart(cx: Capture, left: Sequence, right: Sequence) -> tuple[Value, Value] | None:
     """The first elements of two lists or tuples that differ; lists may change while their elements are compared."""
+    whole_lists.assume_compared(cx, left, right)
     place = 0
     while place < min(len(left.items), len(right.items)):
         a, b = left.at(cx, place), right.at(cx, place)

@@ -564,6 +564,14 @@ def only_quiet(places: tuple[tuple[str, str | None], ...], *owners: Any) -> None
                 raise Unfit(f"the end of a {type(value).__qualname__} runs code")
 
 
+def living(reference: Any) -> Any:
+    """Generated code calls this first: the class, which guards found alive.  Raises `Unfit` where another thread has let it end
+    since."""
+    if (found := reference()) is None:
+        raise Unfit("a class is gone")
+    return found
+
+
 def make_class(
     name: str, bases: tuple[Any, ...], words: dict[str, Any], cell: Any, keys: tuple[str, ...], *values: Any
 ) -> type:

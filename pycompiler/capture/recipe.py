@@ -10,12 +10,14 @@ any other form would be turned into this one; `dis` prints it.
 from __future__ import annotations
 
 import types
+import weakref
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from pycompiler.capture.errors_of_data import ErrorsOfData
 from pycompiler.ir.guards import Guard
+from pycompiler.ir.mortal import held, weak_guards, weak_source
 from pycompiler.ir.source import Source
 
 
@@ -25,7 +27,8 @@ class Recipe:
     there is neither, the original code does as well.
 
     inputs: where the graph's are.  hook: functions that the code calls are met by the frame hook.  process: why it means nothing
-    in another process.  abstract: (class, abstract class, whether it was one), which must be so again.
+    in another process.  abstract: (class, abstract class, whether it was one), which must be so again; by weak references where
+    they may end.
     """
 
     guards: list[Guard]
@@ -35,7 +38,29 @@ class Recipe:
     hook: bool = False
     errors: ErrorsOfData = field(default_factory=ErrorsOfData)
     process: tuple[str, ...] = ()
-    abstract: tuple[tuple[type, type, bool], ...] = ()
+    abstract: tuple[tuple[Any, Any, bool], ...] = ()
+
+
+def weakly(recipe: Recipe) -> Recipe:
+    """The recipe, holding classes that may end by weak references, as its code does."""
+    taken = () if recipe.code is None else [c for c in recipe.code.co_consts if type(c) is weakref.ref]
+    template = None if recipe.template is None else _weak_template(recipe.template)
+    return replace(
+        recipe,
+        guards=weak_guards(recipe.guards, taken),
+        inputs=tuple(map(weak_source, recipe.inputs)),
+        template=template,
+        abstract=tuple((held(cls), held(base), answer) for cls, base, answer in recipe.abstract),
+    )
+
+
+def _weak_template(template: Any) -> Any:
+    kind, parts = template
+    if kind in ("tuple", "list"):
+        return kind, [_weak_template(part) for part in parts]
+    if kind == "dict":
+        return kind, [(key, _weak_template(part)) for key, part in parts]
+    return kind, weak_source(parts) if kind == "source" else parts
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,6 +18,7 @@ from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, is_plain
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.marks import Mark, marks_of
+from pycompiler.ir.mortal import weak_source
 from pycompiler.ir.size_checks import Origin, size_guard
 from pycompiler.ir.source import ELEMENTS, Source, const
 from pycompiler.ir.symbols import Relation, Specialise, Symbols, expr_of
@@ -68,6 +69,7 @@ class Policy:
     def observe(self, source: Source, what: str, now: tuple[Any, ...], owner: Any = None) -> None:
         """What is at `source` in this call; what differs from the call captured before is symbolic from now on.  `owner`: the
         module that holds it; others of its class have another one there, which is no change."""
+        source = weak_source(source)
         at = None if owner is None else id(owner)
         if owner is not None and ((known := self.owners.get(id(owner))) is None or known() is not owner):
             self.owners[id(owner)] = weakref.ref(owner)
@@ -84,9 +86,18 @@ class Policy:
                 self.changed.add(key)
                 self.news[key] = (a, b)
 
+    def repeats(self, source: Source, contents: list[Any]) -> bool:
+        """Whether the list of numbers and texts there has held these whenever it was looked at."""
+        if self.everything:
+            return False
+        key = (weak_source(source), "items", None)
+        now = (hash(tuple(contents)),)
+        self.seen[key] = now if self.seen.get(key, now) == now else ()
+        return self.seen[key] == now
+
     def will_change(self, source: Source, what: str) -> bool:
         """The frame itself changes the number that is at `source`; whether that is news, so that it is no symbol yet."""
-        key = (source, what, 0)
+        key = (weak_source(source), what, 0)
         if not self.automatic or not self.floats or key in self.static or key in self.changed:
             return False
         self.changed.add(key)
@@ -99,13 +110,17 @@ class Policy:
 
     def wants(self, source: Source, what: str, dim: int, inside: bool = False) -> bool:
         """`inside`: of what the program was called with."""
-        if (source, what, dim) in self.static:
+        if self.is_static(source, what, dim):
             return False
+        source = weak_source(source)
         seen = (source, "int" if what == "minus" else what, dim)
         return (self.everything and (inside or _is_argument(source))) or seen in self.changed
 
+    def is_static(self, source: Source, what: str, dim: int) -> bool:
+        return (weak_source(source), what, dim) in self.static
+
     def specialise(self, origins: Sequence[Origin]) -> None:
-        self.static.update((o.source, o.what, o.dim) for o in origins)
+        self.static.update((weak_source(o.source), o.what, o.dim) for o in origins)
 
 
 def _least(number: int) -> int:
@@ -182,7 +197,7 @@ class Sizes:
                 return True
             if mark.kind == "static":
                 return False
-            if n > 1 and (source, "size", d) not in self.policy.static and mark.admits(n):
+            if n > 1 and not self.policy.is_static(source, "size", d) and mark.admits(n):
                 return True
         return n > 1 and changes and self.policy.wants(source, "size", d, source in self.inside)
 
@@ -252,7 +267,7 @@ class Sizes:
         most; None where it cannot be one."""
         source, what = DRAWN.item(index), kind.__name__
         wanted = self.policy.floats if kind is float else self.policy.integers
-        if not wanted or (source, what, 0) in self.policy.static:
+        if not wanted or self.policy.is_static(source, what, 0):
             return None
         if self.symbols is None:
             raise NeedsSymbols

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from pycompiler.ir.guards import Guard
-from pycompiler.ir.source import Scope, Source, step
+from pycompiler.ir.source import Scope, Source, read_root, step
 
 # What torch calls a guard of each kind; kinds that are not listed have no name of torch's.
 TORCH_TYPES = {
@@ -124,6 +124,4 @@ def entries(guards: Sequence[Guard], scope: Scope) -> list[GuardEntry]:
 def _step(source: Source, base: Any, scope: Scope) -> Any:
     if source.base is not None:
         return step(source, base, scope)
-    if source.kind == "local":
-        return scope.locals[source.arg]
-    return scope.globals if source.kind == "globals" else source.arg
+    return read_root(source, scope)

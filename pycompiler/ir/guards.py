@@ -14,6 +14,7 @@ import contextlib
 import functools
 import linecache
 import os
+import reprlib
 import threading
 import types
 import weakref
@@ -66,10 +67,11 @@ def own_place(stack: Sequence[UserFrame]) -> str:
 class TensorSpec:
     """All that a `tensor` guard compares.  A size or stride of None is not compared (dynamic).
 
-    `keys` is `torch._C._dispatch_keys(t).raw_repr()`, which includes device and autograd keys.
+    `keys` is `torch._C._dispatch_keys(t).raw_repr()`, which includes device and autograd keys.  `cls` is a weak reference where
+    the class may end; then a guard of kind `type_is` stands beside.
     """
 
-    cls: type[torch.Tensor]
+    cls: Any
     keys: int
     dtype: torch.dtype
     device: torch.device
@@ -149,7 +151,7 @@ def set_holds(value: Any, elements: frozenset[Any]) -> bool:
 
 
 def tensor_holds(t: Any, spec: TensorSpec) -> bool:
-    if type(t) is not spec.cls or torch._C._dispatch_keys(t).raw_repr() != spec.keys:
+    if type(t) is not _deref(spec.cls) or torch._C._dispatch_keys(t).raw_repr() != spec.keys:
         return False
     if t.dtype != spec.dtype or t.device != spec.device or t.requires_grad != spec.requires_grad:
         return False
@@ -162,8 +164,8 @@ def tensor_holds(t: Any, spec: TensorSpec) -> bool:
 
 
 def _tensor_seen(t: Any, spec: TensorSpec) -> str:
-    if type(t) is not spec.cls:
-        return f"type {type(t).__name__}, expected {spec.cls.__name__}"
+    if type(t) is not (cls := _deref(spec.cls)):
+        return f"type {type(t).__name__}, expected {_name(cls)}"
     now = TensorSpec.of(t)
     rows = ("dtype", "device", "requires_grad", "sizes", "strides", "keys")
     return "; ".join(
@@ -173,6 +175,14 @@ def _tensor_seen(t: Any, spec: TensorSpec) -> str:
 
 def _deref(arg: Any) -> Any:
     return arg() if isinstance(arg, weakref.ref) else arg
+
+
+def _name(cls: type | None) -> str:
+    return "a class that is gone" if cls is None else cls.__name__
+
+
+def _path(cls: type | None) -> str:
+    return "a class that is gone" if cls is None else cls.__qualname__
 
 
 def _instance_lacks(value: Any, name: str) -> bool:
@@ -427,6 +437,10 @@ def _plain(value: Any, _: Any) -> str:
     return text if len(text) < 200 else text[:197] + "..."
 
 
+def _shown(constant: Any) -> str:
+    return reprlib.repr(constant) if type(constant) is list else repr(constant)
+
+
 def keys_of(value: Any) -> tuple[Any, ...]:
     """The keys of a dict in order, whatever its class says of them."""
     bases = (collections.OrderedDict, dict, type(value))
@@ -439,7 +453,8 @@ def has_keys(keys: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:
 
 
 # One row a kind.  `arg` per kind:
-#   type_is: the class           id_is: the object, or a weakref.ref to it        equals: the constant (see same_constant)
+#   type_is: the class, or a weakref.ref to it    id_is: the object, or a weakref.ref to it
+#   equals: the constant (see same_constant)
 #   tensor: TensorSpec           length: int (of the storage: storage_length)     dict_keys: tuple of keys, in order
 #   dict_contains, dict_absent: a key (exact `dict` storage)                      set_equals: frozenset
 #   instance_absent: attribute name missing in the instance dict                  class_absent: name in no class of the mro
@@ -451,8 +466,8 @@ def has_keys(keys: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:
 #   data: a `data_checks.DataChecks` over the numbers in the tensors at source and the first of `others`
 GUARD_KINDS: dict[str, Kind] = {
     "type_is": Kind(
-        lambda v, a: type(v) is a,
-        lambda g: f"type({g.source}) is {g.arg.__qualname__}",
+        lambda v, a: type(v) is _deref(a),
+        lambda g: f"type({g.source}) is {_path(_deref(g.arg))}",
         lambda v, a: f"{type(v).__qualname__}",
     ),
     "id_is": Kind(
@@ -460,11 +475,11 @@ GUARD_KINDS: dict[str, Kind] = {
         lambda g: f"{g.source} is the {type(_deref(g.arg)).__name__} seen at compile time",
         lambda v, a: f"another {type(v).__name__}",
     ),
-    "equals": Kind(same_constant, lambda g: f"{g.source} == {g.arg!r}", _plain),
+    "equals": Kind(same_constant, lambda g: f"{g.source} == {_shown(g.arg)}", _plain),
     "tensor": Kind(
         tensor_holds,
         lambda g: (
-            f"{g.source} is {g.arg.cls.__name__}{list(g.arg.sizes)} {g.arg.dtype} {g.arg.device}"
+            f"{g.source} is {_name(_deref(g.arg.cls))}{list(g.arg.sizes)} {g.arg.dtype} {g.arg.device}"
             f" strides {list(g.arg.strides)} requires_grad={g.arg.requires_grad}"
         ),
         _tensor_seen,

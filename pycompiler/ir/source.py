@@ -30,6 +30,26 @@ class Accessor:
 ELEMENTS = ("item", "dict_item", "dict_value_at")  # accessors of what containers hold
 
 
+class ClassKey:
+    """Stands for a class that may end where a guard looks it up: equal to it, hashed as it, and holding it weakly."""
+
+    __slots__ = ("_hash", "reference")
+
+    def __init__(self, cls: type) -> None:
+        self.reference, self._hash = weakref.ref(cls), hash(cls)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is ClassKey:
+            return self.reference is other.reference
+        return other is not None and other is self.reference()
+
+    def __hash__(self) -> int:
+        return self._hash
+
+    def __repr__(self) -> str:
+        return repr(self.reference())
+
+
 @dataclass(frozen=True)
 class Computed:
     """What `function` gives of the value at a source and of those at `places`: the argument of the accessor "computed".  It runs
@@ -39,7 +59,7 @@ class Computed:
     places: tuple[Source, ...]
 
 
-BY_VALUE = (str, int, bytes, float, Computed)  # others, and what a subclass says, are compared by identity
+BY_VALUE = (str, int, bytes, float, ClassKey, Computed)  # others, and what a subclass says, are compared by identity
 
 
 @dataclass(frozen=True, eq=False)
@@ -121,13 +141,15 @@ class Source:
 
 # Roots.  `local`: arg is the local's name (a parameter of the frame, or a cell or free variable: the *cell object*).
 # `globals`: the globals dict of the frame.  `const`: any object the compiler knows and the cache entry may hold
-# (a module, a class, another function's globals dict, the builtins dict).
+# (a module, a class, another function's globals dict, the builtins dict).  `class`: a weak reference to a class that may end
+# before the entry does (`ir/mortal.py`).
 ROOTS: dict[str, Callable[[Any], str]] = {
     "local": lambda arg: f"L[{arg!r}]",
     "globals": lambda arg: "G",
     "const": lambda arg: (
         repr(arg) if type(arg) in (str, int, float) else f"<{getattr(arg, '__name__', type(arg).__name__)}>"
     ),
+    "class": lambda arg: f"<{getattr(arg(), '__name__', 'a class that is gone')}>",
 }
 
 
@@ -258,12 +280,18 @@ class Scope:
     globals: dict[str, Any]
 
 
+def read_root(source: Source, scope: Scope) -> Any:
+    if source.kind == "local":
+        return scope.locals[source.arg]
+    if source.kind == "class":
+        return source.arg()
+    return scope.globals if source.kind == "globals" else source.arg
+
+
 def read(source: Source, scope: Scope) -> Any:
     """The value at `source`; raises what the accessor raises when the path is gone."""
     if source.base is None:
-        if source.kind == "local":
-            return scope.locals[source.arg]
-        return scope.globals if source.kind == "globals" else source.arg
+        return read_root(source, scope)
     return step(source, read(source.base, scope), scope)
 
 

@@ -22,7 +22,7 @@ from pycompiler.capture import skip
 from pycompiler.capture.breaks import BreakRecord, EagerOnce, NotCaptured, SkipFrame
 from pycompiler.capture.bytecode.frames import resumes_in_loop
 from pycompiler.capture.frame import Captured, capture_frame
-from pycompiler.capture.recipe import Recipe
+from pycompiler.capture.recipe import Recipe, weakly
 from pycompiler.capture.sizes import Policy
 from pycompiler.errors import BackendError, BadBackendResult, InternalError, Unsupported, UserError
 from pycompiler.ir import choices, own_builtins, peer, watch
@@ -262,9 +262,10 @@ class FrameCompiler:
         self, function: types.FunctionType, captured: Captured, guards: list[Guard], examples: list[torch.Tensor]
     ) -> Entry:
         """An entry that runs the original code until a worker has compiled the graph."""
-        entry = _native.Entry(guards, function, "eager")
         waits = "its graph is not compiled yet (wait_for_compiles), or could not be"
-        self.family.made[entry] = Made(Recipe(guards, process=(waits,)))
+        recipe = weakly(Recipe(guards, process=(waits,)))
+        entry = _native.Entry(recipe.guards, function, "eager")
+        self.family.made[entry] = Made(recipe)
         name = place_of(function.__code__)
         start = time.perf_counter()
         watched = weakref.ref(entry)

@@ -11,7 +11,7 @@ from torch import fx
 
 from pycompiler.capture.breaks import BreakRecord
 from pycompiler.capture.frame import Captured
-from pycompiler.capture.recipe import Recipe
+from pycompiler.capture.recipe import Recipe, weakly
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.names import traced_through
 
@@ -65,4 +65,4 @@ def recipe_of(captured: Captured, guards: list[Guard]) -> Recipe:
     graphs = [] if captured.graph is None else [m for m in captured.graph.modules() if isinstance(m, fx.GraphModule)]
     targets = dict.fromkeys(n.target for gm in graphs for n in gm.graph.nodes if n.op == "call_function")
     calls = [f"its graph holds what {name} did when it was traced" for t in targets if (name := traced_through(t))]
-    return replace(captured.recipe, guards=guards, process=(*captured.recipe.process, *calls))
+    return weakly(replace(captured.recipe, guards=guards, process=(*captured.recipe.process, *calls)))

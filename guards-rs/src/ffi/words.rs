@@ -1,7 +1,7 @@
 //! Words of memory whose value proves that an object has not changed: dict versions, type pointers, container slots.
 //!
 //! A `Word` may be read only while the object that it lies in lives.  `guard/fast.rs` orders words so that each one is read
-//! after the words that prove it alive; the versions of types are held by strong references.
+//! after the words that prove it alive.
 
 use super::object::{clear_error, Obj, Owned, Raised};
 use pyo3::ffi::*;
@@ -127,6 +127,18 @@ pub fn function_defaults(f: Obj) -> Word {
 }
 pub fn function_kwdefaults(f: Obj) -> Word {
     word(f.id() + offset_of!(PyFunctionObject, func_kwdefaults))
+}
+
+/// Where a type has its version, which is no other type's; what follows it in a word is padding.
+pub fn type_version(class: Obj) -> Word {
+    word(class.id() + offset_of!(PyTypeObject, tp_version_tag))
+}
+
+/// Whether a class (callers check that it is one) is one of Python's, which the collector may find without owners.
+pub fn may_end(class: Obj) -> bool {
+    // SAFETY: *gil*, *live*; callers pass a type.
+    let flags = unsafe { PyType_GetFlags(class.ptr().cast()) };
+    flags & (Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_IMMUTABLETYPE) == Py_TPFLAGS_HEAPTYPE
 }
 
 /// The version of a type and its bases, when it has one now.

@@ -8,7 +8,7 @@ use crate::handed;
 
 pub struct Equals {
     constant: Obj,
-    /// `same_constant` itself, for constants that are more than plain numbers, strings and tuples of them.
+    /// `same_constant` itself, for constants that are more than plain numbers, strings, tuples of them and lists of these.
     oracle: Option<Oracle>,
 }
 
@@ -21,7 +21,16 @@ fn is_native(constant: Obj) -> bool {
     constant.is_plain_constant() || (constant.is_tuple_exact() && constant.tuple_items().all(is_native))
 }
 
-/// `same_constant` for constants that `is_native` accepts.
+/// A list of such constants.
+fn is_native_list(constant: Obj) -> bool {
+    constant.is_list_exact() && list_items(constant).all(is_native)
+}
+
+fn list_items(list: Obj) -> impl Iterator<Item = Obj> {
+    (0..list.list_len()).map_while(move |i| list.list_item(i))
+}
+
+/// `same_constant` for constants that `is_native` or `is_native_list` accepts.
 pub fn same_native(a: Obj, b: Obj) -> bool {
     if a == b {
         return true;
@@ -39,6 +48,9 @@ pub fn same_native(a: Obj, b: Obj) -> bool {
     if b.is_tuple_exact() {
         return a.tuple_len() == b.tuple_len() && a.tuple_items().zip(b.tuple_items()).all(|(x, y)| same_native(x, y));
     }
+    if b.is_list_exact() {
+        return a.list_len() == b.list_len() && list_items(a).zip(list_items(b)).all(|(x, y)| same_native(x, y));
+    }
     a.plain_equals(b)
 }
 
@@ -46,7 +58,11 @@ impl Kind for Equals {
     const COST: u8 = 1;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         let constant = cx.keep(arg);
-        let oracle = if is_native(constant) { None } else { Some(cx.oracle(&handed::SAME_CONSTANT)?) };
+        let oracle = if is_native(constant) || is_native_list(constant) {
+            None
+        } else {
+            Some(cx.oracle(&handed::SAME_CONSTANT)?)
+        };
         Ok(Equals { constant, oracle })
     }
     #[inline]
@@ -63,7 +79,7 @@ impl Kind for Equals {
     }
     fn settle(&self, value: Obj, _: &mut Pins) -> Settled {
         // A value that is what it was compared with, or of an immutable type, stays equal.
-        if value == self.constant || self.oracle.is_none() {
+        if (value == self.constant || self.oracle.is_none()) && !self.constant.is_list_exact() {
             Settled::ByWords
         } else {
             Settled::Recheck

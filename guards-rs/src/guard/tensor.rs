@@ -90,7 +90,9 @@ impl Kind for Tensor {
             Pattern::new(&Wanted { keys, dtype, sizes: &known(&sizes), strides: &known(&strides) }, layout)
         });
         let requires_grad = spec.attr(c"requires_grad")?.is_true()?;
+        // Where it is held weakly, a `type_is` beside this guard tells that it is the one, and no other at its address.
         let class = cx.adopt(spec.attr(c"cls")?);
+        let class = if class.is_weakref() { class.weakref_target().unwrap_or(Obj::none()) } else { class };
         let parts = pattern.zip(torch.layout).zip(torch.requires_grad).filter(|_| level == Level::Offsets);
         let alike = parts.map(|((pattern, layout), getter)| {
             let made = || Rc::new(Alike { pattern: pattern.clone(), requires_grad, layout, getter });

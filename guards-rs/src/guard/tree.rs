@@ -63,11 +63,11 @@ pub struct Tree {
     fast: GilCell<State>,
     pub(super) relations: Vec<Relate>,
     max_depth: usize,
-    n_records: usize,
+    pub(super) n_records: usize,
     /// Record of each input source.
     pub inputs: Vec<u16>,
     /// Objects that the steps borrow.
-    keep: Vec<Owned>,
+    pub(super) keep: Vec<Owned>,
 }
 
 enum NodeKind {
@@ -109,14 +109,24 @@ impl Builder<'_> {
         let parent = if base.is_none() { None } else { Some(self.node(&base)?) };
         let kind = kind.as_str()?.to_owned();
         let text = if arg.is_plain_key() { (arg.class().id(), arg.own().repr()) } else { (arg.id(), String::new()) };
-        let key = Key(parent, kind, text.0, text.1);
-        let index = match self.by_key.get(&key) {
-            Some(known) => *known,
-            None => self.add(parent, key, &arg)?,
+        let index = if parent.is_none() && kind == "class" {
+            let reference = self.link(None, "const", text, &arg)?;
+            self.link(Some(reference), "referent", (0, String::new()), &Owned::none())?
+        } else {
+            self.link(parent, &kind, text, &arg)?
         };
         self.cx.keep(source.get());
         self.by_source.insert(source.id(), index);
         Ok(index)
+    }
+
+    /// The node of a link, which is there once.
+    fn link(&mut self, parent: Option<usize>, kind: &str, text: (usize, String), arg: &Owned) -> Res<usize> {
+        let key = Key(parent, kind.to_owned(), text.0, text.1);
+        match self.by_key.get(&key) {
+            Some(known) => Ok(*known),
+            None => self.add(parent, key, arg),
+        }
     }
 
     fn add(&mut self, parent: Option<usize>, key: Key, arg: &Owned) -> Res<usize> {
@@ -124,7 +134,9 @@ impl Builder<'_> {
             (None, "local") => NodeKind::Local(self.slot(arg)?),
             (None, "globals") => NodeKind::Globals,
             (None, "const") => NodeKind::Const(self.cx.keep(arg.get())),
-            (None, other) => return Err(value_error(&format!("unknown root {other:?}; known: local, globals, const"))),
+            (None, other) => {
+                return Err(value_error(&format!("unknown root {other:?}; known: local, globals, const, class")))
+            }
             (Some(_), other) => NodeKind::Read(self.read(other, arg)?),
         };
         self.cx.keep(arg.get()); // its address is a key
@@ -162,7 +174,8 @@ impl Builder<'_> {
             "globals" => Root::Globals,
             _ => Root::Const(self.cx.keep(arg.get())),
         };
-        Ok(Place { root, reads: vec![] })
+        let reads = if kind == "class" { vec![Read::Referent] } else { vec![] };
+        Ok(Place { root, reads })
     }
 
     fn slot(&self, name: &Owned) -> Res<usize> {
@@ -285,8 +298,13 @@ impl Tree {
             } else if kind == "global_state" {
                 states.push((Check::build(kind, *arg, &mut b.cx)?, index));
             } else {
-                let node = b.node(&source)?;
-                let check = Check::build(kind, *arg, &mut b.cx)?;
+                let mut node = b.node(&source)?;
+                // Of a class that is held weakly: it is the one of the value.
+                let weak = kind == "type_is" && arg.is_weakref();
+                if weak {
+                    node = b.link(Some(node), "type", (0, String::new()), &Owned::none())?;
+                }
+                let check = Check::build(if weak { "id_is" } else { kind }, *arg, &mut b.cx)?;
                 b.nodes[node].checks.push((check, index));
             }
         }
@@ -361,8 +379,7 @@ impl Tree {
     #[inline(never)]
     fn check_and_record(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
         let volatile = self.fast.read(|f| f.volatile.clone());
-        let fast =
-            Fast::record(&self.program, self.n_records, &self.relations, &self.inputs, locals, globals, &volatile);
+        let fast = Fast::record(self, locals, globals, &volatile);
         self.check_all(locals, globals, walk)?;
         let fast = fast.map(Rc::new);
         if let Some(fast) = fast.as_ref().filter(|f| f.unchanged(locals, globals)) {

@@ -11,6 +11,7 @@ import functools
 import sys
 import threading
 import types
+import weakref
 from collections import _tuplegetter  # type: ignore[attr-defined]
 from typing import Any
 
@@ -22,6 +23,7 @@ from pycompiler.capture.values.constant import Const, reference
 from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Builtin, Method
 from pycompiler.ir import numpy_random
+from pycompiler.ir.mortal import HEAP_TYPE, IMMUTABLE
 from pycompiler.ir.source import Source, mro_of, namespace_of
 from pycompiler.ir.source import const as const_source
 
@@ -82,9 +84,6 @@ def is_held(cls: type, name: str) -> bool:
     of its own: only by the dict itself it comes there."""
     raw = mro_lookup(cls, name)
     return isinstance(raw, property) or isinstance(mro_lookup(type(raw), "__set__"), types.FunctionType)
-
-
-HEAP_TYPE, IMMUTABLE = 1 << 9, 1 << 8  # Py_TPFLAGS_HEAPTYPE, Py_TPFLAGS_IMMUTABLETYPE
 
 
 def is_mutable(cls: type) -> bool:
@@ -167,8 +166,9 @@ class Own:
     """What a class itself has, as attributes that guards read."""
 
     def __init__(self, cls: type, name: str = "") -> None:
-        self.cls, self.name = cls, name
+        self._cls, self.name = weakref.ref(cls), name
 
+    cls = property(lambda self: self._cls())
     mro = property(lambda self: mro_of(self.cls))
     dict = property(lambda self: namespace_of(self.cls))
     names = property(lambda self: tuple(namespace_of(self.cls)))

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import operator
 import sys
-import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -18,6 +17,7 @@ from torch.torch_version import TorchVersion
 from pycompiler.capture.breaks import Again, Break
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.finalizers import ARGUMENT
+from pycompiler.ir.mortal import reference
 
 LITERALS = (int, float, bool, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
 LITERAL_IDS = frozenset(map(id, LITERALS))  # to ask of a class without its metaclass's __eq__
@@ -222,13 +222,3 @@ def settled(cx: Capture, value: Value, others: Iterable[Value]) -> Value:
         if any(isinstance(v, Identity) for v in others):
             raise Break("unsupported-operation", "a number among ids of objects")
     return value
-
-
-def reference(real: Any) -> Any:
-    """How a guard holds an object that it compares by identity: weakly where that is possible and matters."""
-    if issubclass(type(real), (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType, type(None), bool)):
-        return real
-    try:
-        return weakref.ref(real)
-    except TypeError:
-        return real

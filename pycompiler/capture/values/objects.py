@@ -8,7 +8,6 @@ could come out differently: absence in the instance dict, absence or identity in
 from __future__ import annotations
 
 import contextvars
-import functools
 import sys
 import threading
 import types
@@ -568,7 +567,6 @@ _OF_TUPLES = (
 )  # fmt: skip
 
 
-@functools.cache
 def is_plain_tuple(cls: type) -> bool:
     """Whether instances of a subclass of tuple behave as tuples: a namedtuple, a struct of the standard library."""
     return not cls.__dictoffset__ and not any(isinstance(mro_lookup(cls, n), types.FunctionType) for n in _OF_TUPLES)

@@ -13,12 +13,14 @@
 //! - an item of a dict that did not change: the dict held it all the time.  Where the dict has no event, its version is
 //!   compared, and no other dict has that version;
 //! - an item of a pinned tuple, a part of a pinned method, the immutable parts of a pinned function;
-//! - a class attribute, while the (strongly held) type has the same version;
+//! - a class attribute, while the type has the same version.  One that the tree keeps is held strongly; another one (of Python's,
+//!   which may end) is pinned before, and its version is a word, which no other class has had;
 //! - what a pinned weak reference refers to, while its slot has that address (the end of an object empties it first);
 //! - anything else that a slot holds (an instance dict aside, which follows as a dict): the slot is the same and a weak
 //!   reference to the object is alive, or a strong one is held (constants, code, weak references that call nothing), so no other object can have its address.
 //!
-//! Nothing says that an object got another class or another instance dict: its two slots are words.  Nor is there anything
+//! Nothing says that an object got another class or another instance dict: its two slots are words.  A class that may end is told
+//! from a later one at its address by a weak reference.  Nor is there anything
 //! to gain from events of types and functions: a program has few of them, and one word each.
 //!
 //! An event is heard before the change, by the thread that makes it, which holds the GIL from there to the end of the change;
@@ -40,7 +42,7 @@ mod record;
 
 pub use pins::{Owner, Pins, Settled};
 
-use super::tree::{Program, Relate};
+use super::tree::{Program, Relate, Tree};
 use super::Walk;
 use crate::ffi::dict_events::News;
 use crate::ffi::tensor_words::Known;
@@ -123,18 +125,11 @@ pub enum Verdict {
 
 impl Fast {
     /// What the tree's check may rely on next time, or None when a path cannot be read.
-    pub fn record(
-        program: &Program,
-        n_records: usize,
-        relations: &[Relate],
-        inputs: &[u16],
-        locals: &[Option<Obj>],
-        globals: Obj,
-        volatile: &HashSet<Owner>,
-    ) -> Option<Fast> {
+    pub fn record(tree: &Tree, locals: &[Option<Obj>], globals: Obj, volatile: &HashSet<Owner>) -> Option<Fast> {
+        let Tree { program, n_records, relations, inputs, keep, .. } = tree;
         let _quiet = NoCollector::new(); // weak references are made
-        let fast = Fast { records: vec![None; n_records], ..Fast::default() };
-        let mut recorder = Recorder::new(program, fast, volatile);
+        let fast = Fast { records: vec![None; *n_records], ..Fast::default() };
+        let mut recorder = Recorder::new(program, fast, volatile, keep.iter().map(|o| o.id()).collect());
         recorder.run(locals, globals)?;
         let mut fast = recorder.fast;
         for record in &fast.late_records {

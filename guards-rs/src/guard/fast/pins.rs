@@ -47,6 +47,8 @@ pub struct Pin {
 pub struct Pins<'a> {
     pub fast: &'a mut Fast,
     pub volatile: &'a HashSet<Owner>,
+    /// What the tree holds, by address.
+    pub kept: &'a HashSet<usize>,
     pub tagged: &'a mut HashSet<usize>,
     pub pushed: &'a mut HashSet<Word>,
     pub op: u32,
@@ -70,12 +72,23 @@ impl Pins<'_> {
         if self.pushed.contains(&word) {
             return;
         }
-        self.fast.held.push(value.class().own());
+        let class = value.class();
         if words::class_is_fixed(value) {
+            self.fast.held.push(class.own());
             self.pushed.insert(word);
-        } else {
-            self.push(word, Facet::Read);
+            return;
         }
+        self.push(word, Facet::Read);
+        let reference = if self.is_mortal(class) { words::weakref(class) } else { None };
+        if let Some(reference) = &reference {
+            self.push(words::weakref_target(reference.get()), Facet::Read);
+        }
+        self.fast.held.push(reference.unwrap_or_else(|| class.own()));
+    }
+
+    /// Whether a class is nobody's that lives as long as the recording does.
+    fn is_mortal(&self, class: Obj) -> bool {
+        words::may_end(class) && !self.kept.contains(&class.id())
     }
 
     fn dict_as(&mut self, dict: Obj, facet: Facet) -> bool {
@@ -126,9 +139,16 @@ impl Pins<'_> {
         self.instance_slot(value, Facet::InstanceSlot).is_some_and(|dict| self.dict_as(dict, Facet::InstanceContents))
     }
 
-    /// Watches the attributes of a class; callers looked one up just now.
+    /// Watches the attributes of a class; callers looked one up just now, and have pinned it.
     pub fn class_attributes(&mut self, class: Obj) -> bool {
         let Some(version) = TypeVersion::of(class) else { return false };
+        if self.is_mortal(class) {
+            if self.is_volatile(Facet::Read) {
+                return false;
+            }
+            self.push(words::type_version(class), Facet::Read);
+            return true;
+        }
         self.fast.held.push(class.own());
         self.fast.versions.push(version);
         true

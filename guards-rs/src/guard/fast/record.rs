@@ -13,18 +13,28 @@ pub struct Recorder<'a> {
     program: &'a Program,
     pub fast: Fast,
     volatile: &'a HashSet<Owner>,
+    /// What the tree holds.
+    kept: HashSet<usize>,
     tagged: HashSet<usize>,
     pushed: HashSet<Word>,
     path: Vec<Option<Pin>>,
 }
 
 impl<'a> Recorder<'a> {
-    pub fn new(program: &'a Program, fast: Fast, volatile: &'a HashSet<Owner>) -> Self {
-        Recorder { program, fast, volatile, tagged: HashSet::new(), pushed: HashSet::new(), path: vec![] }
+    pub fn new(program: &'a Program, fast: Fast, volatile: &'a HashSet<Owner>, kept: HashSet<usize>) -> Self {
+        Recorder { program, fast, volatile, kept, tagged: HashSet::new(), pushed: HashSet::new(), path: vec![] }
     }
 
     fn pins(&mut self, op: u32) -> Pins<'_> {
-        Pins { fast: &mut self.fast, volatile: self.volatile, tagged: &mut self.tagged, pushed: &mut self.pushed, op }
+        let kept = &self.kept;
+        Pins {
+            fast: &mut self.fast,
+            volatile: self.volatile,
+            kept,
+            tagged: &mut self.tagged,
+            pushed: &mut self.pushed,
+            op,
+        }
     }
 
     fn set(&mut self, depth: usize, value: Obj, op: u32) {
