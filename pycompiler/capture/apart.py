@@ -10,10 +10,12 @@ import functools
 
 from pycompiler.capture.values.attributes import instance_dict
 from pycompiler.capture.values.base import Capture, Lazy, Value
-from pycompiler.capture.values.containers import Dict, Sequence, Set
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.iterators import Iter
 from pycompiler.capture.values.objects import HOOK_DICTS, InstanceDict, Object, Opaque
+from pycompiler.capture.values.sequences import Sequence
+from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import keys_of
 from pycompiler.ir.source import Source

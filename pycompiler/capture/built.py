@@ -32,27 +32,16 @@ from pycompiler.capture.values.attributes import is_held
 from pycompiler.capture.values.base import Cell, Value
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, PyModule, Super
 from pycompiler.capture.values.constant import Addressed, Untold, Withheld
-from pycompiler.capture.values.containers import (
-    RESTLESS,
-    UNORDERED,
-    Deque,
-    Dict,
-    DictView,
-    Key,
-    List,
-    Proxy,
-    Set,
-    Slice,
-    Tuple,
-    Variables,
-    restless,
-)
 from pycompiler.capture.values.deferred import Deferred, ThreadIdent
+from pycompiler.capture.values.dicts import Dict, DictView, Proxy, Variables
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
 from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod, Over
+from pycompiler.capture.values.keys import RESTLESS, Key, restless
 from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
 from pycompiler.capture.values.owned import Owned
 from pycompiler.capture.values.references import FIRST, HookNumber, MadeReference, Registered
+from pycompiler.capture.values.sequences import Deque, List, Slice, Tuple
+from pycompiler.capture.values.sets import UNORDERED, Set
 from pycompiler.capture.values.symbolic import NestedInt
 from pycompiler.capture.values.tensor import Handle, Storage, StorageMethod, Tensor, TensorMethod
 from pycompiler.ir import jagged

@@ -24,9 +24,9 @@ from pycompiler.capture.values.attributes import lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import reference
-from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.objects import Object, Opaque
+from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source

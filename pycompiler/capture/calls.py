@@ -31,12 +31,15 @@ from pycompiler.capture.values.attributes import MISSING, bind, is_mutable, look
 from pycompiler.capture.values.base import Capture, Lazy, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeProperty
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Key, List, Set, Tuple
 from pycompiler.capture.values.deferred import Deferred
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.iterators import Generator
+from pycompiler.capture.values.keys import Key
 from pycompiler.capture.values.objects import Object, as_text, plain_module_forward, tuple_of
+from pycompiler.capture.values.sequences import List, Tuple
+from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method, is_modelled
 from pycompiler.ir import arrays, control, numpy_random, peer, process_groups

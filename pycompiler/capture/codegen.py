@@ -27,16 +27,13 @@ from pycompiler.capture.values.attributes import Own, mro_lookup
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import SUBSCRIPTED, Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import (
-    Dict,
-    List,
-    Set,
-    Tuple,
-)
 from pycompiler.capture.values.deferred import Reading
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.iterators import Begun
 from pycompiler.capture.values.objects import InstanceDict
 from pycompiler.capture.values.references import HookNumber, MadeReference
+from pycompiler.capture.values.sequences import List, Tuple
+from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import Symbolic, is_late, is_open_text
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.mortal import held, may_end

@@ -16,7 +16,7 @@ from torch._ops import OpOverload
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.containers import List, Sequence
+from pycompiler.capture.values.sequences import List, Sequence
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import process_groups
 from pycompiler.ir.kernels import memory_of

@@ -44,26 +44,17 @@ from pycompiler.capture.values.attributes import (
 from pycompiler.capture.values.base import Cell, Lazy, Value, class_name, iterating
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERALS, Const, Identity, Untold, reference
-from pycompiler.capture.values.containers import (
-    RESTLESS,
-    Deque,
-    Dict,
-    DictView,
-    Key,
-    List,
-    Sequence,
-    Set,
-    Slice,
-    Tuple,
-    UserKey,
-)
 from pycompiler.capture.values.deferred import Deferred, is_one
+from pycompiler.capture.values.dicts import Dict, DictView
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import ALIASES, Builtin, Function
 from pycompiler.capture.values.iterators import INDEXING, PASSING, Generator, Iter, Over, ends_others, iterator_class
+from pycompiler.capture.values.keys import RESTLESS, Key, UserKey
 from pycompiler.capture.values.objects import FunctionDict, Object, Opaque, Token, as_text
 from pycompiler.capture.values.owned import Owned
 from pycompiler.capture.values.references import HookNumber
+from pycompiler.capture.values.sequences import Deque, List, Sequence, Slice, Tuple
+from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Handle, Tensor
 from pycompiler.ir import arrays

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.containers import List, Tuple
+from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.symbols import expr_of

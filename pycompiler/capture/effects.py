@@ -27,9 +27,11 @@ from pycompiler.capture.namespaces import Namespaces, is_globals
 from pycompiler.capture.values.attributes import WRITTEN, instance_dict, is_held
 from pycompiler.capture.values.base import Cell, Place, StandIn, Value, next_age
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Set, values_in
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.finalizers import in_slot, runs_code
 from pycompiler.capture.values.objects import DELETED
+from pycompiler.capture.values.sequences import List
+from pycompiler.capture.values.sets import Set, values_in
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, is_open_text
 from pycompiler.capture.values.tensor import Tensor
 

@@ -56,12 +56,14 @@ from pycompiler.capture.values.attributes import is_mutable
 from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Set, Tuple, values_in
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.finalizers import is_ended, is_quiet, names_ends
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import ends_others, holds_ends
 from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.references import shows_an_end
+from pycompiler.capture.values.sequences import List, Tuple
+from pycompiler.capture.values.sets import Set, values_in
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import control
 from pycompiler.ir.autocast import step_nesting

@@ -21,8 +21,9 @@ from torch.overrides import TorchFunctionMode
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Sequence, Slice, Tuple
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.sequences import List, Sequence, Slice, Tuple
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import levels, mode_at, skips_next
 from pycompiler.ir.source import const as const_source

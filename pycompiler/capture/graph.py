@@ -34,8 +34,9 @@ from pycompiler.capture.replaced import Writes
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.objects import Object, Opaque
+from pycompiler.capture.values.sequences import List, Slice, Tuple
 from pycompiler.capture.values.symbolic import NestedInt, Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.capture.written_calls import (

@@ -13,9 +13,9 @@ from pycompiler.capture.values.attributes import guard_mro, lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import List, Tuple
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.sequences import List, Tuple
 
 Test = Callable[[Value], bool]
 DEEPEST = 50  # groups in groups

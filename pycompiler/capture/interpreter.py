@@ -24,7 +24,7 @@ from pycompiler.logs import artifact
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pycompiler.capture.values.containers import Variables
+    from pycompiler.capture.values.dicts import Variables
 
 RERAISES = ("RERAISE", "CLEANUP_THROW", "RAISE_VARARGS")
 """Opcodes that raise again what has passed their frame before; RAISE_VARARGS without argument is `raise`."""

@@ -20,9 +20,11 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.sizes import Sizes
 from pycompiler.capture.values.attributes import is_mutable
 from pycompiler.capture.values.base import Cell, Lazy, Value
-from pycompiler.capture.values.containers import Deque, Dict, List, Sequence, Set
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Function, Method, Partial
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.sequences import Deque, List, Sequence
+from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import PLAIN_VALUES
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import Guard

@@ -14,8 +14,8 @@ from typing import Any
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Builtin, Method
+from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.values.symbolic import Text, is_open, is_open_text, text, today
 from pycompiler.ir.computed import joined, percent
 

@@ -23,26 +23,16 @@ from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Addressed, Const, Identity, Untold, reference
-from pycompiler.capture.values.containers import (
-    Deque,
-    Dict,
-    DictView,
-    Key,
-    List,
-    Proxy,
-    Sequence,
-    Set,
-    Slice,
-    Tuple,
-    keys_of,
-    known_hash,
-)
 from pycompiler.capture.values.deferred import Deferred
+from pycompiler.capture.values.dicts import Dict, DictView, Proxy
 from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import ALIASES, Builtin, Function, Method
 from pycompiler.capture.values.iterators import Iter
+from pycompiler.capture.values.keys import Key, keys_of, known_hash
 from pycompiler.capture.values.objects import Object, Opaque, annotation
 from pycompiler.capture.values.owned import Owned
+from pycompiler.capture.values.sequences import Deque, List, Sequence, Slice, Tuple
+from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, NestedInt, Symbolic, compute, compute_nested
 from pycompiler.capture.values.tensor import Tensor, truth_in
 from pycompiler.ir.source import mro_of, namespace_of

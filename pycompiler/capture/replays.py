@@ -19,17 +19,13 @@ from pycompiler.capture.codegen import Head, flat, is_computed, source_of
 from pycompiler.capture.effects import Write, state_of
 from pycompiler.capture.values.attributes import is_held
 from pycompiler.capture.values.base import Lazy, Value
-from pycompiler.capture.values.containers import (
-    Deque,
-    Dict,
-    Key,
-    List,
-    Set,
-    Tally,
-)
+from pycompiler.capture.values.dicts import Dict, Tally
 from pycompiler.capture.values.ends import Contents
 from pycompiler.capture.values.iterators import Iter
+from pycompiler.capture.values.keys import Key
 from pycompiler.capture.values.objects import DELETED, HANDLE
+from pycompiler.capture.values.sequences import Deque, List
+from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.ir.source import Source, local
 from pycompiler.logs import artifact

@@ -26,8 +26,9 @@ from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.nodes import remove_dead
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.containers import Dict, List, Tuple
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.objects import Opaque
+from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.symbolic import Symbolic, is_late, symbols_in
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.fake import Layout, is_inference

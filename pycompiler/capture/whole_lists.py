@@ -9,7 +9,7 @@ from typing import Any
 
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import List, Sequence
+from pycompiler.capture.values.sequences import List, Sequence
 from pycompiler.ir.guards import same_constant
 
 PLAIN = (int, float, bool, str, bytes)

@@ -41,25 +41,11 @@ from pycompiler.capture.values.attributes import (
 from pycompiler.capture.values.base import Capture, StandIn, Value
 from pycompiler.capture.values.classes import Class, PyModule, Super
 from pycompiler.capture.values.constant import LITERALS, Const
-from pycompiler.capture.values.containers import (
-    RESTLESS,
-    Deque,
-    Dict,
-    DictView,
-    Key,
-    KeysOf,
-    List,
-    Proxy,
-    Set,
-    Slice,
-    Tuple,
-    UserKey,
-    is_stored_under,
-    known_hash,
-)
+from pycompiler.capture.values.dicts import Dict, DictView, KeysOf, Proxy
 from pycompiler.capture.values.ends import Ends, Members
 from pycompiler.capture.values.fixed import wrap_fixed
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
+from pycompiler.capture.values.keys import RESTLESS, Key, UserKey, is_stored_under, known_hash
 from pycompiler.capture.values.objects import (
     HOOK_DICTS,
     Compiled,
@@ -69,6 +55,8 @@ from pycompiler.capture.values.objects import (
     WeakReference,
     is_plain_tuple,
 )
+from pycompiler.capture.values.sequences import Deque, List, Slice, Tuple
+from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import NUMBERS, PLAIN_VALUES, NestedInt, Symbolic, make_number
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, is_modelled
 from pycompiler.capture.values.thread_locals import ThreadLocal

@@ -21,9 +21,10 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.rebuild import make_object, make_tuple_subclass
 from pycompiler.capture.values.attributes import guard_mro, lookup
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.containers import Dict, Sequence, Tuple
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.fixed import rely
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.sequences import Sequence, Tuple
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.distributed import is_distributed, is_known, text_of
 from pycompiler.ir.fake import fake_as, with_history

@@ -20,8 +20,8 @@ from pycompiler.capture.calls import Args, Kwargs, builtin, inline
 from pycompiler.capture.tracers import Tracer
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Sequence, Tuple
 from pycompiler.capture.values.functions import Function
+from pycompiler.capture.values.sequences import Sequence, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic, is_late
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import attention

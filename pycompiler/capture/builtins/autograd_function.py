@@ -27,8 +27,8 @@ from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Function
+from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import transforms
 

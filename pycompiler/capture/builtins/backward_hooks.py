@@ -24,7 +24,7 @@ from pycompiler.capture.breaks import Again, Break, Raised
 from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Sequence, Tuple
+from pycompiler.capture.values.sequences import Sequence, Tuple
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import transforms
 

@@ -18,7 +18,8 @@ from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Sequence, Tuple
+from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.sequences import Sequence, Tuple
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import transforms
 from pycompiler.ir.kernels import memory_of

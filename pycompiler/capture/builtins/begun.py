@@ -10,9 +10,9 @@ from pycompiler.capture import operators
 from pycompiler.capture.builtins import iteration
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.iterators import Begun, Iter, Leading
 from pycompiler.capture.values.objects import Object, Opaque
+from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.wrap import wraps
 from pycompiler.ir import begun
 from pycompiler.ir.source import Source

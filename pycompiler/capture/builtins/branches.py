@@ -20,7 +20,7 @@ from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.tracers import Tracer
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Tuple
+from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import transforms

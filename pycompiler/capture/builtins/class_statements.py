@@ -30,8 +30,10 @@ from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.values.base import Capture, Cell, StandIn, Value
 from pycompiler.capture.values.classes import SUBSCRIPTED, Class, MadeMethod
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Set, Tuple
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Function, Partial
+from pycompiler.capture.values.sequences import List, Tuple
+from pycompiler.capture.values.sets import Set
 
 METACLASSES = {
     type, abc.ABCMeta, enum.EnumMeta, type(torch.autograd.Function), type(typing.Protocol), typing._TypedDictMeta,  # type: ignore[attr-defined]

@@ -14,7 +14,9 @@ from pycompiler.capture.calls import BUILTINS, Args, Kwargs, builtin, constructo
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import RESTLESS, Deque, Dict, restless
+from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.keys import RESTLESS, restless
+from pycompiler.capture.values.sequences import Deque
 
 NONE: Value = Const(None)
 deque = collections.deque

@@ -15,19 +15,11 @@ from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import (
-    Dict,
-    DictView,
-    Key,
-    List,
-    Proxy,
-    Sequence,
-    Set,
-    Tuple,
-    distinct_members,
-    keys_of,
-)
+from pycompiler.capture.values.dicts import Dict, DictView, Proxy
+from pycompiler.capture.values.keys import Key, distinct_members, keys_of
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.sequences import List, Sequence, Tuple
+from pycompiler.capture.values.sets import Set
 
 NONE = Const(None)
 Kind = TypeVar("Kind", bound=Value)

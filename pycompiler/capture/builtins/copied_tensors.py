@@ -16,7 +16,8 @@ from pycompiler.capture.calls import Args, Kwargs
 from pycompiler.capture.polyfills import same_data
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Tuple
+from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.values.tensor import METHODS, Tensor
 from pycompiler.ir.kernels import memory_of
 

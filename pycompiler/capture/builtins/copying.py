@@ -13,7 +13,7 @@ from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.polyfills import get_state, namespace_reduce, reduce_ex, reduce_ordered, reduce_set, slot_names
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.exceptions import builtin_base
 
 REDUCED = (object, list, dict)

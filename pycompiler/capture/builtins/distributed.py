@@ -17,8 +17,8 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import LATE, Args, Kwargs
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const, Withheld
-from pycompiler.capture.values.containers import List, Sequence
 from pycompiler.capture.values.fixed import fixed, known, rely, rely_on_group, rely_on_world
+from pycompiler.capture.values.sequences import List, Sequence
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import process_groups
 

@@ -18,7 +18,7 @@ from pycompiler.capture.calls import Args, Kwargs, builtin, run_frame
 from pycompiler.capture.interpreter import Frame, breaking_frame
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.ir.source import const as const_source
 
 OWN_GLOBALS = ("MAKE_FUNCTION", "LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "LOAD_BUILD_CLASS")

@@ -11,8 +11,8 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import List, Tuple
 from pycompiler.capture.values.objects import Object, Traceback, traceback_of
+from pycompiler.capture.values.sequences import List, Tuple
 
 
 def _new_exception(value: Value, what: str) -> Object:

@@ -16,7 +16,7 @@ from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.nodes import MADE
 from pycompiler.capture.values.attributes import lookup
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.written_calls import mutable
 

@@ -18,9 +18,10 @@ from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import DictView, Sequence, Tuple
+from pycompiler.capture.values.dicts import DictView
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.iterators import Generator, Iter
+from pycompiler.capture.values.sequences import Sequence, Tuple
 from pycompiler.capture.values.tensor import Handle, Tensor
 from pycompiler.ir import transforms
 from pycompiler.ir.kernels import memory_of

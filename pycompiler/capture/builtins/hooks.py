@@ -14,10 +14,11 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Sequence, Tuple
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.objects import HANDLE, Object
 from pycompiler.capture.values.references import FIRST, HookNumber, Registered
+from pycompiler.capture.values.sequences import Sequence, Tuple
 
 REGISTER = {
     f.__code__

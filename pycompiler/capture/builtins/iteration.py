@@ -20,10 +20,10 @@ from pycompiler.capture.values import symbolic
 from pycompiler.capture.values.attributes import MISSING, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import List, Sequence, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Method
 from pycompiler.capture.values.iterators import Iter, Recipe
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.sequences import List, Sequence, Slice, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.ir.size_graph import greater, lesser
 

@@ -18,9 +18,10 @@ from pycompiler.capture.values.attributes import lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Cell, Value
 from pycompiler.capture.values.classes import Class, Super
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Tuple
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.finalizers import is_ended
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.sequences import Tuple
 from pycompiler.ir.source import mro_of
 
 PLAIN = (type, abc.ABCMeta)  # what a metaclass of the program's may derive from

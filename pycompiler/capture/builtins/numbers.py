@@ -19,8 +19,8 @@ from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const, reference
-from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.capture.wrap import wraps

@@ -18,8 +18,10 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import MADE_BY_TORCH, Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Key, List, Sequence, Tuple
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Function
+from pycompiler.capture.values.keys import Key
+from pycompiler.capture.values.sequences import List, Sequence, Tuple
 from pycompiler.capture.values.tensor import STAY_TENSORS, Tensor
 from pycompiler.ir import peer
 

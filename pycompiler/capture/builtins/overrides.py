@@ -18,9 +18,10 @@ from pycompiler.capture.funnel import State
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Tuple
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.values.tensor import Tensor, as_subclass
 
 

@@ -15,7 +15,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import List, Sequence, Tuple
+from pycompiler.capture.values.sequences import List, Sequence, Tuple
 from pycompiler.capture.values.tensor import METHODS, Tensor
 from pycompiler.ir import transforms
 

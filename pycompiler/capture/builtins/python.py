@@ -26,9 +26,11 @@ from pycompiler.capture.values.attributes import MISSING, bind, is_subclass, loo
 from pycompiler.capture.values.base import Capture, Cell, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, Super
 from pycompiler.capture.values.constant import Const, Identity
-from pycompiler.capture.values.containers import Dict, List, Tuple, UserKey, Variables
+from pycompiler.capture.values.dicts import Dict, Variables
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
+from pycompiler.capture.values.keys import UserKey
 from pycompiler.capture.values.objects import Object, tuple_of
+from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, item
 
 

@@ -19,9 +19,10 @@ from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.calls import compare as compared
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const, Waiting
-from pycompiler.capture.values.containers import Dict, List
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.sequences import List
 from pycompiler.ir.source import Source
 
 INLINED = ("schedulers",)

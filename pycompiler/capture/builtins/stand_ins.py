@@ -16,10 +16,12 @@ from pycompiler.capture.values.attributes import MISSING, mro_lookup
 from pycompiler.capture.values.base import Capture, StandIn, Value
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Proxy, Set, Tuple
+from pycompiler.capture.values.dicts import Dict, Proxy
 from pycompiler.capture.values.finalizers import is_ended
 from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.sequences import List, Tuple
+from pycompiler.capture.values.sets import Set
 
 DESCRIPTORS = ("__get__", "__set__", "__delete__", "__set_name__")
 READ_BY_TYPE = ("__annotations__", "__slots__", "__match_args__")  # what is looked into when a class is made

@@ -17,7 +17,7 @@ from pycompiler.capture.calls import Args, Kwargs
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import List, Tuple
+from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic, compute, symbols_in
 from pycompiler.capture.values.tensor import Tensor
 

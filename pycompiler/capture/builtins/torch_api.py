@@ -25,7 +25,8 @@ from pycompiler.capture.values import array, symbolic
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Tuple
+from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor, as_subclass
 from pycompiler.ir import arrays, control, peer

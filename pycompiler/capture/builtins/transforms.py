@@ -23,8 +23,10 @@ from pycompiler.capture.calls import LATE, Args, Kwargs
 from pycompiler.capture.tracers import Lifted, Tracer
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Sequence, Set, Tuple
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Builtin, Function, Partial
+from pycompiler.capture.values.sequences import Sequence, Tuple
+from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import transforms

@@ -14,10 +14,11 @@ from pycompiler.capture.opcodes.stack import peek
 from pycompiler.capture.opcodes.truth import truth_at
 from pycompiler.capture.values.base import NULL, Capture, Cell, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Tuple
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.iterators import Generator, Iter
 from pycompiler.capture.values.objects import Object, traceback_of
+from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.symbolic import is_open_text
 
 if TYPE_CHECKING:

@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 from pycompiler.capture.values.attributes import lookup
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.classes import Class
-from pycompiler.capture.values.containers import Dict, is_open
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.symbolic import is_open
 
 if TYPE_CHECKING:
     from pycompiler.capture.interpreter import Frame

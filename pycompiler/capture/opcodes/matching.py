@@ -14,8 +14,10 @@ from pycompiler.capture.values.attributes import MISSING, REGISTRATIONS, is_muta
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, Key, Tuple
+from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.keys import Key
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.sequences import Tuple
 from pycompiler.ir.source import const as const_source
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ from pycompiler.capture.opcodes.registry import opcode
 from pycompiler.capture.opcodes.variables import filled, get_global
 from pycompiler.capture.values.base import Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.ir.source import const as const_source
 
 if TYPE_CHECKING:

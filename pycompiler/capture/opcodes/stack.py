@@ -15,11 +15,14 @@ from pycompiler.capture.opcodes.truth import truth_at
 from pycompiler.capture.values.attributes import MISSING, lookup
 from pycompiler.capture.values.base import NULL, Capture, Value, class_name
 from pycompiler.capture.values.constant import Addressed, Const, Untold
-from pycompiler.capture.values.containers import Dict, Key, List, Set, Slice, Tuple, distinct_members
 from pycompiler.capture.values.deferred import join
 from pycompiler.capture.values.deferred import joined as joined_later
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Function
+from pycompiler.capture.values.keys import Key, distinct_members
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.sequences import List, Slice, Tuple
+from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import text
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.computed import joined

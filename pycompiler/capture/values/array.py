@@ -16,7 +16,8 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Slice, Tuple
+from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.sequences import List, Slice, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor, item
 from pycompiler.ir import arrays

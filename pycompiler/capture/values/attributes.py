@@ -20,8 +20,8 @@ import torch
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, StandIn, Value, class_name
 from pycompiler.capture.values.constant import Const, reference
-from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.functions import Builtin, Method
+from pycompiler.capture.values.sequences import Tuple
 from pycompiler.ir import numpy_random
 from pycompiler.ir.mortal import HEAP_TYPE, IMMUTABLE
 from pycompiler.ir.source import Source, mro_of, namespace_of

@@ -20,8 +20,8 @@ from typing import Any
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Addressed, Const, Identity, reference
-from pycompiler.capture.values.containers import Tuple
 from pycompiler.capture.values.fixed import assume
+from pycompiler.capture.values.sequences import Tuple
 
 MOST, WORD = 1e300, 2.0**64
 

@@ -13,8 +13,8 @@ from typing import Any
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.attributes import is_mutable, lookup
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.containers import List, Tuple
 from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.ir.source import mro_of
 
 INITIALISED = (OSError, StopIteration, SystemExit, ImportError, SyntaxError, UnicodeError, NameError, AttributeError)

@@ -18,7 +18,9 @@ import torch
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Cell, Value, class_name
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Dict, List, Set, Tuple
+from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.sequences import List, Tuple
+from pycompiler.capture.values.sets import Set
 from pycompiler.ir.source import const as const_source
 
 _ADDED = ("__type_params__", "__annotate__")  # by 3.12, 3.14

@@ -12,7 +12,7 @@ import torch
 
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Slice, Tuple
+from pycompiler.capture.values.sequences import Slice, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.ir.symbols import hint_of
 

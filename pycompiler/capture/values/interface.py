@@ -27,9 +27,10 @@ if TYPE_CHECKING:
     from pycompiler.capture.sizes import Sizes
     from pycompiler.capture.values.base import Cell, Value
     from pycompiler.capture.values.classes import Class
-    from pycompiler.capture.values.containers import Dict, Key
+    from pycompiler.capture.values.dicts import Dict
     from pycompiler.capture.values.functions import Function
     from pycompiler.capture.values.iterators import Generator, Iter
+    from pycompiler.capture.values.keys import Key
     from pycompiler.capture.values.objects import Object, Token
     from pycompiler.capture.values.tensor import Tensor
     from pycompiler.ir.fake import FakeMode

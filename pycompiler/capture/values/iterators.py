@@ -18,8 +18,10 @@ import torch
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.containers import Deque, Dict, Sequence, Set, keys_now, last_key, values_in
+from pycompiler.capture.values.dicts import Dict, keys_now, last_key
 from pycompiler.capture.values.finalizers import is_referred_to, lets_go_quietly, runs_code
+from pycompiler.capture.values.sequences import Deque, Sequence
+from pycompiler.capture.values.sets import Set, values_in
 from pycompiler.ir import begun
 from pycompiler.ir.source import BOX, Source, mro_of, namespace_of
 

@@ -35,8 +35,10 @@ from pycompiler.capture.values.attributes import (
 )
 from pycompiler.capture.values.base import Capture, Cell, Lazy, Place, Value, class_name, full_name
 from pycompiler.capture.values.constant import Const, Withheld, reference
-from pycompiler.capture.values.containers import Dict, Key, List, Tuple
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Builtin, Method, shadowed, unshadowed
+from pycompiler.capture.values.keys import Key
+from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
 

@@ -22,8 +22,9 @@ from pycompiler.capture.values import indexing
 from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const, Withheld
-from pycompiler.capture.values.containers import Dict, Tuple
+from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import BOUND, Builtin
+from pycompiler.capture.values.sequences import Tuple
 from pycompiler.ir import arrays
 from pycompiler.ir.jagged import CACHED, is_jagged
 from pycompiler.ir.subclasses import held_by, is_wrapper

@@ -1,0 +1,593 @@
+"""Dicts of values, and views of them.
+
+One that existed before the frame has a source; its values are `Lazy` until used, its keys are guarded when looked at, and a
+change to it is replayed at the end (`effects.py`).
+"""
+
+from __future__ import annotations
+
+import collections
+import operator
+import types
+import weakref
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.base import Capture, Lazy, Value
+from pycompiler.capture.values.constant import Const, settled
+from pycompiler.capture.values.keys import RESTLESS, SEPARATE, Key, UserKey, kind_of, replayed, restless
+from pycompiler.capture.values.sequences import Tuple
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, changes, is_open, is_open_text, place_of, today
+from pycompiler.ir.begun import length_of
+from pycompiler.ir.computed import PLAIN, at_key, has_key, is_same_key
+from pycompiler.ir.source import Source
+from pycompiler.ir.source import const as const_source
+
+if TYPE_CHECKING:
+    from pycompiler.capture.values.sets import Set
+
+
+def keys_now(keyed: Dict | Set) -> list[Key]:
+    places = keyed.known_places() if isinstance(keyed, Dict) else None
+    return list(keyed.entries) if places is None else places
+
+
+def last_key(keyed: Dict | Set) -> Key | None:
+    """The newest key. A dict or set that keeps it and its size has lost no key."""
+    return next(reversed(keys_now(keyed)), None)
+
+
+def stable(cx: Capture, iterated: Dict | Set, values: list[Value]) -> Iterator[Value]:
+    """`values` one after the other, as long as the dict or set that they come from keeps the size that it has now."""
+    size, last = len(iterated.entries), last_key(iterated)
+    keeps = isinstance(iterated, Dict) and iterated.entries is iterated.entries  # one that is not made for each look
+
+    def check() -> None:
+        if len(iterated.entries) != size:
+            kind = "dictionary" if isinstance(iterated, Dict) else "Set"
+            if issubclass(iterated.cls, collections.OrderedDict):
+                cx.throw(RuntimeError, "OrderedDict mutated during iteration")
+            cx.throw(RuntimeError, f"{kind} changed size during iteration")
+        if last_key(iterated) is not last and (keeps or last_key(iterated) != last):
+            raise Break("unsupported-operation", f"a {iterated.cls.__name__} whose members change while it is iterated")
+
+    def each() -> Iterator[Value]:
+        for value in values:
+            check()
+            yield value
+        check()
+
+    return each()
+
+
+class Tally(Const):
+    """What is added to the int that is at a key of an existing dict, whichever that is."""
+
+
+class Dict(Value):
+    """A dict, OrderedDict, defaultdict, or a mapping proxy of one."""
+
+    def __init__(
+        self, items: dict[Key, Value], cls: type = dict, *, real: Any = None, default_factory: Value | None = None
+    ) -> None:
+        self.unasked: list[
+            tuple[Value, Value]
+        ] = []  # last stores under numbers that may be any keys of an existing dict
+        self.entries = items
+        self.cls = cls
+        self.real = real  # an existing dict: its keys are guarded when they are looked at as a whole
+        self.default_factory = default_factory
+        self.keys_guarded = real is None
+        self.opened: list[Key] = []  # open keys, of which it is known that they are no others that were asked for
+        self.by_place = False  # whether all keys are open, each at its place, and there are no others
+        self.met: dict[Key, None] = {}  # texts and numbers that were
+        self.is_odd = False  # whether one was asked for that may equal a text or number, and is none
+        self.added: set[Key] = set()  # keys that the program has put in where none was, or none any more
+        self.taken: set[Key] = set()  # keys of the dict as it was that the program has taken out
+        self.changed = False
+        self.counting = False  # all that has changed was counted (`Tally`)
+        self.emptied = 0
+        self.restless = real is not None and restless(items) is not None
+        self.attributes: dict[str, Value] = {}  # of an OrderedDict that is made here
+        self.seen_by: type = dict  # the class that gives views of it: attributes of classes are behind a proxy
+
+    @property
+    def entries(self) -> dict[Key, Value]:
+        """What it has at the keys that are known: who looks at them relies on which they are."""
+        self._flush()
+        opened, self.opened = self.opened, []
+        for key in opened:
+            self._closed(self.cx, key)
+        return self.raw
+
+    @entries.setter
+    def entries(self, entries: dict[Key, Value]) -> None:
+        self.raw = entries
+
+    def _flush(self) -> None:
+        """Stores under what may be any keys are made."""
+        stores, self.unasked = self.unasked, []
+        self.counting = self.counting and not stores
+        for known, value in stores:
+            key = self.key(self.cx, known)
+            if isinstance(value, Tally):
+                value = self._counted(key, value)
+            if not self.contains_key(self.cx, key) and self.found(self.cx, key) is None:
+                self.added.add(key)
+            self.raw[key] = value
+
+    def entries_at(self, key: Key) -> dict[Key, Value]:
+        """Entries that tell what is at a key: no number is a text."""
+        kind = kind_of(key.value) if key.place is not None or isinstance(key.value, Const) else None
+        if any(kind is None or kind_of(k) is kind for k, _ in self.unasked):
+            self._flush()
+        return self.raw
+
+    def known(self) -> Iterable[Key]:
+        """The keys, for who relies on nothing of them; without numbers that may be any."""
+        return self.raw
+
+    def held(self) -> Iterable[Value]:
+        """The values, for who relies on nothing of them."""
+        return [*self.raw.values(), *(value for _, value in self.unasked)]
+
+    def contents(self) -> Any:
+        """What it holds now, for a write that is replayed: entries, what is stored behind them, how often all went out, and
+        whether there are no others."""
+        return dict(self.raw), [*self.unasked], self.emptied, self.keys_guarded
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__} of {len(self.raw)}"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def key(self, cx: Capture, value: Value) -> Key:
+        """The key of what is looked for or stored: an id is a number where keys are numbers."""
+        opened = self._open(cx, value) if is_open(value) else None
+        if opened is not None:
+            return opened
+        value = cx.realize(value)
+        others = self.known() if isinstance(value, Const) else self.entries
+        made = Key(cx, settled(cx, value, (k.value for k in others)))
+        if (
+            issubclass(self.cls, collections.OrderedDict) and restless([made]) is not None
+        ):  # which asks it more than once
+            raise Break("unsupported-operation", RESTLESS)
+        return made if self.keys_guarded or self.source is None else self._meet(cx, made)
+
+    def asks_keys(self) -> bool:
+        """Whether an existing dict may be asked for keys that are open."""
+        return (
+            type(self) is Dict and self.source is not None and not (self.keys_guarded or self.restless or self.is_odd)
+        )
+
+    def _open(self, cx: Capture, value: Value) -> Key | None:
+        """The key of a text or number that each call has another one for; None where only its value will do."""
+        place = place_of(cx, value) if self.asks_keys() and changes(cx, value) else None
+        if place is None:
+            return None
+        self.cx = cx
+        made = Key(cx, Const(today(value)))
+        for other in self.opened:
+            if other.place == place:
+                return other
+        same = next((k for k in self.opened if k == made), None)
+        if same is not None and type(today(same.value)) is type(today(value)):  # the one key in place of the other
+            if isinstance(value, Lazy):
+                value.guard_class(cx)
+            cx.guard("equals", cx.computed(is_same_key, place, same.place), True)
+            return same
+        others = [*self.opened, *self.met]
+        found = next((k for k in self.raw if k == made), made)
+        known = self.raw.get(found)
+        seen = known is not None and not (isinstance(known, Lazy) and known.seen is None)
+        if seen or any(k == made for k in others):
+            return None
+        if isinstance(value, Lazy):
+            value.guard_class(cx)
+        for other in others:
+            if kind_of(other.value) is kind_of(value):
+                there = const_source(other.value.const()) if other.place is None else other.place
+                cx.guard("equals", cx.computed(is_same_key, place, there), False)
+        found.own = found.value if known is not None else None
+        found.value, found.place = value, place
+        if isinstance(known, Lazy):
+            assert self.source is not None
+            self.raw[found] = cx.lazy(known.real, cx.computed(at_key, self.source, place))
+        self.opened.append(found)
+        return found
+
+    def _meet(self, cx: Capture, made: Key) -> Key:
+        """A key that is known is none of the open ones; one that is today is known from now on."""
+        if not (isinstance(made.value, Const) and type(made.value.value) in PLAIN):
+            apart = (
+                isinstance(made.value, Tuple)
+                or isinstance(made.value, Const)
+                and isinstance(made.value.value, SEPARATE)
+            )
+            if not apart:
+                _ = self.entries
+                self.is_odd = True
+        elif made not in self.met:
+            for same in [k for k in self.opened if k == made]:
+                self.opened.remove(same)
+                self._closed(cx, same)
+            for other in self.opened:
+                if kind_of(other.value) is kind_of(made.value):
+                    place = const_source(made.value.value)
+                    cx.guard("equals", cx.computed(is_same_key, other.place, place), False)
+            self.met[made] = None
+        return made
+
+    def _closed(self, cx: Capture, key: Key) -> None:
+        """An open key is a constant from now on."""
+        settled = cx.realize(key.value).settle("as a key")
+        key.value, key.place = settled if key.own is None else key.own, None
+        self.met[key] = None
+
+    def setattr(self, cx: Capture, name: str, value: Value) -> None:
+        if self.cls is not collections.OrderedDict or self.source is not None or hasattr(self.cls, name):
+            super().setattr(cx, name, value)
+        cx.effects.allow(self, f"{self.describe()}.{name}")
+        cx.effects.looks.change(("attribute", id(self), name))
+        self.attributes[name] = value
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name in self.attributes:
+            return self.attributes[name]
+        if self.cls is collections.OrderedDict and self.real is not None and self.source is not None:
+            if name in vars(self.real):  # the one of these classes whose instances have attributes
+                raise Break("unsupported-attribute", f"{name} of an OrderedDict that has it as an attribute")
+            cx.guard("instance_absent", self.source, name)
+        if name == "default_factory" and self.cls is collections.defaultdict:
+            return Const(None) if self.default_factory is None else self.default_factory
+        return super().getattr(cx, name)
+
+    def guard_keys(self, cx: Capture) -> None:
+        if self.keys_guarded or self.source is None:
+            return
+        _ = self.entries  # open keys are constants before
+        self.keys_guarded = True
+        cx.guard_dict_keys(self.source, self.real)
+        self.guard_hashes(cx)
+
+    def at_places(self, cx: Capture, keys: dict[Key, Value], source: Source) -> None:
+        """All keys are numbers that each call has others for: so many, each at its place."""
+        for i, key in enumerate(keys):
+            key.place = source.then("dict_key_at", i)
+        self.cx, self.opened, self.by_place = cx, [*keys], True
+
+    def known_places(self) -> list[Key] | None:
+        """The keys where they are known by their places."""
+        keys = list(self.raw) if self.by_place else []
+        return keys if keys and keys == self.opened and not self.unasked else None
+
+    def pairs(self, cx: Capture) -> list[tuple[Value, Value]]:
+        if (keys := self.known_places()) is not None:
+            return [(k.value, self.at(cx, k)) for k in keys]
+        self.guard_keys(cx)
+        return [(k.value, self.at(cx, k)) for k in list(self.entries)]
+
+    def at(self, cx: Capture, key: Key) -> Value:
+        entries = self.entries_at(key)
+        value = entries[key]
+        if isinstance(value, Lazy):
+            value = entries[key] = cx.realize(value)
+        return value
+
+    def guard_hashes(self, cx: Capture) -> None:
+        """A dict keeps the hash that a key had when it was stored: that it is the one that the key has now."""
+        if self.real is None or self.source is None:
+            return
+        for key in self.known():
+            if not isinstance(key.key, UserKey) or key.value.source is None:
+                continue
+            if key.key.calm:
+                cx.guard("dict_contains", self.source, key.key.value.real)
+                continue
+            cx.guard_dict_keys(self.source, self.real)
+
+    def lookup(self, cx: Capture, key: Value) -> Value | None:
+        return self.found(cx, self.key(cx, key))
+
+    def found(self, cx: Capture, k: Key) -> Value | None:
+        """The value at a key, or None, which is guarded."""
+        if k in self.entries_at(k):
+            return self.at(cx, k)
+        self.guard_hashes(cx)
+        if not self.keys_guarded and self.source is not None and k not in self.taken:
+            self._guard_key(cx, k, "dict_absent")
+        return None
+
+    def _guard_key(self, cx: Capture, k: Key, kind: str) -> None:
+        assert self.source is not None
+        if k.place is not None:
+            cx.guard("equals", cx.computed(has_key, self.source, k.place), kind == "dict_contains")
+        elif k.value.is_const():
+            cx.guard(kind, self.source, k.value.const())
+        else:
+            self.guard_keys(cx)
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        found = self.lookup(cx, key)
+        if found is not None:
+            return found
+        if self.default_factory is not None and issubclass(self.cls, collections.defaultdict):
+            made = cx.call(self.default_factory, [], {})
+            self.setitem(cx, key, made)
+            return made
+        cx.throw_value(KeyError, [key])
+        raise AssertionError
+
+    def mutate(self, cx: Capture, drops: Iterable[Value] | None = None, keys: list[Key] | None = None) -> None:
+        """Call before a change: of these keys, each of which is looked up, or of any."""
+        self.counting = False
+        replayed(self, keys or ())
+        if keys is None or self.restless:
+            self.guard_keys(cx)
+        for k in keys or ():
+            if not self.contains_key(cx, k):
+                self.found(cx, k)
+        cx.effects.mutate(self, drops)
+
+    def counts(self, cx: Capture, key: Value, number: int) -> bool:
+        """Adds to the int at a key that may be any; False where something else was done to the dict, or no int is there."""
+        if self.source is None or self.keys_guarded or self.restless or (self.changed and not self.counting):
+            return False
+        zero = 0 if issubclass(self.cls, (collections.Counter, collections.defaultdict)) else None
+        if type(dict.get(self.real, today(key), zero)) is not int:
+            return False
+        if isinstance(key, Lazy):
+            key.guard_class(cx)
+        cx.effects.count(self, key, zero=zero is not None)
+        self.unasked.append((key, Tally(number)))
+        self.cx, self.counting = cx, True
+        return True
+
+    def _counted(self, key: Key, tally: Tally) -> Value:
+        """What is at a key where it was counted."""
+        there = key in self.raw or self.found(self.cx, key) is not None
+        known = self.at(self.cx, key) if there and self.contains_key(self.cx, key) else Const(0)
+        return self.cx.call(self.cx.make(operator.add), [known, Const(tally.value)], {})
+
+    def takes(self, key: Value) -> bool:
+        """Whether a store under a text of the program's need not ask what that is."""
+        return is_open_text(key) and self.asks_keys()
+
+    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        """`key` is a `Lazy` only where `takes` says so."""
+        if isinstance(key, Lazy):
+            key.guard_class(cx)
+        place = place_of(cx, key) if self.opened and is_open(key) else None
+        known = place is not None and any(k.place == place for k in self.opened)
+        if self.source is None or self.keys_guarded or self.restless or known or not is_open(key):
+            self.store(cx, self.key(cx, key), value)
+            return
+        replayed(self, ())
+        self.counting = False
+        cx.effects.store_unasked(self, key)
+        self.unasked.append((key, value))
+        self.cx = cx
+
+    def store(self, cx: Capture, k: Key, value: Value) -> None:
+        entries = self.entries_at(k)
+        there = k in entries
+        if not there:  # it comes behind those that are there
+            self._flush()
+        self.mutate(cx, [entries[k]] if there else (), [k])
+        if not there and not self.keys_guarded:
+            self.added.add(k)
+        entries[k] = value
+
+    def delitem(self, cx: Capture, key: Value) -> None:
+        k = self.key(cx, key)
+        if not self.contains_key(cx, k) and self.found(cx, k) is None:
+            cx.throw_value(KeyError, [key])
+        self.remove(cx, k)
+
+    def remove(self, cx: Capture, k: Key) -> None:
+        entries = self.entries_at(k)
+        self.mutate(cx, [entries[k]], [k])
+        if not self.keys_guarded:
+            (self.added.discard if k in self.added else self.taken.add)(k)
+        del entries[k]
+        if k.place is not None:  # one that comes again is another
+            again = Key(cx, Const(today(k.value)))
+            again.value, again.place = k.value, k.place
+            self.opened = [again if other is k else other for other in self.opened]
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        self.guard_keys(cx)
+        return stable(cx, self, [k.value for k in self.entries])
+
+    def length(self, cx: Capture) -> int:
+        if (keys := self.known_places()) is not None:
+            return len(keys)
+        self.guard_keys(cx)
+        return len(self.entries)
+
+    def count(self, cx: Capture) -> Value:
+        """`len(self)`: a symbol where the number changes from call to call and nobody has relied on the keys."""
+        known = None
+        if self.known_places() is not None:
+            return Const(self.length(cx))
+        if self.asks_keys():
+            self._flush()
+        if self.source is not None and self.asks_keys():
+            known = cx.sizes.integer(len(self.real), self.source.then("begun", length_of))
+        return Const(self.length(cx)) if known is None else cx.make(known + len(self.added) - len(self.taken))
+
+    def truth(self, cx: Capture) -> bool:
+        self._flush()
+        if not self.keys_guarded and self.source is not None and not self.added:
+            if not self.known() and not self.taken:
+                cx.guard("length", self.source, 0)
+            elif self.taken or not self.says_truth():
+                self.guard_keys(cx)
+            else:
+                cx.guard("truth", self.source, True)
+        return bool(self.known())
+
+    def says_truth(self) -> bool:
+        """Whether the truth of an existing dict is that it is not empty."""
+        cls = type(self.real)
+        return cls.__len__ in (dict.__len__, collections.OrderedDict.__len__) and not hasattr(cls, "__bool__")
+
+    def empty(self, cx: Capture) -> None:
+        """All goes out, of which nothing need be known."""
+        if self.restless:
+            self.guard_keys(cx)
+        cx.effects.mutate(self)
+        self.emptied += 1
+        self.entries, self.unasked, self.keys_guarded, self.counting = {}, [], True, False
+        self.opened, self.met = [], {}
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        k = self.key(cx, item)
+        return self.contains_key(cx, k) or self.found(cx, k) is not None
+
+    def contains_key(self, cx: Capture, k: Key) -> bool:
+        """Whether it has the key, which is guarded."""
+        there = k in self.entries_at(k)
+        if there and not self.keys_guarded and self.source is not None and k not in self.added:
+            self._guard_key(cx, k, "dict_contains")
+        return there
+
+
+class Proxy(Value):
+    """types.MappingProxyType(mapping): a live view that stores nothing."""
+
+    READS = ("get", "keys", "values", "items", "copy")
+
+    def __init__(self, mapping: Dict) -> None:
+        self.mapping = mapping
+
+    def python_type(self) -> type:
+        return types.MappingProxyType
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        return self.mapping.getattr(cx, name) if name in self.READS else super().getattr(cx, name)
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        return self.mapping.getitem(cx, key)
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        return self.mapping.iterate(cx)
+
+    def length(self, cx: Capture) -> int:
+        return self.mapping.length(cx)
+
+    def truth(self, cx: Capture) -> bool:
+        return self.mapping.truth(cx)
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        return self.mapping.contains(cx, item)
+
+    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        cx.throw(TypeError, "'mappingproxy' object does not support item assignment")
+
+    def delitem(self, cx: Capture, key: Value) -> None:
+        cx.throw(TypeError, "'mappingproxy' object does not support item deletion")
+
+
+class Variables(Dict):
+    """What `locals()` gives in a frame, which a later call brings up to date."""
+
+    def __init__(self, frame: object) -> None:
+        super().__init__({})
+        self.frame = weakref.ref(frame)  # which has it: what it shows ends with the last of both
+
+
+class DictView(Value):
+    """keys(), values() or items() of a dict."""
+
+    CLASSES = {"keys": type({}.keys()), "values": type({}.values()), "items": type({}.items())}
+    ORDERED = {n: type(getattr(collections.OrderedDict(), n)()) for n in CLASSES}
+
+    def __init__(self, mapping: Dict, what: str) -> None:
+        self.mapping = mapping
+        self.owner = mapping.within  # which says what the dict is
+        self.what = what
+
+    def python_type(self) -> type:
+        return (self.ORDERED if self.is_ordered() else self.CLASSES)[self.what]
+
+    def is_ordered(self) -> bool:
+        """Whether the dict has an order of its own, which only its own methods know."""
+        return issubclass(self.mapping.python_type(), collections.OrderedDict)
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        if self.what == "keys":
+            return self.mapping.iterate(cx)
+        mapping = self.mapping
+        if (known := mapping.known_places()) is not None:
+            return self._at_places(cx, known)
+        mapping.pairs(cx)
+        keys = list(mapping.entries)
+        elements = stable(cx, mapping, [k.value for k in keys])
+        return (self.element(cx, key) for _, key in zip(elements, keys, strict=False))
+
+    def _at_places(self, cx: Capture, keys: list[Key]) -> Iterator[Value]:
+        for key in keys:
+            if self.mapping.known_places() != keys:
+                raise Break("unsupported-operation", "a dict whose keys change while it is iterated")
+            value = self.mapping.at(cx, key)
+            yield value if self.what == "values" else Tuple([key.value, value])
+
+    def element(self, cx: Capture, key: Key) -> Value:
+        """What a live iterator gives at a key: the value of now."""
+        if key not in self.mapping.entries:
+            raise Break("unsupported-operation", "a dict whose keys change while it is iterated")
+        value = self.mapping.at(cx, key)
+        return value if self.what == "values" else Tuple([key.value, value])
+
+    def length(self, cx: Capture) -> int:
+        return self.mapping.length(cx)
+
+    def truth(self, cx: Capture) -> bool:
+        return self.mapping.truth(cx)
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        if self.what == "keys":
+            return self.mapping.contains(cx, item)
+        if self.what == "values":
+            return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
+        if not isinstance(item, Tuple) or len(item.items) != 2:
+            if not isinstance(item, PLAIN_VALUES) or issubclass(item.python_type(), tuple):
+                raise Break("unsupported-operation", f"{item.describe()} in the items of a dict")
+            return False
+        found = self.mapping.lookup(cx, item.at(cx, 0))
+        return found is not None and (cx.same(found, item.at(cx, 1)) or cx.equal(found, item.at(cx, 1)))
+
+
+class KeysOf(DictView):
+    """keys() of an existing dict that only the view leads to.  Whether the program has changed that dict is not known."""
+
+    def _settled(self, cx: Capture) -> None:
+        if cx.effects:
+            raise Break("unsupported-operation", "keys of an existing dict, after a change of what may be the dict")
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        self._settled(cx)
+        return self._each(cx, super().iterate(cx))
+
+    def _each(self, cx: Capture, elements: Iterator[Value]) -> Iterator[Value]:
+        for value in elements:
+            yield value
+            self._settled(cx)
+
+    def length(self, cx: Capture) -> int:
+        self._settled(cx)
+        return super().length(cx)
+
+    def truth(self, cx: Capture) -> bool:
+        self._settled(cx)
+        return super().truth(cx)
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        self._settled(cx)
+        return super().contains(cx, item)

@@ -1,0 +1,401 @@
+"""Lists, tuples, deques and slices of values.
+
+One that existed before the frame has a source; its elements are `Lazy` until used, its length is guarded when looked at, and a
+change to it is replayed at the end (`effects.py`).
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
+
+import torch
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.base import Capture, Lazy, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.ends import Contents, Ends
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, place_of, today
+from pycompiler.ir.begun import length_of
+from pycompiler.ir.computed import NUMBERS, of_numbers, overflows, whole
+from pycompiler.ir.source import const as const_source
+
+
+class Sequence(Value):
+    """What lists and tuples share.  `raw`: the elements, for who relies on nothing of them."""
+
+    def __init__(self, items: list[Value], cls: type) -> None:
+        self.raw = items
+        self.cls = cls
+
+    @property
+    def items(self) -> list[Value]:
+        """All elements, of which there are so many."""
+        return self.raw
+
+    @items.setter
+    def items(self, items: list[Value]) -> None:
+        self.raw = items
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__} of {len(self.raw)}"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def at(self, cx: Capture, index: int) -> Value:
+        item = self.items[index]
+        if isinstance(item, Lazy):
+            item = self.items[index] = cx.realize(item)
+        return item
+
+    def length(self, cx: Capture) -> int:
+        return len(self.items)
+
+    def truth(self, cx: Capture) -> bool:
+        return bool(self.items)
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        i = 0
+        while i < len(self.items):  # live: a list may grow while it is iterated
+            yield self.at(cx, i)
+            i += 1
+
+    def backwards(self, cx: Capture) -> Iterator[Value]:
+        """From what is the last element now; ends where a list that became shorter has none."""
+
+        def each(i: int) -> Iterator[Value]:
+            while 0 <= i < len(self.items):
+                yield self.at(cx, i)
+                i -= 1
+
+        return each(len(self.items) - 1)
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        if (bounds := bounds_of(cx, key)) is not None:
+            cls = self.cls if self.cls in (list, tuple, torch.Size) else (list if isinstance(self, List) else tuple)
+            return cx.sequence(list(cx.evaluate_raw(self.items.__getitem__, bounds)), cls)
+        index = cx.index(key, "list" if isinstance(self, List) else "tuple")
+        if not -len(self.items) <= index < len(self.items):
+            cx.throw(IndexError, f"{'list' if isinstance(self, List) else 'tuple'} index out of range")
+        return self.at(cx, index)
+
+
+class Tuple(Sequence):
+    """A tuple, namedtuple, torch.Size or structseq."""
+
+    deferred: bool | None = None  # whether it holds what is known when the graph has run, where that was asked
+
+    def __init__(self, items: list[Value], cls: type = tuple) -> None:
+        super().__init__(items, cls)
+
+    def is_const(self) -> bool:
+        return all(not isinstance(v, Lazy) and v.is_const() for v in self.items) and self.cls in (tuple, torch.Size)
+
+    def const(self) -> Any:
+        if self.cls not in (tuple, torch.Size):
+            return super().const()
+        return self.cls(v.const() for v in self.items)
+
+    def settle(self, why: str) -> Value:
+        for item in self.items:
+            item.settle(why)
+        return self
+
+
+def _bounds_first() -> bool:
+    items = [1]
+
+    def given() -> Iterator[int]:
+        items.append(2)
+        yield 3
+
+    items[0:] = given()
+    return items == [3, 2]
+
+
+BOUNDS_FIRST = _bounds_first()
+"""Whether this Python knows the elements of a slice before it asks for those that take their places (patches of 3.13 differ)."""
+
+
+class List(Sequence):
+    """A list (or deque).  Of an existing one `reach` says what is known while nobody has asked for its length."""
+
+    def __init__(self, items: list[Value], cls: type = list) -> None:
+        self.reach: Ends | None = None
+        self.changes = False  # of a part of an existing list: whether that is another one in each call
+        super().__init__(items, cls)
+        self.length_before = len(items)  # of an existing list: before the writes of this capture
+        self.emptied = 0
+
+    @property
+    def items(self) -> list[Value]:
+        """All elements: who looks at them as a whole relies on their number."""
+        if self.reach is not None:
+            self.reach.settle()
+            self.reach = None
+        return self.raw
+
+    @items.setter
+    def items(self, items: list[Value]) -> None:
+        self.raw, self.reach = items, None
+
+    def count(self, cx: Capture) -> Value:
+        """`len(self)`: a symbol where the number changes from call to call and nobody has relied on it."""
+        reach = self.reach
+        known = None if reach is None else cx.sizes.integer(reach.length, reach.source.then("begun", length_of))
+        if reach is None or known is None:
+            return Const(len(self.items))
+        return cx.make(known + (len(self.raw) - reach.length))
+
+    def summary(self, cx: Capture, function: Callable[[list[Any]], Any]) -> Value | None:
+        """What `function` gives of all elements, as a number that each call computes; None where not all are numbers, somebody
+        has asked how many there are, or that is the same in every call."""
+        reach = self.reach
+        if not (self.changes if reach is None else self._changes(cx, reach)):
+            return None
+        ends = self.raw if reach is None else [*self.raw[: reach.first], *self.raw[len(self.raw) - reach.last :]]
+        known = [place_of(cx, v) for v in ends]
+        places = [p for p in known if p is not None]
+        items = [today(v) for v in self.raw if isinstance(v, (Lazy, *PLAIN_VALUES))]
+        if len(places) < len(ends) or len(items) < len(self.raw) or any(type(i) not in NUMBERS for i in items):
+            return None
+        try:
+            real = function(items)
+        except Exception:  # the program's
+            return None
+        if reach is None:
+            source = cx.computed(of_numbers, const_source(function), *places)
+        else:
+            counts = (const_source(n) for n in (reach.left, reach.right, reach.first))
+            source = cx.computed(whole, reach.source, const_source(function), *counts, *places)
+        cx.sizes.policy.will_change(source, type(real).__name__)
+        return cx.realize(cx.lazy(real, source))
+
+    def _changes(self, cx: Capture, reach: Ends) -> bool:
+        """Whether an existing list is another one in each call."""
+        return cx.sizes.integer(reach.length, reach.source.then("begun", length_of)) is not None
+
+    def _part(self, bounds: slice) -> list[Value] | None:
+        """The elements of a slice near one end, where as many are there in every call; None of any other."""
+        start, stop, size = bounds.start or 0, bounds.stop, len(self.raw)
+        at_end = start < 0 and (stop is None or stop < 0) and -start <= size
+        at_begin = start >= 0 and stop is not None and start < stop <= size
+        if self.reach is None or bounds.step not in (None, 1) or not (at_end or at_begin):
+            return None
+        self.place(start if at_end else stop - 1)
+        if self.reach is not None:
+            self.reach.require()
+        return self.raw[bounds]
+
+    def contents(self) -> Contents:
+        """What it holds now, for a write that is replayed."""
+        return Contents(list(self.raw), self.emptied) if self.reach is None else self.reach.contents(self.raw)
+
+    def empty(self) -> None:
+        """All goes out, of which nothing need be known."""
+        self.emptied += 1
+        self.items = []
+
+    def place(self, index: int) -> int | None:
+        """Where in `raw` the element at `index` is, None where there is none; the length is asked for where that needs it."""
+        if self.reach is None or not self.reach.covers(index, self.raw):
+            if not -len(self.items) <= index < len(self.items):
+                return None
+        return index if index >= 0 else len(self.raw) + index
+
+    def element(self, cx: Capture, place: int) -> Value:
+        """The element at this place of `raw`."""
+        found = self.raw[place] = cx.realize(self.raw[place])
+        return found
+
+    def truth(self, cx: Capture) -> bool:
+        return self.reach.is_filled(self.raw) if self.reach is not None and self.raw else super().truth(cx)
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        if (bounds := bounds_of(cx, key)) is not None:
+            reach = self.reach
+            part = self._part(bounds)
+            if part is None:
+                return super().getitem(cx, key)
+            made = List(part)
+            made.changes = reach is not None and self._changes(cx, reach)
+            return made
+        place = self.place(cx.index(key, "list"))
+        if place is None:
+            cx.throw(IndexError, "list index out of range")
+        return self.element(cx, place)
+
+    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        if (bounds := bounds_of(cx, key)) is not None:
+            size = len(self.items)
+            start, stop, step = cx.evaluate_raw(bounds.indices, size)
+            given = cx.listed(cx.iterator(value))
+            if step == 1:
+                bounds = slice(start, stop) if BOUNDS_FIRST else slice(*bounds.indices(len(self.items)))
+            elif len(self.items) != size:
+                raise Break("unsupported-operation", "a list that changes while others take the places of a slice")
+            cx.effects.mutate(self, cx.evaluate_raw(self.items.__getitem__, bounds))
+            cx.evaluate_raw(self.items.__setitem__, bounds, given)
+            return
+        self.raw[self._changed(cx, key)] = value
+
+    def delitem(self, cx: Capture, key: Value) -> None:
+        if (bounds := bounds_of(cx, key)) is not None:
+            cx.effects.mutate(self, cx.evaluate_raw(self.items.__getitem__, bounds))
+            del self.items[bounds]
+            return
+        self.remove(self._changed(cx, key))
+
+    def _changed(self, cx: Capture, key: Value) -> int:
+        """The place of the element that is about to go."""
+        place = self.place(cx.index(key, "list"))
+        if place is None:
+            cx.throw(IndexError, "list assignment index out of range")
+        self.change(cx, [self.raw[place]])
+        return place
+
+    def change(self, cx: Capture, drops: Iterable[Value]) -> None:
+        """Call before a change of elements that are known from an end; `drops`: what goes out."""
+        if self.reach is not None:
+            self.reach.require()
+        cx.effects.mutate(self, drops)
+
+    def dropped(self) -> tuple[Value, ...] | None:
+        """What may go out where something is added; None: anything."""
+        return ()
+
+    def add(self, value: Value, *, first: bool = False) -> None:
+        """A new element at the end, or at the begin."""
+        self.raw.insert(0 if first else len(self.raw), value)
+        if self.reach is not None:
+            self.reach.add(1, first=first)
+
+    def put(self, place: int, value: Value, *, first: bool) -> None:
+        """A new element at a place of `raw`, beside one that is known from the end, or from the begin."""
+        if self.reach is not None:
+            self.reach.require()
+            self.reach.add(1, first=first)
+        self.raw.insert(place, value)
+
+    def remove(self, place: int) -> Value:
+        """The element at a place of `raw`, which is known from an end, goes out."""
+        if self.reach is not None:
+            self.reach.add(-1, first=place < self.reach.first)
+        return self.raw.pop(place)
+
+
+class Deque(List):
+    """A collections.deque; `limit` is its maxlen."""
+
+    def __init__(self, items: list[Value], limit: int | None = None) -> None:
+        super().__init__(items, collections.deque)
+        self.limit = limit
+        self.moves = 0  # changes of what stands where, which end every iterator; a store into a place is none
+
+    def dropped(self) -> tuple[Value, ...] | None:
+        return () if self.limit is None else None
+
+    def push(self, value: Value, *, left: bool = False) -> None:
+        """Append at one end; a full deque drops from the other."""
+        self.moves += 1
+        self.add(value, first=left)
+        if self.limit is not None and self._overflows(self.limit):
+            place = self.place(-1 if left else 0)
+            assert place is not None
+            self.remove(place)
+
+    def _changes(self, cx: Capture, reach: Ends) -> bool:
+        return super()._changes(cx, reach) or self.moves > 0
+
+    def _overflows(self, limit: int) -> bool:
+        if self.reach is None or not limit:
+            return len(self.items) > limit
+        more = const_source(len(self.raw) - self.reach.length)
+        answer = len(self.raw) > limit
+        self.reach.cx.guard("equals", self.reach.cx.computed(overflows, self.reach.source, more), answer)
+        return answer
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        return self._walk(cx, range(len(self.items)))
+
+    def backwards(self, cx: Capture) -> Iterator[Value]:
+        return self._walk(cx, range(len(self.items))[::-1])
+
+    def _walk(self, cx: Capture, places: range) -> Iterator[Value]:
+        moves = self.moves
+
+        def each() -> Iterator[Value]:
+            for i in (*places, None):
+                if self.moves != moves:
+                    cx.throw(RuntimeError, "deque mutated during iteration")
+                if i is not None:
+                    yield self.at(cx, i)
+
+        return each()
+
+    def check(self, cx: Capture, key: Value) -> None:
+        """Raise what CPython raises for a key that is no place in this deque."""
+        if not issubclass(key.python_type(), int):  # the text of the error depends on how it was asked for
+            raise Break("unsupported-operation", f"deque[{key.describe()}]")
+        if self.place(cx.index(key)) is None:
+            cx.throw(IndexError, "deque index out of range")
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        self.check(cx, key)
+        return super().getitem(cx, key)
+
+    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        self.check(cx, key)
+        super().setitem(cx, key, value)
+
+    def delitem(self, cx: Capture, key: Value) -> None:
+        self.check(cx, key)
+        self.moves += 1
+        super().delitem(cx, key)
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        return Const(self.limit) if name == "maxlen" else super().getattr(cx, name)
+
+
+def bounds_of(cx: Capture, key: Value) -> slice | None:
+    """The slice of constants that a key is, made here or a constant (3.14 has those in code); None: it is another key."""
+    if isinstance(key, Const) and type(key.value) is slice:
+        key = Slice([Const(part) for part in (key.value.start, key.value.stop, key.value.step)])
+    return key.bounds(cx) if isinstance(key, Slice) else None
+
+
+class Slice(Value):
+    """slice(start, stop, step) of values that need not be constants."""
+
+    def __init__(self, parts: list[Value]) -> None:
+        self.parts = parts
+
+    def python_type(self) -> type:
+        return slice
+
+    def is_const(self) -> bool:
+        return all(p.is_const() for p in self.parts)
+
+    def const(self) -> Any:
+        return slice(*(p.const() for p in self.parts))
+
+    def settle(self, why: str) -> Value:
+        for part in self.parts:
+            part.settle(why)
+        return self
+
+    def bounds(self, cx: Capture) -> slice:
+        """The slice of constants that indexes a sequence: each part None or an index."""
+        return slice(*(None if cx.is_none(p) else cx.index(p) for p in self.parts))
+
+    def getattr(self, cx: Capture, name: str) -> Value:
+        if name in ("start", "stop", "step"):
+            return self.parts[("start", "stop", "step").index(name)]
+        return cx.evaluate(getattr, self.const(), name)
