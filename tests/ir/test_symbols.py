@@ -168,10 +168,11 @@ def test_where_the_relations_hold_answers_are_those_of_numbers(block):
         values, answers = program(seed, inputs)
         made = [expr_of(v) for v in values]
         assumed = [*symbols.relations, *symbols.declared()]
-        assert all(r.holds(symbols.hints) for r in assumed)
+        decided = symbols.decisions
+        assert all(r.holds(symbols.hints) for r in assumed) and all(d.passes(symbols.hints) for d in decided)
         sizes = [dict(symbols.hints)] + [{n: random_.randint(2, 24) for n in symbols.hints} for _ in range(20)]
         for env in sizes:
-            if all(r.holds(env) for r in assumed):
+            if all(r.holds(env) for r in assumed) and all(d.passes(env) for d in decided):
                 met += env != symbols.hints
                 expected, expected_answers = program(seed, list(env.values()))
                 assert answers == expected_answers, (seed, env)

@@ -89,7 +89,8 @@ impl CompileLock {
             {
                 let mut owner = self.owner();
                 match *owner {
-                    Some((other, _)) if other == me => return Ok(Acquired::Refused),
+                    // A forked process has new threads with the numbers of its parent's.
+                    Some(other) if other == (me, process) => return Ok(Acquired::Refused),
                     Some((_, theirs)) if theirs == process => {
                         if !may_wait {
                             return Ok(Acquired::Refused);
