@@ -165,10 +165,16 @@ def _value(value: Any, memories: dict[int, int]) -> Hashable:
         return _argument(value, {})
     return (
         _lies(value), value.storage_offset() if type(value.storage_offset()) is int else str(value.storage_offset()),
-        torch._C._dispatch_keys(value).raw_repr(), value.requires_grad, value.is_leaf, is_inference(value),
+        torch._C._dispatch_keys(value).raw_repr(), value.requires_grad, _is_leaf(value), is_inference(value),
         None if value.is_inference() else value._version, value.is_conj(), value.is_neg(), value._is_view(),
         getattr(value, "_is_param", False), memories.setdefault(memory_of(value), len(memories)),
     )  # fmt: skip
+
+
+def _is_leaf(value: torch.Tensor) -> bool | None:
+    """None in inference mode of a view with a history, of which torch cannot be asked there."""
+    asked = not (torch.is_inference_mode_enabled() and value._is_view() and value.requires_grad)
+    return value.is_leaf if asked else None
 
 
 def _lies(value: Any) -> Hashable:

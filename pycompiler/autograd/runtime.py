@@ -596,21 +596,33 @@ def _unless_moved(run: Compiled, left: Compiled, starts: Sequence[tuple[int, int
 
 def unless_retained(run: Compiled, joint: Joint, eager: Compiled, *, name: str) -> Compiled:
     """`run`, and `eager` for calls in which an input that is written, with gradients, keeps its own (`retain_grad`): in eager
-    those of what is computed after the write pass through what it is then."""
+    those of what is computed after the write pass through what it is then.  And for those in which autograd refuses the write:
+    others would be done by then, and not undone."""
     written = [m.index for m in joint.mutations if m.how == "grad"]
     if not written:
         return run
-    left = functools.partial(_left, "an input that it writes keeps its gradient", name, eager)
+    left = functools.partial(_left, "an input that it writes keeps its gradient, or may not be written", name, eager)
     return functools.partial(_unless_retained, run, left, written)
 
 
 def _unless_retained(run: Compiled, left: Compiled, written: Sequence[int], *args: Any) -> Sequence[Any]:
-    return left(*args) if any(_retains(args[i]) for i in written) else run(*args)
+    return left(*args) if any(_retains(args[i]) or _is_refused(args[i]) for i in written) else run(*args)
 
 
 def _retains(written: torch.Tensor) -> bool:
     base = written._base  # whose history such a write changes
     return written.retains_grad or (base is not None and base.retains_grad)
+
+
+def _is_refused(written: torch.Tensor) -> bool:
+    """Whether autograd lets nobody write a tensor where gradients are on: a leaf, a view of one, one of several views."""
+    if not written.requires_grad:
+        return False
+    base = written._base
+    return written.is_leaf if base is None else base.is_leaf and base.requires_grad or _creation(written) != _PLAIN
+
+
+_creation, _PLAIN = torch._C._autograd._get_creation_meta, torch._C._autograd.CreationMeta.DEFAULT
 
 
 def empty_pairs(joint: Joint, counted: Sequence[int]) -> list[tuple[int, int]]:

@@ -659,7 +659,7 @@ def told(cx: Capture, exception: Value) -> str:
         and not exception.exists
         and not isinstance(exception.cls.__str__, types.FunctionType)
     ):
-        with contextlib.suppress(Break, Raised):
+        with contextlib.suppress(Break, Raised, Specialise):
             text += f": {exceptions.text(cx, exception, str).const()}"
     return text
 

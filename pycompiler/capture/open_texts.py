@@ -20,7 +20,7 @@ from pycompiler.capture.values.symbolic import Text, is_open, is_open_text, text
 from pycompiler.ir.computed import joined, percent
 
 CONVERTED: dict[int, Callable[[object], str]] = {1: str, 2: repr, 3: ascii}
-FIELD = re.compile(r"%[-#0 +.\d]*([a-zA-Z%*(])")
+FIELD = re.compile(r"%[-#0 +.\d]*[hlL]*([a-zA-Z%*(])")
 OF_INTEGERS = frozenset("diouxX")  # of a float: not of all
 
 

@@ -248,9 +248,9 @@ def _replay_contents(head: Head, write: Write) -> Code:
 
 
 def _replay_dict(head: Head, target: Code, before: Any, after: Any) -> Code:
-    (old, stored, emptied, _), (new, stores, by_now, whole) = before, after
-    last = stores if emptied != by_now else stores[len(stored) :]
-    if emptied != by_now:
+    (old, stored, (emptied, flushed), _), (new, stores, by_now, whole) = before, after
+    last = stores[len(stored) :] if by_now == (emptied, flushed) else stores
+    if emptied != by_now[0]:
         pairs = [c for k, v in new.items() for c in (head.load_item(k.value), head.load_item(v))]
         return head.call(rebuild.fill_emptied, target, *pairs, *_loaded(head, last))
     changed = _changed_dict(head, target, old, new, known=whole)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
@@ -160,11 +160,25 @@ def _nearest(value: Real | Expr | float, limits: Mapping[str, float], least: Map
 _GUARDED = frozenset({"symbol", "float", "add", "sub", "mul", "truediv", "int_truediv", "pow", "neg", "abs"})
 
 
-def is_guarded(value: Real, hints: Mapping[str, int]) -> bool:
-    """Whether guards compute such a float (`plan/real.rs`), of which no integer is beyond what floats hold."""
-    parts = [a for a in value.args if isinstance(a, (Real, Expr))] if value.name is None else []
-    integers = all(abs(part.eval(hints)) <= EXACT for part in parts if isinstance(part, Expr))
-    return value.op in _GUARDED and integers and all(is_guarded(p, hints) for p in parts if isinstance(p, Real))
+def is_guarded(value: Real) -> bool:
+    """Whether guards compute such a float (`plan/real.rs`)."""
+    parts = value.args if value.name is None else ()
+    return value.op in _GUARDED and all(is_guarded(p) for p in parts if isinstance(p, Real))
+
+
+def is_symbol(number: Expr) -> bool:
+    """Whether it is a size or number itself, of 64 bits: its powers are floats up to the sixteenth."""
+    [(atoms, factor), *more] = number.terms or [((), 0)]
+    return not more and factor == 1 and len(atoms) == 1 and atoms[0].kind == "sym"
+
+
+def integers_in(value: Real | Expr | float) -> Iterator[Expr]:
+    """The integers that a float is made of."""
+    if isinstance(value, Expr):
+        yield value
+    elif isinstance(value, Real) and value.name is None:
+        for part in value.args:
+            yield from integers_in(part)
 
 
 _SAFE = {"truediv": "ne", "sqrt": "ge", "log2": "gt"}  # what a float is to zero for which these never raise
@@ -211,6 +225,7 @@ class Questions(Protocol):
 
     def compare_float(self, op: str, name: str, number: float) -> bool: ...
     def compare_reals(self, op: str, left: Real | float, right: Real | float) -> bool | None: ...
+    def bounded(self, integers: Iterable[Expr]) -> bool: ...
     def node(self, expr: Expr) -> SymbolicNode: ...
     def resolve(self, expr: Expr) -> Expr: ...
     def known(self, kind: str, expr: Expr | Real) -> bool | None: ...
@@ -478,17 +493,27 @@ class SymbolicNode:
         """What an operator raises for some floats it does not raise for these: they are assumed, where one is an input."""
         if op in ("truediv", "mod"):
             by = args[1].args[0] if isinstance(args[1], Real) and args[1].op == "float" else args[1]
-            if self.env.equal(by, ZERO) if isinstance(by, Expr) else by == 0.0:
+            zero: bool | None = self.env.equal(by, ZERO) if isinstance(by, Expr) else by == 0.0
+            if isinstance(by, Real) and by.name is None and (zero := self.env.compare_reals("eq", by, 0.0)) is None:
+                self.env.pin_all(by.symbols)
+                zero = not by.eval(self.env.hints)
+            if zero:
                 REAL[op](1.0, 0.0)  # raises
-        if op == "truediv" and isinstance(args[1], Expr):
-            return
+            if op == "truediv" and not (isinstance(by, Real) and by.name is not None):
+                return
         if op not in _TOTAL and not self._is_safe(op, args):
-            args = args[1:] if op == "truediv" else args
-            self.env.pin_all(n for a in args if isinstance(a, Real) for n in a.symbols & self.env.floats.keys())
+            asked = args[1:] if op == "truediv" else args
+            self.env.pin_all(n for a in asked if isinstance(a, Real) for n in a.symbols)
+            if not any(a.symbols & self.env.floats.keys() for a in args if isinstance(a, Real)):
+                REAL[op](
+                    *(a.eval(self.env.hints) if isinstance(a, (Real, Expr)) else a for a in args)
+                )  # which may raise
 
     def _is_safe(self, op: Any, args: Sequence[Any]) -> bool:
         """Whether the operator raises nothing for a float of which it is assumed that it is on one side of zero."""
         at = args[1] if op == "truediv" else args[0]
+        if isinstance(at, Real) and not at.symbols & self.env.floats.keys():
+            return self._is_safe_of_sizes(op, at, args[1:])
         if not isinstance(at, Real) or at.name is None:
             return False
         if op == "pow":  # no complex number, no division by zero, no overflow
@@ -498,6 +523,18 @@ class SymbolicNode:
             return to <= 1 or self.env.compare_float("le", at.name, 2.0**100)
         wanted = _SAFE.get(op)
         return wanted is not None and self.env.compare_float(wanted, at.name, 0.0)
+
+    def _is_safe_of_sizes(self, op: Any, at: Real, more: Sequence[Any]) -> bool:
+        """The same of a float that is made of integers."""
+        number = at.args[0] if at.op == "float" else None
+        if isinstance(number, Expr):
+            above = self.env.at_least(number, 0 if op == "sqrt" else 1)
+        else:
+            above = bool(self.env.compare_reals("ge" if op == "sqrt" else "gt", at, 0.0))
+        if op != "pow":
+            return above and op in _SAFE
+        small = isinstance(number, Expr) and (is_symbol(number) or self.env.bounded([number]))
+        return above and small and isinstance(more[0], float) and abs(more[0]) <= 8
 
     def _value_hash(self) -> int:
         """Asked by torch's cache of fake results, which other backends run: it goes on without, since an answer may rest on

@@ -32,7 +32,18 @@ import torch
 
 from pycompiler.ir.data_checks import COMPARISONS, Decision, value_of
 from pycompiler.ir.expr import ZERO, Bound, Expr
-from pycompiler.ir.symbolic_node import HOLDS, Env, Real, SymbolicNode, Truth, is_guarded, magnitude, product
+from pycompiler.ir.symbolic_node import (
+    EXACT,
+    HOLDS,
+    Env,
+    Real,
+    SymbolicNode,
+    Truth,
+    integers_in,
+    is_guarded,
+    magnitude,
+    product,
+)
 
 log = logging.getLogger("pycompiler.shapes")
 _NOT = {"==": "!=", "!=": "=="}
@@ -323,11 +334,21 @@ class Symbols:
             self.intervals[name] = low, high
         return answer
 
+    def bounded(self, integers: Iterable[Expr]) -> bool:
+        """Whether floats hold these numbers today; from now on it is assumed."""
+        found = [*integers]
+        plain = all(abs(factor) < EXACT for number in found for _, factor in number.terms)
+        if not plain or any(abs(self.hint(number)) >= EXACT for number in found):
+            return False
+        return all(self.at_least(Expr.of(EXACT - 1), n) and self.at_least(n, 1 - EXACT) for n in found)
+
     def compare_reals(self, op: str, left: Real | builtins.float, right: Real | builtins.float) -> bool | None:
         """`left op right` of what guards compute with floats, as it is today, and assumed; None of other numbers."""
         sides = [side for side in (left, right) if isinstance(side, Real)]
         names = frozenset[str]().union(*(side.symbols for side in sides))
-        if self.is_late(names) or not all(is_guarded(side, self.hints) for side in sides):
+        if self.is_late(names) or not all(map(is_guarded, sides)):
+            return None
+        if not self.bounded(number for side in sides for number in integers_in(side)):
             return None
         numbers = {**self.hints, **self.floats}
         try:

@@ -318,7 +318,7 @@ def _not_expanded(out: torch.Tensor, given: Any) -> torch.Tensor:
     view = given if more else given.view(given.shape) if given.is_contiguous() else given.unsqueeze(0).squeeze(0)
     for _ in range(more):
         view = view.unsqueeze(0)
-    return view if view.stride() == out.stride() else out
+    return view if view.stride() == out.stride() and view.requires_grad == out.requires_grad else out
 
 
 def _edge_of(t: torch.Tensor) -> Edge | None:

@@ -190,13 +190,19 @@ class Results:
             return [self._view(k, t, self._nearest(k, members, place)) for k, t in members.items()]
         if len(tensors) == 1 and not is_lazy(tensors[0]):
             return [self._alone(k, t) for k, t in members.items()]
-        base, origin = next(((t, ("result", k)) for k, t in members.items() if not t._is_view()), (None, ("", -1)))
+        base, origin = next(
+            ((t, ("result", k)) for k, t in members.items() if not t._is_view() and self._owns(t)), (None, ("", -1))
+        )
         if base is None:
             k = next((k for k, t in members.items() if t._base is not None), next(iter(members)))
             base, origin = (
                 (members[k]._base, ("base", k)) if members[k]._base is not None else (members[k], ("result", k))
             )
             assert base is not None
+        if not self._owns(base):
+            raise AutogradUnsupported(
+                "outputs view memory that no tensor stands for", str(tuple(base.shape)), "clone one"
+            )
         if is_lazy(base):
             base, origin = self._resolved(base), ("", -1)
         index = self.fresh(base, origin)
@@ -205,6 +211,11 @@ class Results:
             Output("fresh", index) if t is base else self._view(k, t, self._nearest(k, members, place))
             for k, t in members.items()
         ]
+
+    def _owns(self, t: torch.Tensor) -> bool:
+        """Whether a tensor is all of its memory: one that autograd takes for no view may be cut off a piece."""
+        node = self.recorder.node(inner(t))
+        return view_root(node) is node
 
     def _nearest(self, k: int, members: Mapping[int, torch.Tensor], base: Base) -> Base:
         """What result `k` is a view of for autograd: another result, through which its gradient passes, or `base`."""
@@ -281,6 +292,8 @@ class Results:
             with plain(self.recorder.fake_mode):
                 steps = steps if place.leads(steps, seen) else [seen]
         made = with_history(steps, t, base)
+        if t._is_view() and t._base is not _root(base):
+            made = self._cut_off(t, base)
         if place.behind:
             made = [_BASE, *made]
         bound = {n for n, node in self.recorder.numbers.symbols.items() if "bound" in node.meta}
@@ -290,6 +303,18 @@ class Results:
             names = ", ".join(sorted(late))
             raise AutogradUnsupported("an output is a view whose size depends on data", names, "clone it")
         return Output("view", index, place.of_input, place.of_result, tuple(made))
+
+    def _cut_off(self, t: torch.Tensor, base: torch.Tensor) -> list[Step]:
+        """The steps to a view of what was cut off a view of `base`: those to that, and those behind it."""
+        root = t._base
+        assert root is not None
+        nodes = [self.recorder.node(inner(v)) for v in (base, root, t)]
+        before, behind = view_steps(nodes[1], nodes[0]), view_steps(nodes[2], nodes[1])
+        if before is None or behind is None:
+            raise AutogradUnsupported(
+                "an output is a view of what was cut off another", str(tuple(t.shape)), "clone it"
+            )
+        return [*before, *with_history([], root, base), *with_history(behind, t, root)]
 
     def _is_plain_view(self, t: torch.Tensor, base: torch.Tensor) -> bool:
         """Whether autograd's own views alone lie between `base` and `t`: no hook, no Function of the program's."""
@@ -373,9 +398,7 @@ def with_history(steps: list[Step], t: torch.Tensor, base: torch.Tensor) -> list
     if not t._is_view():
         return [*steps, ends]
     steps = steps or [_ALIAS]
-    if t._base is not _root(base):
-        steps = [ends, *steps]
-    elif base.requires_grad and not t.requires_grad:
+    if base.requires_grad and not t.requires_grad:
         return [Step(under_no_grad, (s,), {}) for s in steps]
     creation = _creation(t)
     if creation in (_PLAIN, _WITHOUT_GRAD):  # as it will be where gradients are as they are now

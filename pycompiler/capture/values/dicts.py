@@ -87,7 +87,7 @@ class Dict(Value):
         self.taken: set[Key] = set()  # keys of the dict as it was that the program has taken out
         self.changed = False
         self.counting = False  # all that has changed was counted (`Tally`)
-        self.emptied = 0
+        self.emptied = self.flushed = 0
         self.restless = real is not None and restless(items) is not None
         self.attributes: dict[str, Value] = {}  # of an OrderedDict that is made here
         self.seen_by: type = dict  # the class that gives views of it: attributes of classes are behind a proxy
@@ -108,6 +108,7 @@ class Dict(Value):
     def _flush(self) -> None:
         """Stores under what may be any keys are made."""
         stores, self.unasked = self.unasked, []
+        self.flushed += bool(stores)
         self.counting = self.counting and not stores
         for known, value in stores:
             key = self.key(self.cx, known)
@@ -133,9 +134,9 @@ class Dict(Value):
         return [*self.raw.values(), *(value for _, value in self.unasked)]
 
     def contents(self) -> Any:
-        """What it holds now, for a write that is replayed: entries, what is stored behind them, how often all went out, and
-        whether there are no others."""
-        return dict(self.raw), [*self.unasked], self.emptied, self.keys_guarded
+        """What it holds now, for a write that is replayed: entries, what is stored behind them, how often all went out and how
+        often these stores became entries, and whether there are no others."""
+        return dict(self.raw), [*self.unasked], (self.emptied, self.flushed), self.keys_guarded
 
     def describe(self) -> str:
         return f"{self.cls.__name__} of {len(self.raw)}"

@@ -27,7 +27,7 @@ from pycompiler.ir.computed import evaluated, given_text, joined, percent
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
-from pycompiler.ir.symbolic_node import Real, Truth
+from pycompiler.ir.symbolic_node import Real, Truth, integers_in, is_symbol
 from pycompiler.ir.symbols import Specialise, hint_of, is_symbolic, symbols_of
 
 NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
@@ -191,6 +191,8 @@ def compute(cx: Capture, fn: Callable[..., Any], values: Sequence[Value]) -> Val
         return None
     truths = [isinstance(n, bool | torch.SymBool) for n in numbers]
     try:
+        if fn in COMPARED and not _as_floats(numbers):
+            return None
         if not all(truths):  # beside numbers they are numbers; torch makes truths of all
             numbers = [int(bool(n)) if truth else n for n, truth in zip(numbers, truths, strict=True)]
         result = PYTHONS.get(fn, fn)(*numbers)
@@ -203,6 +205,19 @@ def compute(cx: Capture, fn: Callable[..., Any], values: Sequence[Value]) -> Val
     except (ArithmeticError, ValueError) as e:
         cx.throw(type(e), *e.args)
     return cx.make(result)  # type: ignore[no-any-return]
+
+
+COMPARED = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
+
+
+def _as_floats(numbers: Sequence[Any]) -> bool:
+    """Whether numbers that are compared may be compared as floats where one is: Python compares integers exactly."""
+    integers = [n for n in numbers if type(n) in (int, torch.SymInt)]
+    if len(integers) in (0, len(numbers)):
+        return True
+    symbols = next((s for n in numbers if (s := symbols_of(n)) is not None), None)
+    exprs = [Expr.of(n) if type(n) is int else n.node.value for n in integers]
+    return symbols is None or symbols.bounded(exprs)
 
 
 def _number(n: Any) -> Any:
@@ -343,10 +358,19 @@ def place_of(cx: Capture, value: Value) -> Source | None:
     return cx.computed(evaluated, const_source(number), const_source(names), *places)
 
 
+def _is_short(number: Symbolic) -> bool:
+    """Whether all texts of a number can be told: neither a float nor a text is refused for what an integer is beyond."""
+    value: Any = number.sym.node.value
+    parts = [n for n in integers_in(value) if n.const is None and not is_symbol(n)]
+    return not parts or number.sym.node.env.bounded(parts)
+
+
 def text(cx: Capture, function: Callable[..., Any], values: Sequence[Value]) -> Text | None:
     """The text that `function` makes of these; None where none of them is open, or another value is among them."""
     values = [v if is_open_text(v) else cx.realize(v) for v in values]
     if not any(map(is_open, values)):
+        return None
+    if not all(_is_short(v) for v in values if isinstance(v, Symbolic)):
         return None
     places = [place_of(cx, v) for v in values]
     made = [p for p in places if p is not None]
