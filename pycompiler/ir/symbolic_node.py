@@ -182,6 +182,14 @@ def integers_in(value: Real | Expr | float) -> Iterator[Expr]:
 
 
 _SAFE = {"truediv": "ne", "sqrt": "ge", "log2": "gt"}  # what a float is to zero for which these never raise
+_OF_ALL = frozenset({"sin", "cos", "tan", "tanh", "atan", "float32"})  # what is defined for all that is finite
+_WITHIN = {
+    "exp": (-1e300, 700.0),
+    "cosh": (-700.0, 700.0),
+    "sinh": (-700.0, 700.0),
+    "asin": (-1.0, 1.0),
+    "acos": (-1.0, 1.0),
+}
 _MIRRORED: dict[Any, Any] = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 _TOTAL = ("float", "add", "sub", "mul", "neg", "abs", "min", "max")  # of REAL those that never raise
 Number = Expr | Real | Truth | bool | float
@@ -512,6 +520,8 @@ class SymbolicNode:
     def _is_safe(self, op: Any, args: Sequence[Any]) -> bool:
         """Whether the operator raises nothing for a float of which it is assumed that it is on one side of zero."""
         at = args[1] if op == "truediv" else args[0]
+        if op == "pow" and isinstance(at, float):
+            return self._is_safe_exponent(at, args[1])
         if isinstance(at, Real) and not at.symbols & self.env.floats.keys():
             return self._is_safe_of_sizes(op, at, args[1:])
         if not isinstance(at, Real) or at.name is None:
@@ -524,8 +534,23 @@ class SymbolicNode:
         wanted = _SAFE.get(op)
         return wanted is not None and self.env.compare_float(wanted, at.name, 0.0)
 
+    def _is_safe_exponent(self, base: float, to: Any) -> bool:
+        """Whether a number to the power of an integer overflows nowhere."""
+        number = to.args[0] if isinstance(to, Real) and to.op == "float" else None
+        if not isinstance(number, Expr) or not 0 < base < math.inf:
+            return False
+        if base <= 1:
+            return self.env.at_least(number, 0)
+        return self.env.at_least(Expr.of(min(EXACT, int(1000 / math.log2(base)))), number)
+
     def _is_safe_of_sizes(self, op: Any, at: Real, more: Sequence[Any]) -> bool:
         """The same of a float that is made of integers."""
+        if op in _OF_ALL:
+            return True
+        if op == "mod":  # whose zero was asked for
+            return not (isinstance(more[0], Real) and more[0].symbols & self.env.floats.keys())
+        if (limits := _WITHIN.get(op)) is not None:
+            return all(self.env.compare_reals(by, at, limit) for by, limit in zip(("ge", "le"), limits, strict=True))
         number = at.args[0] if at.op == "float" else None
         if isinstance(number, Expr):
             above = self.env.at_least(number, 0 if op == "sqrt" else 1)

@@ -158,3 +158,15 @@ def test_products_beyond_what_the_engine_counts_with() -> None:
         s.q = n * m != w
 
     same(program, [(3, 2, 2.5), (4, 3, 1.5), (7, 0, 0.5), (10**30, 0, 0.5), (10**30, 2, 0.5)])
+
+
+def test_powers_and_functions_of_numbers_that_count_up() -> None:
+    def program(s: Any, n: int) -> None:
+        s.rate = 0.95**n, 1.5**n, math.cos(n / 7), (n * 0.5) % 3.0, 2.0 ** (n - 5)
+
+    def beyond(s: Any, n: int) -> None:
+        s.log.append(1)
+        s.rate = 10.0**n, math.exp(n * 1.0)
+
+    assert same(program, [(n,) for n in range(2, 14)], rate=0) <= 3
+    same(beyond, [(2,), (3,), (4,), (400,), (5,), (-400,), (10**6,), (0,)], rate=0, log=[])
