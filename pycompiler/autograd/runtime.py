@@ -606,20 +606,18 @@ def unless_retained(run: Compiled, joint: Joint, eager: Compiled, *, name: str) 
 
 
 def _unless_retained(run: Compiled, left: Compiled, written: Sequence[int], *args: Any) -> Sequence[Any]:
-    return left(*args) if any(_retains(args[i]) or _is_refused(args[i]) for i in written) else run(*args)
+    return left(*args) if any(_keeps_or_refuses(args[i]) for i in written) else run(*args)
 
 
-def _retains(written: torch.Tensor) -> bool:
+def _keeps_or_refuses(written: torch.Tensor) -> bool:
+    """Whether a tensor keeps its gradient, or autograd lets nobody write it where gradients are on: a leaf, a view of one, one of
+    several views."""
     base = written._base  # whose history such a write changes
-    return written.retains_grad or (base is not None and base.retains_grad)
-
-
-def _is_refused(written: torch.Tensor) -> bool:
-    """Whether autograd lets nobody write a tensor where gradients are on: a leaf, a view of one, one of several views."""
-    if not written.requires_grad:
-        return False
-    base = written._base
-    return written.is_leaf if base is None else base.is_leaf and base.requires_grad or _creation(written) != _PLAIN
+    if base is None:
+        return written.retains_grad or (written.is_leaf and written.requires_grad)
+    if written.retains_grad or base.retains_grad:
+        return True
+    return written.requires_grad and ((base.is_leaf and base.requires_grad) or _creation(written) != _PLAIN)
 
 
 _creation, _PLAIN = torch._C._autograd._get_creation_meta, torch._C._autograd.CreationMeta.DEFAULT

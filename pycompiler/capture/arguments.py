@@ -29,25 +29,26 @@ Handler = Callable[[Any, list[Value], dict[str, Value]], Value]
 
 def handled(cx: Capture, fn: Any, handler: Handler, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """handler(cx, args, kwargs), where `fn` takes these arguments."""
-    wrong = not _is_of(fn, args)
-    if not wrong and not isinstance(
-        fn, types.ClassMethodDescriptorType
-    ):  # whose signature leaves the class out, or not
-        wrong = (
-            _refuses(fn, args, kwargs) or not _reads_keywords(fn, handler)
-            if kwargs
-            else not _takes_count(fn, len(args))
-        )
-        if wrong and not kwargs and _is_told(fn):
-            cx.evaluate_raw(fn, *[()] * len(args))  # its error
-    if wrong:
+    if not (_is_of(fn, args) and _takes(cx, fn, handler, args, kwargs)):
         raise Break("builtin-call", describe_call(fn, args))
     try:
         return handler(cx, args, kwargs)
     except (LookupError, TypeError, ValueError, AttributeError):
-        if _takes(fn, args, kwargs):
+        if _fits(fn, args, kwargs):
             raise
         raise Break("builtin-call", describe_call(fn, args)) from None
+
+
+def _takes(cx: Capture, fn: Any, handler: Handler, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether so many arguments, and these keywords, are taken, as far as anybody tells."""
+    if isinstance(fn, types.ClassMethodDescriptorType):  # whose signature leaves the class out, or not
+        return True
+    if kwargs:
+        return _fits(fn, args, kwargs) is not False and _reads_keywords(fn, handler)
+    takes = _takes_count(fn, len(args))
+    if not takes and _is_told(fn):
+        cx.evaluate_raw(fn, *[()] * len(args))  # its error
+    return takes
 
 
 def _is_of(fn: Any, args: list[Value]) -> bool:
@@ -59,24 +60,15 @@ def _is_of(fn: Any, args: list[Value]) -> bool:
     return True
 
 
-def _refuses(fn: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether its signature, where it has one, does not allow these arguments."""
+def _fits(fn: Any, args: list[Any], kwargs: dict[str, Any]) -> bool | None:
+    """Whether the signature allows so many arguments; None where there is none."""
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
-        return False
+        return None
     try:
         signature.bind(*args, **kwargs)
     except TypeError:
-        return True
-    return False
-
-
-def _takes(fn: Any, args: list[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether so many arguments fit the signature."""
-    try:
-        inspect.signature(fn).bind(*args, **kwargs)
-    except (TypeError, ValueError):
         return False
     return True
 
@@ -151,7 +143,7 @@ def _takes_count(fn: Any, count: int) -> bool:
     cls: Any = getattr(fn, "__objclass__", None)
     if cls in MADE_EMPTY and count and (fn.__name__ == "__init__" or getattr(fn, "__text_signature__", None) is None):
         return not _is_refused(fn, [cls(), *[None] * (count - 1)])
-    return not _refuses(fn, [None] * count, {})
+    return _fits(fn, [None] * count, {}) is not False
 
 
 def _is_refused(fn: Callable[..., Any], args: list[Any]) -> bool:

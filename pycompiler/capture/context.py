@@ -391,7 +391,7 @@ class Capture:
         if isinstance(value, Identity):
             value = value.value
             return ("id of", self.guard_identity(value))
-        if value.python_type().__hash__ is None:
+        if mro_lookup(value.python_type(), "__hash__") is None:
             self.no_hash(class_name(value.python_type()))
         return self.guard_identity(value)
 

@@ -40,8 +40,14 @@ def formatted(cx: Capture, value: Value, which: int, spec: Value) -> Text | None
         return None
     if not which:
         return text(cx, format, [value, spec])
-    shown: Text | None = text(cx, CONVERTED[which], [value])
+    shown = converted(cx, value, which)
     return text(cx, format, [shown, spec]) if shown is not None and _text_of(spec) else shown
+
+
+def converted(cx: Capture, value: Value, which: int) -> Text | None:
+    """`!s`, `!r` or `!a` of a field."""
+    value = value if is_open_text(value) else cx.realize(value)
+    return text(cx, CONVERTED[which], [value]) if is_open(value) else None
 
 
 def of_operator(cx: Capture, op: str, left: Value, right: Value) -> Text | None:

@@ -11,42 +11,23 @@ from typing import Any
 
 import pytest
 import torch
+from capture.outliving import Program, Same, compiles_over, told
 
 import pycompiler
 
-Program = Callable[..., Any]
 LOGGED: list[Any] = []
-
-
-def told(value: Any) -> Any:
-    """What can be compared: tensors as numbers, dicts and sets with their order and class."""
-    if isinstance(value, torch.Tensor):
-        return ("tensor", value.tolist(), value.requires_grad)
-    if isinstance(value, dict):
-        return (type(value), [(told(k), told(v)) for k, v in value.items()])
-    if isinstance(value, (list, tuple, collections.deque)):
-        return (type(value), [told(v) for v in value])
-    if isinstance(value, (set, frozenset)):
-        return (type(value), sorted(map(repr, value)))
-    return told(vars(value)) if hasattr(value, "__dict__") else (type(value), value)
 
 
 def repeated(fn: Program, container: Any, calls: int = 8, backend: str = "eager", **between: Any) -> Any:
     """How often `fn(x, container, i)` compiles in so many calls, each of which leaves what eager leaves."""
-    compiled = pycompiler.compile(fn, backend=backend)
-    ours, theirs = container, copy.deepcopy(container)
-    for i in range(calls):
-        results = []
-        for run, given in ((compiled, ours), (fn, theirs)):
-            if between:
-                between["change"](given, i)
-            try:
-                results.append(run(torch.arange(3.0) + i, given, i))
-            except Exception as error:
-                results.append((type(error), str(error)))
-        assert told(results[0]) == told(results[1]), f"call {i}"
-        assert told(ours) == told(theirs), f"call {i}"
-    return pycompiler.counters(compiled)["compiles"]
+    pair = [container, copy.deepcopy(container)]
+
+    def given(i: int, kept: Any, call: tuple[Any, ...]) -> tuple[Any, ...]:
+        if between:
+            between["change"](kept, i)
+        return torch.arange(3.0) + i, kept, i
+
+    return compiles_over(fn, lambda: pair.pop(0), [()] * calls, given, backend)
 
 
 # lists ----------------------------------------------------------------------------------------------------------
@@ -307,20 +288,6 @@ class Renamed(str):
 
     def __eq__(self, other: object) -> bool:
         return True
-
-
-class Same:
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return bool(other == self.value)
-
-    def __repr__(self) -> str:
-        return f"Same({self.value!r})"
 
 
 class Ten(collections.Counter[Any]):

@@ -9,18 +9,11 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+from capture.outliving import Kept, compiles_over
 
-import pycompiler
 from pycompiler import config
 
 Call = tuple[Any, ...]
-
-
-class Kept:
-    """What outlives the calls."""
-
-    def __init__(self, **values: Any) -> None:
-        self.__dict__.update(values)
 
 
 @pytest.fixture(autouse=True)
@@ -30,18 +23,7 @@ def raise_internal_errors(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def same(program: Callable[..., Any], calls: list[Call], **state: Any) -> int:
     """Results, errors and what is kept are eager's after each call; how often it compiled."""
-    compiled = pycompiler.compile(program, backend="eager")
-    ours, theirs = Kept(**copy.deepcopy(state)), Kept(**copy.deepcopy(state))
-    for args in calls:
-        seen = []
-        for run, kept in ((compiled, ours), (program, theirs)):
-            try:
-                result: Any = run(kept, *args)
-            except Exception as e:
-                result = type(e), str(e)
-            seen.append((repr(result), repr(vars(kept))))
-        assert seen[0] == seen[1], args
-    return compiled.counters()["compiles"]
+    return compiles_over(program, lambda: Kept(**copy.deepcopy(state)), calls, lambda i, kept, call: (kept, *call))
 
 
 def test_a_store_behind_stores_that_were_looked_at() -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import copy
 import itertools
 import math
 from collections.abc import Callable
@@ -11,46 +10,14 @@ from typing import Any
 
 import pytest
 import torch
+from capture.outliving import Kept, Program, Same, compiles_over, told
 
 import pycompiler
-
-Program = Callable[..., Any]
-
-
-class Kept:
-    """What outlives the calls."""
-
-    def __init__(self, **attributes: Any) -> None:
-        self.__dict__.update(attributes)
-
-
-def told(value: Any) -> Any:
-    """What can be compared: with classes, the order of dicts, and the signs of zeros."""
-    if isinstance(value, torch.Tensor):
-        return ("tensor", value.tolist())
-    if isinstance(value, dict):
-        return (type(value), [(told(k), told(v)) for k, v in value.items()])
-    if isinstance(value, (list, tuple, collections.deque)):
-        return (type(value), [told(v) for v in value])
-    if isinstance(value, (set, frozenset)):
-        return (type(value), sorted(map(repr, value)))
-    return told(vars(value)) if isinstance(value, Kept) else (type(value), repr(value))
 
 
 def compiles(fn: Program, make: Callable[[], Any], calls: list[tuple[Any, ...]], backend: str = "eager") -> int:
     """How often `fn(x, kept, *call)` compiles over these calls."""
-    compiled = pycompiler.compile(fn, backend=backend)
-    ours, theirs = make(), make()
-    for i, call in enumerate(calls):
-        results = []
-        for run, kept in ((compiled, ours), (fn, theirs)):
-            try:
-                results.append(told(run(torch.arange(3.0) + i, kept, *copy.deepcopy(call))))
-            except Exception as error:
-                results.append((type(error), str(error)))
-        assert repr(results[0]) == repr(results[1]), f"call {i}: {call}"
-        assert repr(told(ours)) == repr(told(theirs)), f"call {i}: {call}"
-    return int(pycompiler.counters(compiled)["compiles"])
+    return compiles_over(fn, make, calls, lambda i, kept, call: (torch.arange(3.0) + i, kept, *call), backend)
 
 
 class Renamed(str):
@@ -71,20 +38,6 @@ class Number(int):
         return "a number"
 
     __repr__ = __format__ = lambda self, *args: "a number"  # type: ignore[assignment]
-
-
-class Same:
-    def __init__(self, value: Any) -> None:
-        self.value = value
-
-    def __hash__(self) -> int:
-        return hash(self.value)
-
-    def __eq__(self, other: object) -> bool:
-        return bool(other == self.value)
-
-    def __repr__(self) -> str:
-        return f"Same({self.value!r})"
 
 
 NAMES: list[Any] = ["a", "b", "c", "a", "d", "e", "b", "f", "a", "g", "c", "h"]

@@ -201,7 +201,7 @@ def test_operators_take_symbolic_sizes():
     for out, shape in results:
         assert [str(expr_of(n)).replace(" ", "").strip() for n in out.shape] == shape.split(), shape
     assert attended.is_contiguous() and not heads.is_contiguous() and attended.requires_grad
-    assert texts(symbols) == [f"{2**53 - 1} >= s1"]  # which `interpolate` compares with a float
+    assert texts(symbols) == []
 
 
 def test_the_static_fake_mode_knows_nothing_of_symbols():

@@ -250,7 +250,8 @@ def count(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     for value in (start, by):
         cls = value.python_type()
         if not (
-            issubclass(cls, torch.Tensor) or any(hasattr(cls, n) for n in ("__index__", "__float__", "__complex__"))
+            issubclass(cls, torch.Tensor)
+            or any(mro_lookup(cls, n) is not MISSING for n in ("__index__", "__float__", "__complex__"))
         ):
             cx.throw(TypeError, "a number is required")
     state = [start]

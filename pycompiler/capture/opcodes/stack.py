@@ -374,7 +374,11 @@ def format_value(frame: Frame, ins: Instruction) -> None:
 
 @opcode("CONVERT_VALUE")
 def convert_value(frame: Frame, ins: Instruction) -> None:
-    value = frame.pop()
+    taken = frame.stack.pop()
+    if (made := open_texts.converted(frame.cx, taken, ins.number)) is not None:
+        frame.push(made)
+        return
+    value = frame.cx.realize(taken)
     frame.push(_told(frame, value, True, lambda: operators.convert(frame.cx, value, ins.number)))
 
 
