@@ -525,6 +525,7 @@ def _template(head: Head, value: Value, seen: set[int]) -> Any:
         return None if None in items else (value.cls.__name__, items)
     if isinstance(value, Dict) and value.cls is dict:
         pairs = [(k.value.const(), _template(head, v, seen)) for k, v in value.entries.items() if k.value.is_const()]
-        if len(pairs) == len(value.entries) and all(t is not None for _, t in pairs):
+        lasting = not any(may_end(k) for k, _ in pairs)  # the plan would hold a class
+        if lasting and len(pairs) == len(value.entries) and all(t is not None for _, t in pairs):
             return ("dict", pairs)
     return None

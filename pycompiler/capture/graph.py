@@ -52,6 +52,7 @@ from pycompiler.ir import attention, jagged, transforms
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, as_plain, fake_of, is_plain
 from pycompiler.ir.kernels import memory_of, tensors_of
+from pycompiler.ir.mortal import weak_source
 from pycompiler.ir.nested import REGION
 from pycompiler.ir.process_groups import FLIES
 from pycompiler.ir.size_graph import SizeNodes
@@ -222,7 +223,7 @@ class GraphBuilder:
             node = self.graph.placeholder(self._fresh(source))
         self._last_input = node
         node.meta["example_value"] = fake
-        node.meta["source"] = source
+        node.meta["source"] = weak_source(source)  # the graph outlives the capture
         self.placeholders[node] = Input(node, source, fake)
         return node
 

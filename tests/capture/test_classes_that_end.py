@@ -394,6 +394,44 @@ def test_within_a_function() -> None:
         assert left is nothing is None
 
 
+def test_a_key_that_leaves() -> None:
+    def program(x: Any, cls: type) -> Any:
+        return x + 1, {cls: 1}
+
+    for backend in ("eager", "native"):
+        compiled = pycompiler.compile(program, backend=backend)
+
+        class B:
+            pass
+
+        reference = weakref.ref(B)
+        for _ in range(4):
+            assert compiled(X, B)[1] == {B: 1}
+        assert compiled.counters()["compiles"] == 1
+        del B
+        gc.collect()
+        assert reference() is None
+
+
+def test_an_attribute_of_a_class_that_is_a_symbol() -> None:
+    def program(x: Any, o: Any) -> Any:
+        return x * o.k
+
+    compiled = pycompiler.compile(program, backend="eager")
+
+    class A:
+        k = 2
+
+    for k in range(2, 7):
+        A.k = k
+        assert torch.equal(compiled(X, A()), X * k)
+    assert compiled.counters()["compiles"] == 2
+    reference = weakref.ref(A)
+    del A
+    gc.collect()
+    assert reference() is None
+
+
 def test_a_later_class_at_the_address_is_another() -> None:
     """Addresses come again soon: each class is a new one to what was compiled for the others."""
 
