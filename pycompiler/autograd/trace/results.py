@@ -291,9 +291,8 @@ class Results:
         elif seen is not None:
             with plain(self.recorder.fake_mode):
                 steps = steps if place.leads(steps, seen) else [seen]
-        made = with_history(steps, t, base)
-        if t._is_view() and t._base is not _root(base):
-            made = self._cut_off(t, base)
+        apart = t._is_view() and t._base is not _root(base)
+        made = self._cut_off(t, base) if apart else with_history(steps, t, base)
         if place.behind:
             made = [_BASE, *made]
         bound = {n for n, node in self.recorder.numbers.symbols.items() if "bound" in node.meta}
