@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -196,6 +197,23 @@ def test_integers_that_a_dtype_does_not_hold(make: str, backend: str) -> None:
         exec(f"def fn(x):\n    return {make}", scope)
         with pytest.raises(RuntimeError, match="without overflow"):
             pycompiler.compile(scope["fn"], backend=backend)(torch.ones(2))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize(("n", "dtype"), [(300, torch.uint8), (70000, torch.uint16), (2**40, torch.int32), (2**63, None)])
+def test_integers_that_integers_do_not_hold(n: int, dtype: torch.dtype | None, backend: str) -> None:
+    """Capture says it, where the line is the program's, and no backend meets them."""
+    for make in (
+        lambda x, n: torch.full((2,), n, dtype=dtype),
+        lambda x, n: torch.full_like(x, n, dtype=dtype or torch.int64),
+        lambda x, n: torch.zeros(2, dtype=dtype or torch.int64).fill_(n),
+    ):
+        compiled = pycompiler.compile(make, backend=backend, dynamic=False)
+        assert torch.equal(compiled(torch.ones(2), 3), make(torch.ones(2), 3))
+        with pycompiler.config.patch(raise_internal_errors=True), pytest.raises(RuntimeError) as raised:
+            compiled(torch.ones(2), n)
+        assert type(raised.value) is RuntimeError and "without overflow" in str(raised.value)
+        assert make.__code__.co_firstlineno in [f.lineno for f in traceback.extract_tb(raised.tb)]
 
 
 def test_floats_that_are_to_be_constants() -> None:

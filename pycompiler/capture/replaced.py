@@ -51,5 +51,10 @@ class Writes:
             raise Break(
                 "unsupported-operation", "a write of data that were replaced, by what has the old and the new ones"
             )
+        if self.exists and True in by_alias and not self.fake.is_leaf:
+            # Generated code gives an existing tensor detached data, behind the graph.
+            raise Break(
+                "tensor-attribute-store", "a write that records a history for a tensor whose data were replaced"
+            )
         if self.count is not None and self.exists and True in by_alias:
             self.count.value += grown

@@ -31,7 +31,7 @@ from pycompiler.ir.effects import acts, count_writes, divides, draws, drops_noth
 from pycompiler.ir.jagged import new_nested_int
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
-from pycompiler.ir.limits import limit_floats
+from pycompiler.ir.limits import limit_numbers
 from pycompiler.ir.process_groups import launches
 from pycompiler.ir.propagate import (
     by_rule,
@@ -231,7 +231,7 @@ def _dispatch(
     mode.effects += divided
     mode.refusals += divided
     if mode.asks and mode.nested == 0:
-        limit_floats(func, args, kwargs, out)
+        limit_numbers(func, args, kwargs, out)
     return out
 
 

@@ -1,4 +1,4 @@
-"""Floats that an operator converts to a dtype: eager's kernels refuse what the dtype does not hold, shape functions do not.
+"""Numbers that an operator converts to a dtype: eager's kernels refuse what the dtype does not hold, shape functions do not.
 
 In: a call of an operator, its result. Out: nothing, or the kernel's exception; of floats that change it is assumed that the
 dtype holds them.
@@ -27,7 +27,7 @@ from pycompiler.ir.today import Today
 _FILLS = frozenset((torch.ops.aten.full.default, torch.ops.aten.scalar_tensor.default))
 
 
-def limit_floats(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
+def limit_numbers(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
     """Raises for constants that the kernel refuses; assumes of other floats that the result's dtype holds them."""
     found = list(_given(func, args, kwargs)) if isinstance(func, OpOverload) else []
     if not found:
@@ -35,18 +35,25 @@ def limit_floats(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out:
     results = tensors_of(out)
     dtypes = [t.dtype for t in results if t.dtype.is_floating_point or t.dtype.is_complex]
     most = min((torch.finfo(d).max for d in dtypes), default=math.inf)
-    if most >= torch.finfo(torch.float64).max:
-        return
+    bounded = most < torch.finfo(torch.float64).max
+    integers = [torch.iinfo(t.dtype) for t in results if t.dtype in _INTEGERS]
     for number in found:
         value = value_of(number) if isinstance(number, torch.SymFloat) else number
         if isinstance(value, Real):
-            number.node.env.within(value, most)
-        elif most < abs(value) < math.inf and all(map(on_host, results)):
+            if bounded:
+                number.node.env.within(value, most)
+            continue
+        refused = bounded and most < abs(value) < math.inf
+        refused |= type(value) is int and any(not i.min <= value <= i.max for i in integers)
+        if refused and all(map(on_host, results)):
             if func in _FILLS:
                 check_fill([min(hint_of(n), 2) for n in results[0].shape], results[0].dtype, value)
             else:
                 today = Today()
                 check_number(func, today.of(tuple(args)), today.of(dict(kwargs)))
+
+
+_INTEGERS = frozenset(getattr(torch, f"{sign}int{bits}") for sign in ("", "u") for bits in (8, 16, 32, 64))
 
 
 def _given(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Iterator[Any]:

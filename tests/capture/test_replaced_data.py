@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import pycompiler
-from tests.capture.harness import check
+from tests.capture.harness import ANY, check
 
 X, Y = torch.arange(3.0), torch.full((3,), 7.0)
 
@@ -83,6 +83,10 @@ def set_of_an_argument(x: torch.Tensor, y: torch.Tensor) -> Any:
     x.set_(y)
     x.mul_(3)
     return before, x, y
+
+
+def set_data(x: torch.Tensor, y: torch.Tensor) -> None:
+    x.data = y
 
 
 PROGRAMS = (
@@ -160,13 +164,25 @@ def test_data_that_replace_what_was_saved() -> None:
         assert torch.equal(w.grad, 2 * Y) and torch.equal(w, Y)
 
 
-def test_what_a_write_then_does_to_history_is_asked() -> None:
-    def program(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> Any:
-        x.data = y
-        x.mul_(w)
-        return x.is_leaf, x.grad_fn is None
+@pytest.mark.parametrize("backend", ("eager", "native"))
+@pytest.mark.parametrize("replace", (set_data, torch.Tensor.set_))
+@pytest.mark.parametrize("of_a_view", (False, True))
+def test_a_history_behind_data_that_were_replaced(of_a_view: bool, replace: Callable[..., Any], backend: str) -> None:
+    """The first write after it that autograd sees: generated code gives an existing tensor data without a history."""
 
-    check(program, X, Y, X.clone().requires_grad_(), breaks="unsupported-attribute", recompiles=1)
+    def program(x: torch.Tensor, y: torch.Tensor, w: torch.Tensor) -> Any:
+        replace(x, y * 2)
+        (x[:2] if of_a_view else x).mul_(w[:2] if of_a_view else w)
+        return x.is_leaf, x.requires_grad, x.grad_fn is None
+
+    check(program, X, Y, X.clone().requires_grad_(), breaks=ANY, backend=backend, recompiles=1)
+    gradients = []
+    for run in (program, pycompiler.compile(program, backend=backend)):
+        x, w = X.clone(), Y.clone().requires_grad_()
+        run(x, Y, w)
+        x.sum().backward()
+        gradients.append((x.detach(), w.grad))
+    assert all(map(torch.equal, *gradients))
 
 
 def test_set_beside_gradients() -> None:
