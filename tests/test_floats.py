@@ -200,7 +200,9 @@ def test_integers_that_a_dtype_does_not_hold(make: str, backend: str) -> None:
 
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
-@pytest.mark.parametrize(("n", "dtype"), [(300, torch.uint8), (70000, torch.uint16), (2**40, torch.int32), (2**63, None)])
+@pytest.mark.parametrize(
+    ("n", "dtype"), [(300, torch.uint8), (70000, torch.uint16), (2**40, torch.int32), (2**63, None)]
+)
 def test_integers_that_integers_do_not_hold(n: int, dtype: torch.dtype | None, backend: str) -> None:
     """Capture says it, where the line is the program's, and no backend meets them."""
     for make in (

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -491,6 +491,12 @@ def _numbers_first(total: Value, values: list[Value]) -> int:
     return next((i for i, v in enumerate(values) if not isinstance(v, PLAIN_VALUES)), len(values))
 
 
+def _rounded(numbers: Sequence[Value]) -> int:
+    """How many additions of floats a sum of these is: what one of them rounds off is too little to be added behind it."""
+    first = next((i for i, n in enumerate(numbers) if issubclass(n.python_type(), (float, complex))), len(numbers))
+    return len(numbers) - max(first, 1)
+
+
 @builtin(sum)
 def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     total = args[1] if len(args) > 1 else kwargs.get("start", Const(0))
@@ -503,7 +509,7 @@ def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     begin = _numbers_first(total, values)
     if begin == len(values) and all(isinstance(v, Const) for v in (total, *values)):
         return cx.evaluate(sum, [v.const() for v in values], total.const())
-    if COMPENSATES and any(issubclass(v.python_type(), (float, complex)) for v in (total, *values[:begin])):
+    if COMPENSATES and _rounded((total, *values[:begin])) > 1:
         numbers = [v.settle("as a number that sum() adds").const() for v in values[:begin]]
         total, values = cx.evaluate(sum, numbers, total.settle("as the start of sum()").const()), values[begin:]
     for value in values:
