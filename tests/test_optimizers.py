@@ -200,7 +200,7 @@ def test_steps_without_end(name: str) -> None:
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_adafactor_of_small_dtypes(dtype: torch.dtype, backend: str) -> None:
-    """Kernels compute in single precision, with the whole number, and round once."""
+    """Kernels compute in single precision and round once, but for what is left behind whole vectors: there is nothing."""
 
     def step(params: Any, optimizer: Any, x: torch.Tensor) -> torch.Tensor:
         optimizer.zero_grad()
@@ -212,7 +212,7 @@ def test_adafactor_of_small_dtypes(dtype: torch.dtype, backend: str) -> None:
     found = []
     for wrap in (lambda f: f, lambda f: pycompiler.compile(f, backend=backend, fullgraph=True)):
         torch.manual_seed(0)
-        params = [torch.nn.Parameter(torch.randn(5, 4, dtype=dtype)), torch.nn.Parameter(torch.randn(5, dtype=dtype))]
+        params = [torch.nn.Parameter(torch.randn(64, 4, dtype=dtype)), torch.nn.Parameter(torch.randn(64, dtype=dtype))]
         optimizer, run = torch.optim.Adafactor(params, lr=0.01, weight_decay=0.1), wrap(step)
-        found.append([[run(params, optimizer, torch.randn(4, dtype=dtype)) for _ in range(5)], params])
-    torch.testing.assert_close(found[1], found[0])
+        found.append([[run(params, optimizer, torch.randn(4, dtype=dtype)) for _ in range(20)], params])
+    torch.testing.assert_close(found[1], found[0], rtol=0, atol=0)

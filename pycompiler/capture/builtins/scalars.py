@@ -117,8 +117,11 @@ def _method(
     name: str,
     taken: Callable[[Capture, Args, Kwargs], Value | None],
     how: Callable[[Capture, Tensor, Value, Value], Value],
+    *,
+    rounds: bool,
 ) -> None:
-    """A method of tensors, called with a number that stays a tensor: how it is made of other operators."""
+    """A method of tensors, called with a number that stays a tensor: how it is made of other operators.  Kernels compute small
+    dtypes in single precision; with the number in that, or in the dtype itself where it `rounds`."""
 
     def method(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         number = taken(cx, args, kwargs)
@@ -129,6 +132,8 @@ def _method(
         if not _are_small(cx, args):
             raise Break("data-dependent-value", f"Tensor.{name}() by a number of tensors of other dtypes")
         wide = [cx.graph.call_method("to", [t, Const(torch.float32)], {}) for t in args[:2]]
+        if rounds and args[0].fake.device.type == "cpu":
+            number = cx.graph.call_method("to", [number, Const(args[0].fake.dtype)], {})
         number = cx.graph.call_method("to", [number, Const(torch.float32)], {})
         made = how(cx, wide[0], wide[1], number)  # type: ignore[arg-type]
         return cx.graph.call_method("copy_", [args[0], made], {})
@@ -146,7 +151,7 @@ def _computes_wide(cx: Capture, args: Args) -> bool:
 
 
 def _are_small(cx: Capture, args: Args) -> bool:
-    """Whether both tensors are of a dtype of which kernels compute in single precision, with the number in that."""
+    """Whether both tensors are of a dtype of which kernels compute in single precision."""
     dtypes = [t.fake.dtype if isinstance(t, Tensor) else None for t in map(cx.realize, args[:2])]
     return dtypes[0] == dtypes[1] and dtypes[0] in (torch.bfloat16, torch.float16)
 
@@ -173,8 +178,8 @@ def _added(cx: Capture, start: Tensor, other: Value, number: Value) -> Value:
     return cx.graph.call_method("add_", [start, cx.graph.call_function(torch.mul, [wide, number], {})], {})
 
 
-_method("lerp_", _weight, _lerped)
-_method("add_", _alpha, _added)
+_method("lerp_", _weight, _lerped, rounds=False)
+_method("add_", _alpha, _added, rounds=True)
 
 
 @builtin(torch.nn.functional.batch_norm)
