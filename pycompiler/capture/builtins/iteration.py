@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
@@ -491,7 +491,7 @@ def _numbers_first(total: Value, values: list[Value]) -> int:
     return next((i for i, v in enumerate(values) if not isinstance(v, PLAIN_VALUES)), len(values))
 
 
-def _rounded(numbers: Sequence[Value]) -> int:
+def _rounded(numbers: tuple[Value, ...]) -> int:
     """How many additions of floats a sum of these is: what one of them rounds off is too little to be added behind it."""
     first = next((i for i, n in enumerate(numbers) if issubclass(n.python_type(), (float, complex))), len(numbers))
     return len(numbers) - max(first, 1)
