@@ -271,6 +271,54 @@ def run_groups(rank: int, world: int) -> None:
     assert compiled.counters()["compiles"] == count
 
 
+def run_given_in_flight(rank: int, world: int) -> None:
+    """What a collective gave before the call, and nobody has waited for: its use in a graph waits, whoever waited in others."""
+    group = dist.group.WORLD
+    kind = functional.AsyncCollectiveTensor
+
+    def used(y: torch.Tensor, w: torch.Tensor) -> Any:
+        return (y * w).sum(), y.view(-1) + 1, y[0], type(y).__name__
+
+    def waited(y: torch.Tensor, w: torch.Tensor) -> Any:
+        return y.wait() * w, y.trigger_wait() + 1  # type: ignore[attr-defined]
+
+    def given_back(y: torch.Tensor, w: torch.Tensor) -> Any:
+        return y, w + 1, y.view(-1)
+
+    def another(y: torch.Tensor, w: torch.Tensor) -> Any:
+        return functional.all_reduce(y, "max", group) * w + y  # type: ignore[arg-type]
+
+    def broken(y: torch.Tensor, w: torch.Tensor) -> Any:
+        z = y.view(3, -1)
+        pycompiler.graph_break()
+        return z * w.reshape(3, -1), y
+
+    def run(fn: Callable[..., Any]) -> tuple[list[Any], list[str]]:
+        values, kinds = [], []
+        for i in range(4):
+            w = (torch.arange(6.0 * world).reshape(2 * world, 3) / 5).requires_grad_()
+            y = functional.all_reduce(given(rank, world) + i, "sum", group)  # type: ignore[arg-type]
+            assert type(y) is kind
+            if i == 2:
+                y.trigger_wait()
+            result = fn(y, w)
+            tensors = [t for t in result if isinstance(t, torch.Tensor)]
+            plain_sum(tensors).backward()
+            values.append([plain(tensors), w.grad, y.wait()])
+            kinds += [t if isinstance(t, str) else type(t).__name__ for t in result]
+        return values, kinds
+
+    for fn in (used, waited, given_back, another, broken):
+        wanted = run(fn)
+        for backend in BACKENDS:
+            compiled = pycompiler.compile(fn, backend=backend, fullgraph=fn not in (broken, waited))
+            values, kinds = run(compiled)
+            torch.testing.assert_close(values, wanted[0])
+            assert kinds == wanted[1], (fn, backend)
+            assert compiled.counters()["compiles"] == 1
+    assert torch._C._distributed_c10d._get_work_registry_size() == 0  # type: ignore[attr-defined]
+
+
 def run_made_anew(rank: int, world: int) -> None:
     """A group of the same name with other places of its members: nothing of the old one is used."""
 
@@ -305,6 +353,7 @@ def run_made_anew(rank: int, world: int) -> None:
         run_writes,
         run_results_written,
         run_in_flight,
+        run_given_in_flight,
         run_breaks,
         run_groups,
     ],

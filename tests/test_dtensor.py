@@ -202,6 +202,23 @@ def run_tensor_parallel(rank: int, world: int) -> None:
         assert_same_steps(copy.deepcopy(module), other, pycompiler.compile(other, backend=backend, fullgraph=True), x)
 
 
+def run_given_in_flight(rank: int, world: int) -> None:
+    """Parts of one whose collective nobody has waited for."""
+    mesh = mesh_of(world)
+
+    def fn(y: DTensor) -> Any:
+        return (y * 2).to_local() + 1, y + 1, y.to_local() * 3
+
+    for backend in BACKENDS:
+        compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+        for i in range(3):
+            x = DTensor.from_local(whole() + rank + i, mesh, [Shard(0)])
+            given, other = (x.redistribute(mesh, [Replicate()], async_op=True) for _ in range(2))
+            assert type(given._local_tensor) is not torch.Tensor
+            torch.testing.assert_close(plain(compiled(given)), plain(fn(other)))
+        assert compiled.counters()["compiles"] == 1
+
+
 def run_sharded(rank: int, world: int) -> None:
     """FSDP around compiled blocks, as around others."""
 
@@ -223,7 +240,17 @@ def run_sharded(rank: int, world: int) -> None:
 # tests --------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     "run",
-    [run_values, run_made, run_questions, run_guards, run_changed, run_placements, run_tensor_parallel, run_sharded],
+    [
+        run_values,
+        run_made,
+        run_questions,
+        run_guards,
+        run_changed,
+        run_placements,
+        run_tensor_parallel,
+        run_sharded,
+        run_given_in_flight,
+    ],
 )
 def test_in_two_processes(two: Processes, run: Callable[[int, int], None]) -> None:
     two.run(run)

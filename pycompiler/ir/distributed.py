@@ -1,4 +1,5 @@
-"""Distributed tensors (`torch.distributed.tensor.DTensor`): wrappers of this process's part, with a mesh and placements.
+"""Distributed tensors (`torch.distributed.tensor.DTensor`): wrappers of this process's part, with a mesh and placements; and
+what a collective gives before it is waited for.
 
 In: such a tensor, or what its class says of one.  Out: its parts as other wrappers have them; what guards compare.
 torch.distributed.tensor is not imported before the program does.
@@ -21,6 +22,13 @@ def dtensor() -> Any:
 
 def is_distributed(cls: type) -> bool:
     return cls.__name__ == "DTensor" and cls is dtensor()
+
+
+def is_awaited(cls: type) -> bool:
+    """The class of what a functional collective gives outside: its first use waits.  A graph waits whenever it uses one, since to
+    wait again costs nothing; the object's own note of it (`completed`) is left as it was."""
+    module = sys.modules.get("torch.distributed._functional_collectives")
+    return cls.__name__ == "AsyncCollectiveTensor" and cls is getattr(module, "AsyncCollectiveTensor", None)
 
 
 def plain(tensor: Any) -> tuple[dict[str, Any], tuple[tuple[str, Any], ...], Any]:

@@ -57,6 +57,8 @@ def is_wrapper(cls: type) -> bool:
         and getattr(cls, "__torch_function__", None) is not _DISABLED
     ):
         return False
+    if distributed.is_awaited(cls):  # its methods by names of tensors' read data, and wait before
+        return True
     own = {n for c in type.mro(cls) if not issubclass(torch.Tensor, c) for n in vars(c)} - _OWN
     return not any(n in _ATTRIBUTES or hasattr(torch.Tensor, n) for n in own)
 
