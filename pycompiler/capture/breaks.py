@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from pycompiler.ir.guards import UserFrame
+from pycompiler.ir.leaves import Leaves
 
 # id -> (what cannot be captured, what the user can do).  `tests/capture/test_breaks.py` has a test for each id.
 BREAK_KINDS: dict[str, tuple[str, str]] = {
@@ -73,7 +74,7 @@ BREAK_KINDS: dict[str, tuple[str, str]] = {
 }
 
 
-class Break(Exception):
+class Break(Leaves):
     """The current instruction cannot be captured.  `kind` is a row of BREAK_KINDS.
 
     `step`: that of the root frame before which to stop, when it is not the current one.  `gives_end`: what the instruction
@@ -140,11 +141,11 @@ class EagerOnce(NotCaptured):
     """This call of the frame runs eagerly, since what it does happens once; the next one is captured.  The text says why."""
 
 
-class Again(Exception):
+class Again(Leaves):
     """The frame is captured anew, from its begin: what was assumed of it is known better by now."""
 
 
-class Raised(Exception):
+class Raised(Leaves):
     """A Python exception raised inside the captured program; `value` is the exception object."""
 
     def __init__(self, value: Any) -> None:

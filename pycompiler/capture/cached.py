@@ -28,6 +28,7 @@ from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir.leaves import Leaves
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
 
@@ -88,7 +89,7 @@ class Cached:
         self.called = False
 
 
-class Tried(Exception):
+class Tried(Leaves):
     """A trial has ended: the capture begins anew, knowing more."""
 
 

@@ -61,9 +61,10 @@ from pycompiler.ir import arrays
 from pycompiler.ir.control import breaks_are_errors
 from pycompiler.ir.fake import new_fake_mode
 from pycompiler.ir.guards import Guard, UserFrame, global_state, keys_of
+from pycompiler.ir.leaves import Leaves
 from pycompiler.ir.source import ELEMENTS, GLOBALS, Source
 from pycompiler.ir.source import const as const_source
-from pycompiler.ir.symbols import Specialise, Symbols
+from pycompiler.ir.symbols import Symbols
 
 if TYPE_CHECKING:
     from pycompiler.capture.interpreter import Frame
@@ -136,6 +137,7 @@ class Capture:
         self.stopper: type[Exception] = Exception
         self.stopped: list[Frame] = []  # where the capture has stopped
         self.suspended: list[Generator] = []  # generators that wait where their end runs code of the program
+        self.cells: list[Cell] = []  # a function that calls itself is in one of those that it closes over
         self.holding: list[weakref.ref[Value]] = []  # exceptions that hold frames
         self.inlined: set[types.CodeType] = set()
         self.errors_of_data = ErrorsOfData()
@@ -167,6 +169,8 @@ class Capture:
         show_written(self.hidden)
         for cls in self.made_classes:
             leave_bases(cls)
+        for cell in self.cells:
+            cell.contents = None
         self.graph.__dict__.clear()
         self.items.__dict__.clear()
         self.sizes.leave()
@@ -266,9 +270,13 @@ class Capture:
         except ValueError:
             contents = None
             self.guard("cell_empty", source)
-        made = Cell(contents, source=source)
+        made = self.made_cell(Cell(contents, source=source))
         self.remember(cell, made)
         return made
+
+    def made_cell(self, cell: Cell) -> Cell:
+        self.cells.append(cell)
+        return cell
 
     def wrap_descriptor(self, raw: Any, source: Source, receiver: Value | None, owner: Value) -> Value:
         raise Break("unsupported-attribute", f"descriptor {type(raw).__name__}")
@@ -327,7 +335,7 @@ class Capture:
         try:
             with arrays.as_errors() if numbers else decimals.context_of(self, fn, (*args, *kwargs.values())):
                 return fn(*args, **kwargs)
-        except (Break, Raised, Specialise):
+        except Leaves:
             raise
         except FloatingPointError as e:
             raise Break("builtin-call", f"what NumPy computes of constants: {e}") from e

@@ -69,6 +69,7 @@ from pycompiler.ir import control
 from pycompiler.ir.autocast import step_nesting
 from pycompiler.ir.fake import Layout
 from pycompiler.ir.guards import as_usual, function_modes, global_state, in_kernel, levels, modes_off
+from pycompiler.ir.leaves import Leaves
 from pycompiler.ir.source import Source, local
 from pycompiler.ir.symbols import Specialise
 from pycompiler.logs import stage
@@ -100,7 +101,7 @@ class Captured:
     sizes: Sizes | None = None  # symbols, and what is assumed of them: more may be while the graph is compiled
 
 
-class _AtBreak(Exception):
+class _AtBreak(Leaves):
     """The capture has reached the instruction that must run natively."""
 
 

@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import (
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.nodes import has_tensor, name_of, operands_of, version_of
 from pycompiler.capture.sizes import NeedsSymbols, Sizes
+from pycompiler.ir.leaves import Leaves
 from pycompiler.ir.subclasses import Spec, flatten_all, is_wrapper, same
 from pycompiler.ir.symbols import Specialise, is_symbolic
 
@@ -168,7 +169,7 @@ def run(mode: FakeMode, sizes: Sizes, call: Call, bind: Callable[..., Any]) -> A
         if sizes.symbols is not None and sizes.symbols.is_late(e.names):
             raise Break("data-dependent-value", f"{call.name}: {e.why}") from e
         raise
-    except (Break, KeyboardInterrupt, NeedsSymbols):
+    except (Leaves, KeyboardInterrupt):
         raise
     except Exception as e:
         cause = _first_cause(e)

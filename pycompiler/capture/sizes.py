@@ -17,6 +17,7 @@ from pycompiler.errors import UserError
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, is_plain
 from pycompiler.ir.guards import Guard
+from pycompiler.ir.leaves import Leaves
 from pycompiler.ir.marks import Mark, marks_of
 from pycompiler.ir.mortal import weak_source
 from pycompiler.ir.size_checks import Origin, size_guard
@@ -38,7 +39,7 @@ class Drawn:
 DRAWN = const(Drawn)
 
 
-class NeedsSymbols(Exception):
+class NeedsSymbols(Leaves):
     """A capture without symbols has met a marked tensor: it begins anew, with them."""
 
 

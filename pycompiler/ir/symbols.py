@@ -32,6 +32,7 @@ import torch
 
 from pycompiler.ir.data_checks import COMPARISONS, Decision, value_of
 from pycompiler.ir.expr import ZERO, Bound, Expr
+from pycompiler.ir.leaves import Leaves
 from pycompiler.ir.symbolic_node import (
     EXACT,
     HOLDS,
@@ -53,7 +54,7 @@ LIMIT = 2**63 - 1
 GUESS = 5  # of a symbol that a call binds: what is decided by it is checked then
 
 
-class Specialise(Exception):
+class Specialise(Leaves):
     """A stage needs `names` (none: all symbols) to be numbers: the frame is captured again with these symbols static."""
 
     def __init__(self, names: Iterable[str], why: str) -> None:

@@ -780,3 +780,51 @@ def test_sums_of_floats_are_those_of_this_python() -> None:
     x = torch.ones(1, dtype=torch.float64)
     for k in range(5):
         assert str(compiled(x, 0.1 + k, 1e16 - k)) == str(program(x, 0.1 + k, 1e16 - k))
+
+
+class Sized:
+    def __init__(self, size: Any) -> None:
+        self.size = size
+
+    def __repr__(self) -> Any:
+        return self.size
+
+
+def test_handlers_do_not_see_how_a_capture_begins_anew() -> None:
+    """A size that became a symbol was asked for inside of a call of C's: a `NeedsSymbols` reached the program."""
+
+    def program(p: Any) -> Any:
+        try:
+            return "%s" % p
+        except Exception as e:
+            return repr(e)
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for size in (1, 1, 2, 3, "ab", 4.5):
+        assert compiled(Sized(size)) == program(Sized(size))
+
+
+def test_what_a_function_that_names_itself_closes_over_ends_with_the_frame() -> None:
+    """Of the first call: capture held what the variable was at the break, in a circle through the function."""
+    told: list[int] = []
+
+    class Ended:
+        def __del__(self) -> None:
+            told.append(1)
+
+    def program() -> int:
+        for a in [Ended(), None]:
+
+            def again() -> Any:
+                return a, again
+
+        return len(told)
+
+    compiled = pycompiler.compile(program, backend="eager")
+    gc.disable()
+    try:
+        for run in (program, compiled, compiled):
+            told.clear()
+            assert (run(), len(told)) == (1, 1)
+    finally:
+        gc.enable()

@@ -33,7 +33,7 @@ def nop(frame: Frame, ins: Instruction) -> None:
         # those of an inlined comprehension (3.12), made later, may take the slot of one that the frame has
         first = next(position for position, i in enumerate(frame.instructions) if i.opname == "RESUME")
         own = frame.root and frame.ip <= first
-        frame.locals[name] = Cell(frame.locals.get(name), frame_name=name if own else None)
+        frame.locals[name] = frame.cx.made_cell(Cell(frame.locals.get(name), frame_name=name if own else None))
 
 
 @opcode("LOAD_CONST")
