@@ -146,7 +146,8 @@ def test_the_callers_state_is_the_compiles_state(gate: Gate) -> None:
     with torch.inference_mode():
         assert g(x).is_inference()
         assert pycompiler.wait_for_compiles(60)
-        assert torch.equal(g(x), x @ x) and g(x).is_inference()
+        torch.testing.assert_close(g(x), x @ x)  # other kernels, on some processors
+        assert g(x).is_inference()
 
 
 def test_global_state_that_changes_meanwhile(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
@@ -418,6 +419,7 @@ def test_a_forked_process_compiles_what_another_thread_was_compiling(tmp_path: A
     assert (done.returncode, done.stdout) == (0, "0\n"), done.stderr
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, forks have no backward in eager, either")
 def test_forks_of_a_process_that_has_compiled_have_backwards(tmp_path: Any) -> None:
     """A fake mode tells torch of a GPU: a first backward behind it would keep forks from all backwards, compiled or not."""
     done = run(
@@ -439,6 +441,7 @@ def test_forks_of_a_process_that_has_compiled_have_backwards(tmp_path: Any) -> N
     assert (done.returncode, done.stdout) == (0, "True 0\n"), done.stderr
 
 
+@pytest.mark.skipif(torch.cuda.is_available(), reason="where there is a GPU, forks have no backward in eager, either")
 def test_a_forked_process_compiles_the_backward_that_another_thread_was_compiling(tmp_path: Any) -> None:
     done = run(
         """
