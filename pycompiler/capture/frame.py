@@ -22,7 +22,7 @@ from torch import fx
 
 from pycompiler.capture import apart, nodes, rebuild, skip
 from pycompiler.capture.breaks import Again, Break, BreakRecord, NotCaptured, Raised, SkipFrame
-from pycompiler.capture.builtins import backward_hooks, flags, gradients, parameters, torch_api
+from pycompiler.capture.builtins import backward_hooks, data, flags, gradients, parameters, torch_api
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.bytecode.decode import slot_names
@@ -512,6 +512,7 @@ class _Session:
         head.counts_alone()
         flags.check(cx, [t.fake for t in head.outputs])
         leaving = [*(t.fake for t in head.outputs), *(cx.graph.inputs[i].fake for i in mutated)]
+        data.check(cx, head.outputs)
         gradients.check_leaves(cx, leaving)
         backward_hooks.check(cx, leaving)
         parameters.check(cx, [t.fake for t in head.outputs])

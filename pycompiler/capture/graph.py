@@ -472,6 +472,8 @@ class GraphBuilder:
         if before.wrappers and not before.writes_in_place(did.mutates, self._write_around):
             raise Break("tensor-subclass", f"{name}, which writes, on a {type(before.wrappers[0]).__name__}")
         late = did.refuses and (did.mutates or call.always or errors.done.writes)
+        if before.resizes:
+            raise Break("unsupported-operation", f"{name}, which resizes what it is given for its result")
         if not did.mutates:
             return late
         written = [n.meta["example_value"] for n in did.written]

@@ -230,6 +230,8 @@ class _Trace:
                     "an input is written whose elements share memory", item.node.name, "clone it first"
                 )
             how = mutation_kind(item)
+            if how == "grad" and storage_of(item.seen) in self.forward.rebased:
+                self.joint.rebased.append(i)
             self.joint.mutations.append(Mutation(i, self.results.fresh(item.seen, ("input", i), how == "grad"), how))
 
     def _refuse_gradients(self, results: tuple[Any, ...]) -> None:
@@ -285,6 +287,7 @@ class _Trace:
                 if self.lacking:
                     return
                 cuts = {names[k]: candidates[names[k]] for k in chosen}
+                self._refuse_written(outputs, cuts)
             while True:
                 self.joint.paths = self._paths(outputs, cuts)
                 found, arrived = self._run_backward(outputs, tangents, wanted, cuts)
@@ -313,18 +316,18 @@ class _Trace:
         return held
 
     def _candidates(self) -> dict[tuple[str, int], torch.Tensor]:
-        """What may be among `Joint.cuts`: results that the caller gets, and the memory that they view; but none that a hook of
-        the program's hangs on (it sees what arrives from everywhere)."""
+        """What may be among `Joint.cuts`: results that the caller gets, and the memory that they view, and inputs as they are
+        written; but none that a hook of the program's hangs on (it sees what arrives from everywhere)."""
         joint, fresh, found = self.joint, self.results.fresh_tensors, dict[tuple[str, int], torch.Tensor]()
-        written = set(joint.written)
+        written, recorded = set(joint.written), {m.fresh for m in joint.recorded}
         for k in joint.tangent_of:
-            if k >= len(joint.mutations) and joint.origins[k][0] in ("result", "base"):
+            if k in recorded or (k >= len(joint.mutations) and joint.origins[k][0] in ("result", "base")):
                 found["fresh", k] = fresh[k]
         for k, output in enumerate(joint.outputs):
             if output.kind == "view" and self.results.tensors[k].requires_grad:
                 begins = joint.begins(("view", k))
                 root = self._viewed_input(k) if begins is None else None
-                if root not in written and (begins is None or ("fresh", begins) in found):
+                if ("fresh", begins) in found if begins is not None else root not in written:
                     found["view", k] = self.results.tensors[k]
         return {name: t for name, t in found.items() if t.grad_fn not in self.forward.hooked}
 
@@ -338,6 +341,21 @@ class _Trace:
             if begins is not None and ("fresh", begins) not in chosen and views.count(begins) < 2:
                 found.add(name)
         return found
+
+    def _refuse_written(self, outputs: Sequence[torch.Tensor], cuts: Mapping[tuple[str, int], torch.Tensor]) -> None:
+        """What was computed of an input as it was written hands gradients to what the caller has."""
+        written = {
+            (t.grad_fn, t.output_nr): m
+            for m in self.joint.recorded
+            if ("fresh", m.fresh) not in cuts and (t := self.results.fresh_tensors[m.fresh]).requires_grad
+        }
+        passed = paths.passed([t.grad_fn for t in outputs], {(t.grad_fn, t.output_nr) for t in cuts.values()})
+        for edge in written.keys() & passed:
+            raise AutogradUnsupported(
+                "an input is written, and read afterwards",
+                self.joint.inputs[written[edge].index].name,
+                "clone it first",
+            )
 
     def _viewed_input(self, k: int) -> int:
         """The input that result `k` views."""

@@ -77,6 +77,15 @@ def _take(cx: Capture, tensor: Tensor, given: Tensor, take: Callable[..., Any]) 
     tensor.node, tensor.parted = alias.node, tensor.fake.requires_grad
 
 
+def check(cx: Capture, outputs: list[Tensor]) -> None:
+    """Where the graph ends: nothing leaves it that is a view of such an existing tensor, or counts its versions with it, but is
+    made of its alias."""
+    for writes in cx.graph.replaced.values():
+        for out in outputs if writes.exists else ():
+            if out.fake is not writes.fake and writes.shares(out.fake) and writes.is_of_alias(out.node):
+                raise Break("tensor-attribute-store", "data of what a view leaves the graph of", writes.made_at)
+
+
 def _is_its_own(cx: Capture, tensor: Tensor, given: Tensor) -> bool:
     """Whether these are the data that it has already (``x.data -= y`` stores them)."""
     a, b = tensor.fake, given.fake

@@ -1,0 +1,120 @@
+"""What tensors are to each other and to autograd after a call: found by random programs over it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+BACKENDS = ("eager", "aot_eager", "native")
+Program = Callable[..., Any]
+
+
+def seen(made: Any, *given: torch.Tensor) -> list[Any]:
+    """Values, layouts and aliases, before and after a write to each result."""
+    results = made if isinstance(made, tuple) else (made,)
+    facts: list[Any] = [(t.tolist(), t.stride(), [t._base is g for g in given], t._is_view()) for t in results]
+    for t in results:
+        t.add_(1)
+    return [*facts, *(t.tolist() for t in (*results, *given)), [g._version for g in given]]
+
+
+def unsafe_chunk(b: torch.Tensor, a: torch.Tensor) -> Any:
+    v = b.unsafe_chunk(2)[0]
+    v += 1
+    return b * 1
+
+
+def unsafe_split(b: torch.Tensor, a: torch.Tensor) -> Any:
+    return torch.unsafe_split(b, 2)[0]
+
+
+def unsafe_split_with_sizes(b: torch.Tensor, a: torch.Tensor) -> Any:
+    v = b.unsafe_split_with_sizes([1, 3])[1]
+    b.add_(1)
+    return v * 2
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [unsafe_chunk, unsafe_split, unsafe_split_with_sizes])
+def test_pieces_that_autograd_takes_for_copies_share_memory(program: Program, backend: str) -> None:
+    compiled = pycompiler.compile(program, backend=backend)
+    found = []
+    for run in (program, compiled):
+        b, a = torch.arange(4.0), torch.ones(4)
+        found.append(seen(run(b, a), b, a))
+    assert found[0] == found[1]
+
+
+def out_is_a_piece(b: torch.Tensor, a: torch.Tensor) -> Any:
+    torch.mul(a, 2, out=b.unbind()[0])
+    return b * 1
+
+
+def out_is_a_view(b: torch.Tensor, a: torch.Tensor) -> Any:
+    v = b.clone()
+    torch.mul(a, 2, out=v[:2])
+    return v
+
+
+def out_has_a_view(b: torch.Tensor, a: torch.Tensor) -> Any:
+    v = b[:2].clone()
+    w = v[:1]
+    torch.mul(a, 2, out=v)
+    return v, w
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [out_is_a_piece, out_is_a_view, out_has_a_view])
+def test_what_is_given_for_a_result_is_resized_where_it_lies(program: Program, backend: str) -> None:
+    compiled = pycompiler.compile(program, backend=backend)
+    found = []
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for run in (program, compiled):
+            b, a = torch.arange(4.0), torch.ones(4)
+            found.append(seen(run(b, a), b, a))
+    assert found[0] == found[1]
+    assert pycompiler.counters(compiled)["compiles"] >= 1
+
+
+def data_then(text: str) -> Program:
+    scope: dict[str, Any] = {}
+    exec(f"def program(t):\n    t.data = t.data.clone()\n    {text}", scope)
+    return scope["program"]  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "text",
+    [
+        "return t[:2]", "return t.split(2)[1]", "return t.detach()", "return t.view(-1)[1:], t * 2", "return t.data",
+        "v, w = t.split(2); v.mul_(2); return t", "t.mul_(2); return t",
+    ],
+)  # fmt: skip
+def test_views_of_a_tensor_with_other_data_are_views_of_it(text: str, backend: str) -> None:
+    """They were views of something else: a write to one with gradients left the tensor without a history."""
+    program = data_then(text)
+    compiled = pycompiler.compile(program, backend=backend)
+    for history in (False, True):
+        found = []
+        for run in (program, compiled):
+            t, w = torch.arange(4.0), torch.ones((), requires_grad=True)
+            made = run(t)
+            if history:
+                made = made[0] if isinstance(made, tuple) else made
+                try:
+                    made.mul_(w)
+                    t.sum().backward()
+                except RuntimeError as error:
+                    found.append([str(error)])
+                    continue
+                found.append([t.requires_grad, made.requires_grad, w.grad])
+            else:
+                found.append(seen(made, t))
+        assert found[0] == found[1]
