@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import traceback
 import warnings
 from collections.abc import Callable
 from typing import Any
@@ -117,4 +118,93 @@ def test_views_of_a_tensor_with_other_data_are_views_of_it(text: str, backend: s
                 found.append([t.requires_grad, made.requires_grad, w.grad])
             else:
                 found.append(seen(made, t))
+        assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_gradients_of_backwards_inside_are_no_views(backend: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x.sum().backward()
+        return x * 2
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for run in (program, compiled):
+        x = torch.tensor(3.0, requires_grad=True)
+        run(x)
+        assert x.grad is not None and not x.grad._is_view() and x.grad.tolist() == 1
+
+
+class Tripled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        ctx.mark_dirty(x)
+        return x.mul_(3)
+
+    @staticmethod
+    def backward(ctx: Any, g: torch.Tensor) -> torch.Tensor:
+        return g * 3
+
+
+@pytest.mark.parametrize("grad", [False, True])
+def test_writes_of_a_function_are_counted_once(grad: bool) -> None:
+    """They were counted when it was traced, too."""
+
+    def program(x: torch.Tensor) -> tuple[int, torch.Tensor]:
+        y = Tripled.apply(x * 1)
+        return y._version, y
+
+    compiled = pycompiler.compile(program, backend="eager")
+    found = [run(torch.ones(2, requires_grad=grad)) for run in (program, compiled)]
+    assert found[0][0] == found[1][0] == found[1][1]._version
+    assert pycompiler.counters(compiled)["compiles"] == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("turn", ["unsqueeze_(0)", "t_()", "squeeze_()"])
+def test_a_gradient_is_given_before_its_tensor_is_turned(turn: str, backend: str) -> None:
+    """It was given when the tensor had its new sizes, which it did not fit."""
+    scope: dict[str, Any] = {}
+    exec(f"def program(x, g):\n    x.grad = g.detach()\n    x.{turn}\n    return x * 2", scope)
+    program = scope["program"]
+    compiled = pycompiler.compile(program, backend=backend)
+    found = []
+    for run in (program, compiled):
+        x, g = torch.arange(2.0).view(1, 2), torch.ones(1, 2)
+        found.append([run(x, g).tolist(), x.shape, None if x.grad is None else x.grad.tolist()])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_data_of_an_inference_tensor_are_replaced_where_the_program_says(backend: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x.data = torch.zeros(2, 3)
+        x.t_()
+        return x
+
+    compiled = pycompiler.compile(program, backend=backend)
+    found = []
+    for run in (program, compiled):
+        with torch.inference_mode():
+            x = torch.ones(2, 3)
+        with pytest.raises(RuntimeError, match="Inplace update to inference tensor") as caught:
+            run(x)
+        lines = [f.lineno for f in traceback.extract_tb(caught.value.__traceback__) if f.filename == __file__][1:]
+        found.append([lines, x.tolist()])
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_refused_writes_to_expanded_tensors_of_any_size_have_the_programs_line(backend: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x.fill_(x.sum())
+        return x
+
+    compiled = pycompiler.compile(program, backend=backend)
+    compiled(torch.ones(4))
+    for n in (6, 7):
+        found = []
+        for run in (program, compiled):
+            with pytest.raises(RuntimeError, match="single memory location") as caught:
+                run(torch.ones(1).expand(n))
+            found.append([(f.name, f.lineno) for f in traceback.extract_tb(caught.value.__traceback__)][1:])
         assert found[0] == found[1]

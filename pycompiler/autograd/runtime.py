@@ -534,12 +534,6 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
             f"    if g{k}.stride() != {strides or f'strides{k}'} or g{k}.is_neg(){lazy}:",
             f"        g{k} = coerce(g{k}, like{k}{'' if text is None else f'.of({text})'})",
         ]
-    kept = joint.kept(defined)
-    for j, watched in enumerate(node.watched):
-        if watched in kept:
-            value = (joint.inputs if watched[0] == "input" else joint.fresh)[watched[1]].meta["val"]
-            scope[f"changed{j}"] = changed(value)
-            lines += [f"    if ctx.kept[{j}][0]._version != ctx.kept[{j}][1]:", f"        changed{j}(*ctx.kept[{j}])"]
     is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]
     asked = any(is_tensor) or node.frees(defined)  # what is saved, be it nothing, says whether it is freed
     tensors = "saved(ctx)" if "saved" in scope else "ctx.saved_tensors" if asked else "()"
@@ -554,6 +548,12 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
     lines += [f"    saved{g[1]} = inputs[{g[1]}]" for g in part.grads if g is not None and g[0] == "saved"]
     if not all(is_tensor):
         lines.append("    del tensors")
+    kept = joint.kept(defined)  # what is freed is said first
+    for j, watched in enumerate(node.watched):
+        if watched in kept:
+            value = (joint.inputs if watched[0] == "input" else joint.fresh)[watched[1]].meta["val"]
+            scope[f"changed{j}"] = changed(value)
+            lines += [f"    if ctx.kept[{j}][0]._version != ctx.kept[{j}][1]:", f"        changed{j}(*ctx.kept[{j}])"]
     if tensors != "()":
         lines.append("    clear(ctx)")
     if node.again.held:

@@ -116,7 +116,11 @@ def _may_have(cx: Capture, tensor: Tensor, given: Tensor) -> bool:
     for value in (tensor, given):
         fake = value.fake
         odd = fake.layout is not torch.strided or fake.is_conj() or fake.is_neg() or fake.is_inference()
-        odd |= cx.inference.is_made(fake) or graph.is_picked(fake)
+        odd |= (
+            cx.inference.is_made(fake)
+            or graph.is_picked(fake)
+            or (value.real is not None and value.real.is_inference())
+        )
         if odd or value.is_special or isinstance(value, Parameter):
             return False
     a, b = tensor.fake, given.fake
