@@ -208,3 +208,59 @@ def test_refused_writes_to_expanded_tensors_of_any_size_have_the_programs_line(b
                 run(torch.ones(1).expand(n))
             found.append([(f.name, f.lineno) for f in traceback.extract_tb(caught.value.__traceback__)][1:])
         assert found[0] == found[1]
+
+
+def of_a_leaf_inside(t: torch.Tensor) -> torch.Tensor:
+    return torch.ones(3, requires_grad=True) * 2
+
+
+def written_with_a_leaf_inside(t: torch.Tensor) -> torch.Tensor:
+    v = t.clone()
+    return v.mul_(torch.ones(3, requires_grad=True))
+
+
+def gradient_by_a_leaf_inside(t: torch.Tensor) -> torch.Tensor:
+    v = t * torch.ones(3, requires_grad=True)
+    return torch.autograd.grad((v * v).sum(), v, create_graph=True)[0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [of_a_leaf_inside, written_with_a_leaf_inside, gradient_by_a_leaf_inside])
+def test_results_that_lead_to_leaves_inside_alone_require_grad(program: Program, backend: str) -> None:
+    compiled = pycompiler.compile(program, backend=backend)
+    found = [run(torch.arange(3.0)) for run in (program, compiled)]
+    assert torch.equal(found[0], found[1])
+    assert found[0].requires_grad and found[1].requires_grad
+    found[1].sum().backward()
+    assert pycompiler.counters(compiled)["compiles"] == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_is_set_before_a_backward_needs_it_is_written_before(backend: str) -> None:
+    """The write was counted when the graph had run: an error of the backward."""
+
+    def program(p: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        return x * p.new_empty(0).set_(p)
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for run in (program, compiled):
+        x = torch.ones(2, requires_grad=True)
+        run(torch.arange(2.0), x).sum().backward()
+        assert x.grad is not None and x.grad.tolist() == [0, 1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_inference_tensor_that_shall_require_grad_is_refused_at_its_line(backend: str) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        y = torch.ones(2)
+        x.requires_grad = True
+        return y
+
+    found = []
+    for run in (program, pycompiler.compile(program, backend=backend)):
+        with torch.inference_mode():
+            x = torch.ones(2)
+        with pytest.raises(RuntimeError, match="requires_grad=True on inference tensor") as caught:
+            run(x)
+        found.append([f.lineno for f in traceback.extract_tb(caught.value.__traceback__) if f.filename == __file__][1:])
+    assert found[0] == found[1]

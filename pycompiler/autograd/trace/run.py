@@ -266,7 +266,11 @@ class _Trace:
     def _differentiate(self) -> None:
         wanted = [item.leaf for item in self.inputs if item is not None and item.requires_grad]
         outputs = [t for t, d in zip(self.results.fresh_tensors, self.joint.differentiable, strict=True) if d]
-        if not wanted or not outputs:
+        if outputs and not wanted:  # no node of ours would have a history
+            raise AutogradUnsupported(
+                "gradients of what the graph makes alone", str(outputs[0].grad_fn), "give it a tensor that has some"
+            )
+        if not outputs:
             self.joint.differentiable = [False] * len(self.joint.fresh)
             return
         self.recorder.differentiates = True

@@ -79,11 +79,13 @@ def _take(cx: Capture, tensor: Tensor, given: Tensor, take: Callable[..., Any]) 
 
 def check(cx: Capture, outputs: list[Tensor]) -> None:
     """Where the graph ends: nothing leaves it that is a view of such an existing tensor, or counts its versions with it, but is
-    made of its alias."""
-    for writes in cx.graph.replaced.values():
+    made of its alias; and no backward needs what is counted as written when the graph has run."""
+    for tensor, writes in cx.graph.replaced.items():
         for out in outputs if writes.exists else ():
             if out.fake is not writes.fake and writes.shares(out.fake) and writes.is_of_alias(out.node):
                 raise Break("tensor-attribute-store", "data of what a view leaves the graph of", writes.made_at)
+        if not writes.exists and writes.count is not None and writes.count.value and _is_saved(tensor):
+            raise Break("unsupported-operation", "Tensor.set_() of what a backward may need", writes.made_at)
 
 
 def _is_its_own(cx: Capture, tensor: Tensor, given: Tensor) -> bool:

@@ -228,12 +228,13 @@ def _may_start(cx: Capture, tensor: Tensor) -> bool:
     inner = graph.is_inner or graph.packs or graph.later or cx.inference.open or torch.is_inference_mode_enabled()
     if inner or tensor.is_special or tensor.parted or node.op != "placeholder" or node.users or tensor.source is None:
         return False
-    fake = tensor.fake
+    fake, real = tensor.fake, tensor.real
     alone = sum(memory_of(t.fake) == memory_of(fake) for t in graph.inputs if t.fake.layout is torch.strided) == 1
     quiet = not any(n.meta.get("refuses") or n.meta.get("acts") for n in graph.graph.nodes)
     return (
         fake.layout is torch.strided
         and flags.may_be_leaf(fake)
+        and not (real is not None and real.is_inference())
         and alone
         and quiet
         and not cx.functions.concerns([tensor], {})
