@@ -264,3 +264,38 @@ def test_an_inference_tensor_that_shall_require_grad_is_refused_at_its_line(back
             run(x)
         found.append([f.lineno for f in traceback.extract_tb(caught.value.__traceback__) if f.filename == __file__][1:])
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_view_without_a_history_gets_a_flag_of_its_own(backend: str) -> None:
+    """It shows what its base requires, and had no gradient."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x.requires_grad_()
+        return x * 2
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for run in (program, compiled, compiled):
+        leaf = torch.ones(3, requires_grad=True)
+        with torch.no_grad():
+            x = leaf[:]
+        run(x).sum().backward()
+        assert x.grad is not None and x.grad.tolist() == [2, 2, 2] and leaf.grad is None
+    assert torch.autograd.grad(compiled(leaf).sum(), leaf)[0].tolist() == [2, 2, 2]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("piece", ["split(3)[0]", "chunk(1)[0]", "split(3)[0].view(3)"])
+def test_gradients_by_a_lone_piece_and_what_is_made_of_it(piece: str, backend: str) -> None:
+    """They were lost where the piece is all of what was made: to the trace it was a result and the view of it."""
+    scope: dict[str, Any] = {}
+    exec(f"def program(x, w):\n    v = (x * w).{piece}\n    return v * v, v", scope)
+    compiled = pycompiler.compile(scope["program"], backend=backend)
+    found = []
+    for run in (scope["program"], compiled):
+        x, w = torch.arange(1.0, 4.0), torch.tensor([1.0, -2.0, 0.5], requires_grad=True)
+        made, v = run(x, w)
+        found.append(
+            [*torch.autograd.grad(made.sum(), (v, w), retain_graph=True), *torch.autograd.grad((made + v).sum(), w)]
+        )
+    torch.testing.assert_close(found[1], found[0])

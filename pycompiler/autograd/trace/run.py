@@ -377,12 +377,13 @@ class _Trace:
         """The gradients of `wanted`, and what arrived at each cut, in whose place its tangent went on, or none."""
         arrived: dict[tuple[str, int], torch.Tensor] = {}
         number = {k: j for j, k in enumerate(self.joint.tangent_of)}
+        begins = {cut: self._begins_at(cut, t) for cut, t in cuts.items()}
 
-        def swap(cut: tuple[str, int], gradient: torch.Tensor | None) -> torch.Tensor | None:
+        def swap(cut: tuple[str, int], fresh: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
             if gradient is None:
                 return None
             arrived[cut] = gradient
-            return tangents[number[cut[1]]]
+            return tangents[number[fresh]]
 
         def end(cut: tuple[str, int], output: int, gradients: Sequence[Any]) -> tuple[Any, ...]:
             if gradients[output] is not None:
@@ -391,12 +392,12 @@ class _Trace:
 
         handles: list[Any] = []
         for cut, t in cuts.items():
-            if cut[0] == "fresh":
-                handles.append(t.register_hook(functools.partial(swap, cut)))  # type: ignore[no-untyped-call]
+            if (fresh := begins[cut]) is not None:
+                handles.append(t.register_hook(functools.partial(swap, cut, fresh)))  # type: ignore[no-untyped-call]
             else:
                 assert t.grad_fn is not None
                 handles.append(t.grad_fn.register_prehook(functools.partial(end, cut, t.output_nr)))
-        begun = [j for k, j in number.items() if ("fresh", k) not in cuts]
+        begun = [j for k, j in number.items() if k not in begins.values()]
         transforms.ended.extend(handles)  # hooks of what lies behind a view are not asked
         try:
             with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
@@ -410,6 +411,14 @@ class _Trace:
             for handle in handles:
                 handle.remove()
         return found, arrived
+
+    def _begins_at(self, cut: tuple[str, int], t: torch.Tensor) -> int | None:
+        """The fresh output whose gradient begins at a cut: it itself, or of which it is a view to the caller alone."""
+        k = self.joint.begins(cut)
+        if k is None or not self.joint.differentiable[k]:
+            return None
+        begin = self.results.fresh_tensors[k]
+        return k if cut[0] == "fresh" or (begin.grad_fn, begin.output_nr) == (t.grad_fn, t.output_nr) else None
 
     def _paths(self, outputs: Sequence[torch.Tensor], cuts: Mapping[tuple[str, int], torch.Tensor]) -> list[Path]:
         """What autograd's own graph says of the gradient of each output."""

@@ -204,6 +204,8 @@ def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(tensor, Tensor) or (tensor.is_special and not tensor.wrapper) or not plain:
         raise Break("unsupported-operation", "Tensor.requires_grad_()")
     if wanted is tensor.getattr(cx, "requires_grad").const():
+        if wanted and not _says_so_itself(cx, tensor):
+            raise Break("unsupported-operation", "Tensor.requires_grad_() of a view that only shows what its base does")
         return tensor
     if tensor.exists:
         if wanted is True and tensor not in cx.graph.turned and _may_start(cx, tensor):
@@ -219,6 +221,15 @@ def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     cx.graph.call_method("requires_grad_", [tensor], {}, always=True)
     cx.graph.leaves.append((tensor.fake, cx.step()))
     return tensor
+
+
+def _says_so_itself(cx: Capture, tensor: Tensor) -> bool:
+    """Whether a tensor that requires grad has a history, or its own flag; guarded."""
+    real, source = tensor.real, tensor.source
+    if real is None or source is None or tensor.is_special or type(real) is torch.nn.Parameter or real.is_inference():
+        return True
+    cx.guard("equals", source.attr("is_leaf"), real.is_leaf)
+    return not real.is_leaf or _is_its_own(cx, real, source)
 
 
 def _may_start(cx: Capture, tensor: Tensor) -> bool:
