@@ -299,3 +299,34 @@ def test_gradients_by_a_lone_piece_and_what_is_made_of_it(piece: str, backend: s
             [*torch.autograd.grad(made.sum(), (v, w), retain_graph=True), *torch.autograd.grad((made + v).sum(), w)]
         )
     torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_view_that_is_written_behind_a_break_where_gradients_were_off(backend: str) -> None:
+    """Made again, as one that was made where gradients were on, it got its offset by a name that no operator has."""
+    log: list[bool] = []
+
+    def program(g: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        with torch.no_grad():
+            log.append(x.data_ptr() == x.data_ptr())
+        v = g[1:].unflatten(0, (2, -1))
+        v *= 2
+        return v
+
+    compiled = pycompiler.compile(program, backend=backend)
+    found = []
+    for run in (program, compiled):
+        g, x = torch.arange(5.0), torch.ones(2)
+        found.append(seen(run(g, x), g))
+    assert found[0] == found[1] and log == [True, True]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_view_of_another_dtype_in_inference_mode_is_an_inference_tensor(backend: str) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.inference_mode():
+            return x.view(torch.int32), x[1:]
+
+    compiled = pycompiler.compile(program, backend=backend)
+    found = [[(t.is_inference(), t.tolist()) for t in run(torch.ones(3))] for run in (program, compiled)]
+    assert found[0] == found[1]

@@ -778,7 +778,8 @@ def _step_lines(
         called = scope[f"op{k}_{j}"] = method_of(step.target)
         kwargs = dict(step.kwargs)
         offset = kwargs.pop("offset", None)
-        if names := symbols_in((*kwargs.values(), *(a for s in step.args if isinstance(s, Step) for a in s.args))):
+        inside = [s for s in step.args if isinstance(s, Step)]
+        if names := symbols_in((*kwargs.values(), *(a for s in inside for a in (*s.args, *s.kwargs.values())))):
             raise Specialise(names, "a view's keyword")
         arguments = [made]
         if text := text_of(step.args, sizes) or _literal(step.args):
