@@ -98,9 +98,9 @@ class Joint:
     fresh outputs, then the gradients; plus how the caller's outputs are made of all that.
 
     `fresh` lists nodes; the first ``len(mutations)`` are new values of inputs.
-    cuts: the fresh outputs ("fresh", k), and views of such or of inputs ("view", number of the caller's output), that others were
-    computed from, where gradients of these end: a node of autograd's graph takes them from there on, with what else arrives, as
-    in eager. `grads` has one for each input, then one for each cut.
+    cuts: the fresh outputs ("fresh", k), those that inputs get among them, and views of such or of inputs ("view", number of
+    the caller's output), that others were computed from, where gradients of these end: a node of autograd's graph takes them from
+    there on, with what else arrives, as in eager. `grads` has one for each input, then one for each cut.
     paths: for each tangent what autograd's own graph says of its gradient.
     more: nodes of the captured graph that are outputs here, though not the caller's, because outputs and what was computed from
     these share them: their tensors are the last results.
@@ -108,6 +108,8 @@ class Joint:
     counts: whether elements are counted from the start of a storage: then inputs must start in theirs where they did.
     arrived: inputs that are results of other work which requires grad: nodes of autograd's that others made lie behind.
     touched: inputs that were written, with the values that they had: only their versions tell.
+    rebased: inputs that were written, with gradients, while there were views of them, whose gradients pass the inputs then; of
+    inputs that are views themselves they pass what these view.
     origins: for each fresh output which tensor of the captured graph it is: ("input", i) after the run, ("result", k) of
     its outputs, or ("base", k), the base of that output.
     """
@@ -125,6 +127,7 @@ class Joint:
     cuts: list[tuple[str, int]] = field(default_factory=list)
     stores: list[tuple[int, fx.Node]] = field(default_factory=list)
     touched: list[int] = field(default_factory=list)
+    rebased: list[int] = field(default_factory=list)
     paths: list[Path] = field(default_factory=list)
     arrived: frozenset[int] = frozenset()
     more: list[fx.Node] = field(default_factory=list)
@@ -155,6 +158,16 @@ class Joint:
     def written(self) -> list[int]:
         """The inputs that a call writes."""
         return sorted({m.index for m in self.mutations} | {index for index, _ in self.stores})
+
+    @property
+    def recorded(self) -> list[Mutation]:
+        """The writes that autograd records."""
+        return [m for m in self.mutations if m.how == "grad"]
+
+    def between(self) -> list[Mutation]:
+        """The writes that are done between the nodes of autograd's graph, at which gradients of others end."""
+        begun = {self.begins(cut) for cut in self.cuts}
+        return [m for m in self.recorded if m.fresh in begun]
 
     @property
     def needs_backward(self) -> bool:
@@ -217,12 +230,12 @@ class Joint:
         return list(found)
 
     def begins(self, cut: tuple[str, int]) -> int | None:
-        """The fresh output that a cut is, or views; None for a view of an input."""
+        """The fresh output that a cut is, or views, which a written input gets; None for a view of another input."""
         kind, k = cut
         while kind == "view":
             output = self.outputs[k]
             if output.of_input:
-                return None
+                return next((m.fresh for m in self.recorded if m.index == output.index), None)
             kind, k = self.cut_of(output.index) if output.of_result else ("fresh", output.index)
         return k
 

@@ -28,7 +28,7 @@ from pycompiler import _native
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.partition import Partition, is_copied
 from pycompiler.autograd.recorder import identity
-from pycompiler.autograd.replayed import bare, go_on
+from pycompiler.autograd.replayed import bare, go_on, results_of
 from pycompiler.autograd.saved import TWICE
 from pycompiler.errors import DoubleBackwardError
 from pycompiler.ir import transforms
@@ -57,7 +57,7 @@ class Replay:
     states it keeps."""
 
     def __init__(self, gm: fx.GraphModule, joint: Joint, part: Partition, examples: Sequence[Any], name: str) -> None:
-        self.module, self.linked = bare(gm, joint, [_result_of(joint, cut) for cut in joint.cuts])
+        self.module, self.linked = bare(gm, joint, [_node_of(gm, joint, cut) for cut in joint.cuts])
         self.joint = joint
         self.name = name
         self.origins = joint.origins
@@ -311,10 +311,14 @@ def _inputs_of_gradients(joint: Joint) -> list[int]:
     return [i for i, n in enumerate(joint.inputs) if n in seen and isinstance(n.meta["val"], torch.Tensor)]
 
 
-def _result_of(joint: Joint, cut: tuple[str, int]) -> int | None:
-    """The captured graph's result that a cut is; None for the memory that some view."""
+def _node_of(gm: fx.GraphModule, joint: Joint, cut: tuple[str, int]) -> fx.Node | None:
+    """The captured graph's result or input that a cut is; None for the memory that some view."""
     kind, k = ("result", cut[1]) if cut[0] == "view" else joint.origins[cut[1]]
-    return k if kind == "result" else None
+    named: dict[str, Sequence[fx.Node]] = {
+        "input": [n for n in gm.graph.nodes if n.op == "placeholder"],
+        "result": [*results_of(gm), *joint.more],
+    }
+    return named[kind][k] if kind in named else None
 
 
 def _device(node: fx.Node) -> torch.device:

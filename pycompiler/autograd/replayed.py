@@ -23,17 +23,17 @@ from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.texts import drop_text_with, forward_of
 
 
-def bare(gm: fx.GraphModule, joint: Joint, ends: Sequence[int | None]) -> tuple[fx.GraphModule, list[bool]]:
+def bare(gm: fx.GraphModule, joint: Joint, ends: Sequence[fx.Node | None]) -> tuple[fx.GraphModule, list[bool]]:
     """`gm` without the metadata of its nodes, which keeps a compile's tensors alive, and without the hooks of `joint`, which the
     caller's results have.
 
-    Behind its results it gives the values of `Joint.more`, then, of each of the results `ends` (None: of one that is none), what
-    it goes on from; as many inputs more are what stands for these. Returned too: which of them have an effect."""
+    Behind its results it gives the values of `Joint.more`, then, of each of the results or inputs `ends` (None: of one that is
+    none), what it goes on from; as many inputs more are what stands for these. Returned too: which of them have an effect."""
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     results, moved = [*results_of(gm), *joint.more], {hook.call for hook in joint.hooks}
-    points = [None if k is None else _point(gm.graph, results[k]) for k in ends]
-    links_of = [linked if k is None or not is_asked(results[k], gm.graph.nodes) else linked_later for k in ends]
+    points = [None if end is None else _point(gm.graph, end) for end in ends]
+    links_of = [linked if end is None or not is_asked(end, gm.graph.nodes) else linked_later for end in ends]
     before: dict[fx.Node, fx.Node] = {}
     links: list[fx.Node] = []
     last = [n for n in gm.graph.nodes if n.op == "placeholder"][-1:]
@@ -56,7 +56,7 @@ def bare(gm: fx.GraphModule, joint: Joint, ends: Sequence[int | None]) -> tuple[
             copy(node)
     if joint.more or ends:
         given = [before.get(n, env[n]) if isinstance(n, fx.Node) else n for n in results]
-        going = [env[results[k]] if k is not None else None for k in ends]
+        going = [env[end] if end is not None else None for end in ends]
         graph.output_node().args = ((*given, *going),)
     with _use_lazy_graph_module(True):
         module: fx.GraphModule = _make_graph_module(gm, graph)

@@ -221,12 +221,23 @@ def differentiable(
     made, first = {k: f"outs[{k}]" for k in range(len(joint.fresh))}, len(joint.inputs)
     views, sizes = joint.views(), _sizes_of(joint)
     there, pieces = set[int](), dict[int, str]()
+    between, inputs = {m.fresh: m.index for m in joint.between()}, {i: f"args[{i}]" for i in range(first)}
+    written = dict(between)
+    scope["as_it_was"] = as_it_was
+
+    def write(k: int, later: Sequence[Node]) -> None:
+        """The input that gets the fresh output `k` is written; gradients by what it was are those of what it came from."""
+        i = between.pop(k)
+        if any(i in node.inputs for node in later):
+            lines.append(f"    old{i} = as_it_was(args[{i}])")
+            inputs[i] = f"old{i}"
+        lines.append(f"    args[{i}].copy_({made[k]})")
 
     def reach(cut: tuple[str, int]) -> str:
         """What holds a cut, once it is made: views are made between the nodes."""
         kind, k = cut
         if kind == "fresh":
-            return made[k]
+            return f"args[{written[k]}]" if k in written else made[k]
         if k not in there:
             output = joint.outputs[k]
             if output.of_result:
@@ -238,14 +249,34 @@ def differentiable(
         return f"r{k}"
 
     for j, node in enumerate(nodes):
+        cuts = [joint.cuts[i - first] for i in node.inputs if i >= first]
+        for k in [*between]:
+            if k in map(joint.begins, cuts):
+                write(k, nodes[j:])
+        node.behind = frozenset(written.values()) - frozenset(between.values())
         scope[f"apply{j}"] = _function(node, compiler, name, forward, ahead)
-        reached = [f"args[{i}]" if i < first else reach(joint.cuts[i - first]) for i in node.inputs]
+        reached = [inputs[i] if i < first else reach(joint.cuts[i - first]) for i in node.inputs]
         lines.append(f"    made{j} = apply{j}(args, outs, rng, {', '.join(reached)})")
         lines += [f"    begin(made{j}[{p}])" for p, k in enumerate(node.outputs) if k in node.begun]
         made |= {k: f"made{j}[{p}]" for p, k in enumerate(node.outputs)}
     given = [*(made[k] for k in range(len(joint.fresh))), *(f"r{k}" for k in views)]
     lines.append(f"    return ({' '.join(f'{g},' for g in given)})")
     return _build("run", lines, scope)  # type: ignore[no-any-return]
+
+
+class _AsItWas(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        return value.new_empty(()).expand(value.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad
+
+
+def as_it_was(value: torch.Tensor) -> torch.Tensor:
+    """What hands gradients on to what `value` is now, when it has been written, without its memory."""
+    return _AsItWas.apply(value)  # type: ignore[no-untyped-call,no-any-return]
 
 
 _begin: Any = torch.ops.aten.lift.default
@@ -263,7 +294,8 @@ class Node:
     """A node of autograd's graph that a call makes.
 
     whole: what all of them save; part: what this one saves. outputs: the fresh outputs whose gradients, and inputs: the
-    inputs (then cuts) to whose gradients it leads. alone: there is no other, and its forward runs the graph.
+    inputs (then cuts) to whose gradients it leads. alone: there is no other, and its forward runs the graph. behind: the
+    inputs that are written before it is made.
     """
 
     def __init__(
@@ -272,6 +304,7 @@ class Node:
     ) -> None:  # fmt: skip
         self.joint, self.whole, self.part, self.again = joint, whole, part, again
         self.tangents, self.inputs, self.alone = list(tangents), list(inputs), alone
+        self.behind = frozenset[int]()
         self.others = frozenset(range(len(joint.tangents))) - frozenset(self.tangents)
         self.differentiable = [joint.tangent_of[k] for k in self.tangents]
         self.outputs = list(range(len(joint.fresh))) if alone else self.differentiable
@@ -363,7 +396,7 @@ def _forward_lines(node: Node) -> list[str]:
         ]
         lines.append(f"    ctx.watched = ({', '.join(watched)},)")
     if node.watched:
-        counted = {m.index for m in joint.mutations if m.how != "hidden"}  # the epilogue writes them, once
+        counted = {m.index for m in joint.mutations if m.how != "hidden"} - node.behind  # they are written yet, once
         kept = [
             f"version(args[{i}], {int(i in counted)})" if kind == "input" else f"version(outs[{i}], 0)"
             for kind, i in node.watched
@@ -501,12 +534,6 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
             f"    if g{k}.stride() != {strides or f'strides{k}'} or g{k}.is_neg(){lazy}:",
             f"        g{k} = coerce(g{k}, like{k}{'' if text is None else f'.of({text})'})",
         ]
-    kept = joint.kept(defined)
-    for j, watched in enumerate(node.watched):
-        if watched in kept:
-            value = (joint.inputs if watched[0] == "input" else joint.fresh)[watched[1]].meta["val"]
-            scope[f"changed{j}"] = changed(value)
-            lines += [f"    if ctx.kept[{j}][0]._version != ctx.kept[{j}][1]:", f"        changed{j}(*ctx.kept[{j}])"]
     is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]
     asked = any(is_tensor) or node.frees(defined)  # what is saved, be it nothing, says whether it is freed
     tensors = "saved(ctx)" if "saved" in scope else "ctx.saved_tensors" if asked else "()"
@@ -521,6 +548,12 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
     lines += [f"    saved{g[1]} = inputs[{g[1]}]" for g in part.grads if g is not None and g[0] == "saved"]
     if not all(is_tensor):
         lines.append("    del tensors")
+    kept = joint.kept(defined)  # what is freed is said first
+    for j, watched in enumerate(node.watched):
+        if watched in kept:
+            value = (joint.inputs if watched[0] == "input" else joint.fresh)[watched[1]].meta["val"]
+            scope[f"changed{j}"] = changed(value)
+            lines += [f"    if ctx.kept[{j}][0]._version != ctx.kept[{j}][1]:", f"        changed{j}(*ctx.kept[{j}])"]
     if tensors != "()":
         lines.append("    clear(ctx)")
     if node.again.held:
@@ -597,16 +630,20 @@ def _unless_moved(run: Compiled, left: Compiled, starts: Sequence[tuple[int, int
 def unless_retained(run: Compiled, joint: Joint, eager: Compiled, *, name: str) -> Compiled:
     """`run`, and `eager` for calls in which an input that is written, with gradients, keeps its own (`retain_grad`): in eager
     those of what is computed after the write pass through what it is then.  And for those in which autograd refuses the write:
-    others would be done by then, and not undone."""
+    others would be done by then, and not undone.  And for those in which an input of `Joint.rebased` is a view."""
     written = [m.index for m in joint.mutations if m.how == "grad"]
     if not written:
         return run
     left = functools.partial(_left, "an input that it writes keeps its gradient, or may not be written", name, eager)
-    return functools.partial(_unless_retained, run, left, written)
+    return functools.partial(_unless_retained, run, left, written, tuple(joint.rebased))
 
 
-def _unless_retained(run: Compiled, left: Compiled, written: Sequence[int], *args: Any) -> Sequence[Any]:
-    return left(*args) if any(_keeps_or_refuses(args[i]) for i in written) else run(*args)
+def _unless_retained(
+    run: Compiled, left: Compiled, written: Sequence[int], rebased: Sequence[int], *args: Any
+) -> Sequence[Any]:
+    if any(_keeps_or_refuses(args[i]) for i in written) or any(args[i]._base is not None for i in rebased):
+        return left(*args)
+    return run(*args)
 
 
 def _keeps_or_refuses(written: torch.Tensor) -> bool:
@@ -677,7 +714,10 @@ def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
 def _mutation_lines(joint: Joint) -> list[str]:
     """Copies into inputs: those that autograd records one by one, the others by kind and many at once."""
     groups: dict[str, list[tuple[str, str]]] = {"recorded": [], "quiet": [], "plain": []}
+    between = joint.between()
     for m in joint.mutations:
+        if m in between:
+            continue
         value = f"outs[{m.fresh}]"
         if m.how == "hidden":
             groups["plain"].append((f"args[{m.index}].data", value))
@@ -738,7 +778,8 @@ def _step_lines(
         called = scope[f"op{k}_{j}"] = method_of(step.target)
         kwargs = dict(step.kwargs)
         offset = kwargs.pop("offset", None)
-        if names := symbols_in((*kwargs.values(), *(a for s in step.args if isinstance(s, Step) for a in s.args))):
+        inside = [s for s in step.args if isinstance(s, Step)]
+        if names := symbols_in((*kwargs.values(), *(a for s in inside for a in (*s.args, *s.kwargs.values())))):
             raise Specialise(names, "a view's keyword")
         arguments = [made]
         if text := text_of(step.args, sizes) or _literal(step.args):

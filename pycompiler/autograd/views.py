@@ -31,7 +31,8 @@ def is_view_op(target: object) -> bool:
 
 @dataclass(frozen=True)
 class Step:
-    """One view operator: ``target(base, *args, **kwargs)``, then element `item` when it returns several."""
+    """One view operator: ``target(base, *args, **kwargs)``, then element `item` when it returns several.  An `offset` among
+    `kwargs` is counted from where the base starts."""
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
@@ -39,7 +40,11 @@ class Step:
     item: int | None = None
 
     def __call__(self, base: torch.Tensor) -> torch.Tensor:
-        out = self.target(base, *self.args, **self.kwargs)
+        args, kwargs = self.args, self.kwargs
+        if "offset" in kwargs:
+            args = (*args, base.storage_offset() + kwargs["offset"])
+            kwargs = {k: v for k, v in kwargs.items() if k != "offset"}
+        out = self.target(base, *args, **kwargs)
         return out if self.item is None else out[self.item]  # type: ignore[no-any-return]
 
 

@@ -22,7 +22,7 @@ from torch import fx
 
 from pycompiler.capture import apart, nodes, rebuild, skip
 from pycompiler.capture.breaks import Again, Break, BreakRecord, NotCaptured, Raised, SkipFrame
-from pycompiler.capture.builtins import backward_hooks, flags, gradients, parameters, torch_api
+from pycompiler.capture.builtins import backward_hooks, data, flags, gradients, parameters, torch_api
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.bytecode.decode import slot_names
@@ -513,6 +513,7 @@ class _Session:
         head.counts_alone()
         flags.check(cx, [t.fake for t in head.outputs])
         leaving = [*(t.fake for t in head.outputs), *(cx.graph.inputs[i].fake for i in mutated)]
+        data.check(cx, head.outputs)
         gradients.check_leaves(cx, leaving)
         backward_hooks.check(cx, leaving)
         parameters.check(cx, [t.fake for t in head.outputs])
@@ -567,17 +568,19 @@ class _Session:
         return continuation(self.code, code, at, self.tails(frame, at), failed=failed)
 
     def failed(self, head: Head, start: Code) -> Failed | None:
-        """What a graph's error leads to where the program sees it: the frame runs again as it is written, or, of a resume
-        function's with an active handler, it is raised where the function goes on."""
+        """What a graph's error leads to: the frame runs again as it is written, or the error has the program's lines, and, of a
+        resume function's with an active handler, is raised where the function goes on."""
         errors = head.cx.errors_of_data
+        ours = not self.unused  # errors of a user's backend reach the user
         again = errors.undone and errors.seen.handled
-        again |= not self.unused and (errors.undone or errors.raised_again)  # errors of a user's backend reach the user
+        again |= ours and (errors.undone or errors.raised_again)
         inside = lands(self.code)
-        if not start or not (again or inside or head.states is not None):
+        if not start or not (again or inside or head.states is not None or (ours and errors.refuses)):
             return None
         given = [
             [*build.load_fast(ERROR), *build.delete_fast(ERROR)],
             build.load_const(again),
+            build.load_const(ours),
             build.load_const(None) if head.states is None else build.load_fast(head.states),
         ]  # a local would close a cycle
         ask = build.call_function(build.load_const(rebuild.failed), *given)

@@ -428,6 +428,7 @@ class GraphBuilder:
     def _record(self, call: Call) -> Value:
         """Run the call on fakes, and add it to the graph."""
         self._check_operands(call)
+        self._check_layout(call)
         before = Before(self.fake_mode, call)
         self.bound.begin(call.target)
         result = run(self.fake_mode, self.cx.sizes, call, self._bind)
@@ -464,6 +465,17 @@ class GraphBuilder:
             if not any(is_wrapper(type(n.meta["example_value"])) for n in call.operands):
                 raise Break("tensor-subclass", f"{call.name} of the size of a ragged dimension")
 
+    def _check_layout(self, call: Call) -> None:
+        """An existing tensor gets its gradient behind the graph, which has to lie as it does by then."""
+        if call.op != "call_method" or not call.name.endswith("_") or not call.operands:
+            return
+        value = self.known(call.operands[0].meta["example_value"])
+        packet = getattr(torch.ops.aten, call.name, None)
+        if value is None or not value.exists or not isinstance(value.overlay.get("grad"), Tensor) or packet is None:
+            return
+        if any(torch.Tag.inplace_view in getattr(packet, o).tags for o in packet.overloads()):
+            raise Break("unsupported-operation", f"{call.name} of {value.describe()}, which has got a gradient")
+
     def _note_writes(self, call: Call, before: Before, did: Did) -> bool:
         """What a call has written; whether it may raise an error of data when inputs are written."""
         name, errors = call.name, self.cx.errors_of_data
@@ -472,6 +484,8 @@ class GraphBuilder:
         if before.wrappers and not before.writes_in_place(did.mutates, self._write_around):
             raise Break("tensor-subclass", f"{name}, which writes, on a {type(before.wrappers[0]).__name__}")
         late = did.refuses and (did.mutates or call.always or errors.done.writes)
+        if before.resizes:
+            raise Break("unsupported-operation", f"{name}, which resizes what it is given for its result")
         if not did.mutates:
             return late
         written = [n.meta["example_value"] for n in did.written]

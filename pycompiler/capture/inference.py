@@ -52,3 +52,5 @@ class Inference:
                 if t.requires_grad:
                     raise Break(KIND, f"{name} in inference mode, whose result requires grad")
                 self._made[memory_of(t)] = t
+            elif name == "view" and any(t.dtype != o.dtype for o in operands if o.layout is torch.strided):
+                raise Break(KIND, "a view of another dtype in inference mode")  # which eager takes for a new tensor

@@ -77,7 +77,8 @@ class InputMemory:
         if written.layout is not torch.strided:
             return False
         shape, stride = written.shape, written.stride()
-        if all(type(n) is int for n in (*shape, *stride)) and not apart(shape, stride):
+        known = all(type(n) is int for n in (*shape, *stride))
+        if not apart(shape, stride) if known else any(type(s) is int and s == 0 for s in stride):
             return True
         if written.requires_grad and torch.is_grad_enabled():
             return self._look([written]).get(memory_of(written), _NOWHERE).exists

@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import (
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.nodes import has_tensor, name_of, operands_of, version_of
 from pycompiler.capture.sizes import NeedsSymbols, Sizes
+from pycompiler.ir.kernels import tensors_of
 from pycompiler.ir.leaves import Leaves
 from pycompiler.ir.subclasses import Spec, flatten_all, is_wrapper, same
 from pycompiler.ir.symbols import Specialise, is_symbolic
@@ -121,6 +122,12 @@ class Before:
         leaves, specs = flatten_all(self.wrappers)
         self.specs: list[Spec | None] = specs
         self.inside = [(t, None if t.is_inference() else t._version) for t in leaves]
+        self.outs = [(t, t.shape) for t in tensors_of(call.kfakes["out"])] if "out" in call.kfakes else []
+
+    @property
+    def resizes(self) -> bool:
+        """Whether the call has given a tensor that had elements others: what it views, and views of it, lie there too."""
+        return any(0 not in shape and t.shape != shape for t, shape in self.outs)
 
     def did(self, result: Any) -> Did:
         """What the call did, which gave `result`."""

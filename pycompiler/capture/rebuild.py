@@ -14,6 +14,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.tracebacks import raised_in_graph
 from pycompiler.capture.values.attributes import instance_dict, is_mutable
 from pycompiler.capture.values.finalizers import in_slot, lets_go_quietly, runs_code
 from pycompiler.capture.values.functions import unshadowed
@@ -33,9 +34,9 @@ def of_saving(error: BaseException) -> bool:
     return code is not None and any(frame.f_code is code for frame, _ in frames)
 
 
-def failed(error: BaseException, again: bool, states: tuple[Any, ...] | None) -> None:
-    """A graph has failed where the program handles errors: with `again` the frame runs as it is written, unless the error is none
-    of the program's.  `states`: of generators from which was drawn for the graph."""
+def failed(error: BaseException, again: bool, ours: bool, states: tuple[Any, ...] | None) -> None:
+    """A graph has failed: with `again` the frame runs as it is written, unless the error is none of the program's.  Else, of a
+    backend of `ours`, it has the program's lines.  `states`: of generators from which was drawn for the graph."""
     left = again and isinstance(error, Exception) and not isinstance(error, PyCompilerError) and not of_saving(error)
     for put_back, state in reversed(states or ()) if left or isinstance(error, Unfit) else ():
         put_back(state)
@@ -46,12 +47,14 @@ def failed(error: BaseException, again: bool, states: tuple[Any, ...] | None) ->
             del error  # or this frame, which its traceback holds, would hold it
     if left:
         raise Unfit("an operator raised") from error
+    if ours and isinstance(error, Exception):
+        raised_in_graph(error)
 
 
-def plan_failed(again: bool, inside: bool, error: BaseException) -> bool | None:
+def plan_failed(again: bool, ours: bool, inside: bool, error: BaseException) -> bool | None:
     """The same of a graph that the engine calls; true where the error is raised where the frame goes on."""
     if not isinstance(error, Unfit):
-        failed(error, again, None)
+        failed(error, again, ours, None)
     return inside or None
 
 

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 from pycompiler.capture.breaks import Break
-from pycompiler.ir.kernels import counts_with
+from pycompiler.ir.kernels import counts_with, tensors_of
 
 
 class Count(Protocol):
@@ -40,7 +40,7 @@ class Writes:
         """Whether a node is an alias, or a view of one."""
         if node in self.aliases:
             return True
-        inputs = (n for n in node.all_input_nodes if self.shares(n.meta.get("example_value")))
+        inputs = (n for n in node.all_input_nodes if any(map(self.shares, tensors_of(n.meta.get("example_value")))))
         return any(map(self.is_of_alias, inputs))
 
     def look(self, written: list[fx.Node]) -> None:

@@ -9,13 +9,17 @@ from __future__ import annotations
 import sys
 import types
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from pathlib import Path
 from typing import Any
+
+from torch import fx
 
 from pycompiler import _native
 from pycompiler.capture.bytecode.decode import LOCAL_SUFFIX, slot_names
 from pycompiler.capture.bytecode.resume import origin_of
 from pycompiler.capture.values.base import Place
+from pycompiler.ir.guards import UserFrame
 
 OURS = str(Path(__file__).parent)
 """What stands there is inlined for C, of which tracebacks show nothing."""
@@ -53,15 +57,47 @@ def add_traceback(exception: BaseException, *places: Place) -> None:
 
     CPython takes for granted that what is being handled has a traceback: `with` passes it to `__exit__` unchecked.
     """
-    traceback = exception.__traceback__
+    exception.__traceback__ = _passed(exception.__traceback__, places)
+
+
+def _passed(inside: types.TracebackType | None, places: Sequence[Place]) -> types.TracebackType | None:
     _native.pause_hook()  # the code bears the user's names
     try:
         for code, namespace, at, line in places:
             frame = types.FunctionType(code, namespace)(*[None] * code.co_argcount).gi_frame
-            traceback = types.TracebackType(traceback, frame, at, line)
+            inside = types.TracebackType(inside, frame, at, line)
     finally:
         _native.resume_hook()
-    exception.__traceback__ = traceback
+    return inside
+
+
+def raised_in_graph(error: BaseException) -> None:
+    """Let an error of a graph that runs as it was captured have passed the program's lines, and not the graph's."""
+    entry, inside, stack = error.__traceback__, None, None
+    while entry is not None:
+        if entry.tb_frame.f_code.co_filename.startswith("<eval_with_key>"):
+            stack, inside = _stack_at(entry) or stack, entry.tb_next
+        entry = entry.tb_next
+    if stack:
+        seen = [frame for frame in stack if not frame.filename.startswith(OURS)]
+        error.__traceback__ = _passed(inside, [_place_at(frame) for frame in reversed(seen)])
+
+
+def _stack_at(entry: types.TracebackType) -> tuple[UserFrame, ...]:
+    """Where the program called for the operator that a graph's code runs there."""
+    module = entry.tb_frame.f_locals.get("self")
+    if not isinstance(module, fx.GraphModule):
+        return ()
+    at = (getattr(module, "_lineno_map", None) or {}).get(entry.tb_lineno - getattr(module, "_prologue_start", 0))
+    node = None if at is None else next(islice(module.graph.nodes, at, None), None)
+    return () if node is None else node.meta.get("user", ())
+
+
+def _place_at(frame: UserFrame) -> Place:
+    code = _empty.__code__.replace(
+        co_filename=frame.filename, co_name=frame.function, co_qualname=frame.function, co_firstlineno=frame.lineno
+    )
+    return code, {}, -1, frame.lineno
 
 
 def with_traceback_of(exception: BaseException, other: BaseException) -> BaseException:

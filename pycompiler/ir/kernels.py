@@ -175,6 +175,11 @@ def counts_with(t: torch.Tensor, other: torch.Tensor) -> bool:
 _set_versions = torch._C._autograd._unsafe_set_version_counter
 
 
+def set_version(t: torch.Tensor, version: int) -> None:
+    """From now on its memory counts as written so often."""
+    _set_versions((t,), (version,))
+
+
 # Kernels behind functions check nothing, and crash: only those are asked that programs call themselves, or nearly so.
 _INNER = re.compile(r"_|mkldnn|cudnn|miopen|fbgemm|quantized|.*backward")
 _NEARLY_OUTER = frozenset(

@@ -115,6 +115,62 @@ def test_errors_have_the_programs_line(program: Program, grad: bool) -> None:
     assert counters["compiles"] >= 1 and counters["hits"] >= 1
 
 
+def written_ahead(x: torch.Tensor, log: list[Any]) -> Any:
+    x.add_(1)
+    y = x * 2
+    return _picked(y)
+
+
+def written_ahead_of_an_effect(x: torch.Tensor, log: list[Any]) -> Any:
+    x.add_(1)
+    y = x[I]
+    log.append(1)
+    return y
+
+
+def written_behind_a_break(x: torch.Tensor, log: list[Any]) -> Any:
+    with torch.no_grad():
+        pycompiler.graph_break()
+        x.add_(1)
+        y = x * 2
+        return _picked(y)
+
+
+def written_in_torchs_own(x: torch.Tensor, log: list[Any]) -> Any:
+    x.add_(1)
+    return torch.nn.functional.embedding(I, x[:, None])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize(
+    "program", [written_ahead, written_ahead_of_an_effect, written_behind_a_break, written_in_torchs_own]
+)
+def test_a_graph_that_has_written_by_then_names_the_lines_itself(program: Program, backend: str) -> None:
+    """One that runs as it was captured: it had those of the graph module, beside a line of another statement."""
+    compiled = pycompiler.compile(program, backend=backend)
+    want = told(program, False)
+    for _ in range(2):
+        assert told(compiled, False) == want
+
+
+def viewed(x: torch.Tensor) -> torch.Tensor:
+    x.as_strided((3,), (1,)).zero_()
+    return x.copy_(x)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_refused_writes_to_pieces_have_the_programs_line(backend: str) -> None:
+    compiled = pycompiler.compile(viewed, backend=backend)
+    assert compiled(torch.ones(6))[:4].tolist() == [0, 0, 0, 1]
+    found = []
+    for run in (viewed, compiled, compiled):
+        with pytest.raises(RuntimeError, match="modified inplace") as caught:
+            run(torch.ones(6, requires_grad=True).split(3)[0])
+        found.append([(f.name, f.lineno) for f in traceback.extract_tb(caught.value.__traceback__)][1:])
+    assert len(found[0]) == 1
+    assert found[1:] == [found[0]] * 2
+
+
 def test_numbers_that_were_drawn_are_eagers() -> None:
     def program(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         return (x + torch.rand(3))[i]

@@ -16,7 +16,7 @@ from pycompiler.autograd.policies import Policy
 from pycompiler.autograd.recorder import Recorder, tensors_in
 from pycompiler.autograd.trace.inputs import inner, storage_of
 from pycompiler.autograd.trace.paths import Edge, Slices
-from pycompiler.autograd.trace.writes import Given, is_metadata, part_of, refuse_overlap
+from pycompiler.autograd.trace.writes import Given, Place, is_metadata, name_of, part_of, refuse_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir import functional, interrupts, late, transforms
 from pycompiler.ir.effects import SWITCHES
@@ -42,6 +42,8 @@ _DRAWN: dict[str, Any] = {  # functionalisation asks their shape functions in pl
 }
 _AS_OUT = frozenset((torch.sum, torch.prod, torch.mean, torch.nansum, torch.nanmean))
 """What computes in the dtype of `out`, of which functionalisation makes a copy of the result in another one."""
+_ALIASES = frozenset(("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "_unsafe_view", "_reshape_alias"))
+"""Operators whose results lie in the memory of their argument, which autograd and functionalisation do not know."""
 _RANGES = frozenset((torch.arange, torch.linspace, torch.logspace, torch.range))
 _LARGE = 2**16
 """Elements: what is larger is not copied for an operator of another library that writes it."""
@@ -69,6 +71,7 @@ class Forward:
         self.slices = Slices()
         self.given: set[int] = set()  # the memory of the inputs
         self.hooked: dict[Any, list[torch.Tensor]] = {}  # autograd's nodes that hooks hang on → what these read
+        self.rebased: set[int] = set()  # memory of inputs that was written while there were views of it, with gradients
         self.displaced: set[int] = set()  # memory that lies otherwise than the program's, which has gaps, since a write
 
     def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
@@ -121,6 +124,7 @@ class Forward:
         if not wrote:
             return self._read(node, out, args, kwargs)
         refuse_overlap(node, wrote, read, into, given.row)
+        self._note_views(wrote, env)
         given.count()
         self.slices.note(saved, [p.tensor for p in wrote])
         if is_metadata(node):
@@ -132,6 +136,14 @@ class Forward:
             if p.storage and p.tensor.shape == p.shape:
                 self._keep_layout(p.tensor, p.strides)
         return out
+
+    def _note_views(self, wrote: Sequence[Place], env: Mapping[fx.Node, Any]) -> None:
+        """Which memory of inputs had views when it was written: their histories begin anew at what they view."""
+        if not torch.is_grad_enabled() or not any(p.tensor.requires_grad and p.storage in self.given for p in wrote):
+            return
+        written = {p.storage for p in wrote}
+        views = [t for t in tensors_in([*env.values()]) if t._is_view() and t.layout is torch.strided]
+        self.rebased |= written.intersection(map(storage_of, views))
 
     def _read(self, node: fx.Node, out: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         """What a call gives that wrote nothing."""
@@ -217,6 +229,8 @@ class Forward:
         return made
 
     def _called(self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+        if name_of(node).partition(".")[0] in _ALIASES:
+            raise AutogradUnsupported("views that are taken for copies", node.format_node() or "", "clone the pieces")
         if node.op == "call_function":
             assert callable(node.target)
             if transforms.is_checkpoint(node.target):

@@ -47,6 +47,10 @@ class _Arrived(torch.autograd.Function):
         return grad, None
 
 
+ARRIVED = "_ArrivedBackward"
+"""What the node is called that stands for the work which an input is a result of."""
+
+
 class Input:
     """A traced input: `leaf` is what gradients are taken of, `seen` the object that the graph gets and may mutate."""
 

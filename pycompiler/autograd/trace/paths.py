@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import operator
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,7 +14,7 @@ from torch import fx
 from pycompiler.autograd.joint import Path
 from pycompiler.autograd.recorder import tensors_in
 from pycompiler.autograd.saved import modified
-from pycompiler.autograd.trace.inputs import storage_of
+from pycompiler.autograd.trace.inputs import ARRIVED, storage_of
 from pycompiler.autograd.unsupported import AutogradUnsupported
 
 Edge = tuple[Any, int]
@@ -156,12 +156,25 @@ def _conflicts(
             elif edge[0] is not None:
                 owners[edge[0]] |= owners[node]
     differences: dict[int, int] = {}
-    for bits in {owners[node] for node in order if node.next_functions}:  # leaves add up what arrives
+    inside = [node for node in order if node.next_functions and node.name() != ARRIVED]  # inputs add up what arrives
+    for bits in {owners[node] for node in inside}:
         found = [ended[k] for k in _bits(bits)]
         some, every = functools.reduce(operator.or_, found, 0), functools.reduce(operator.and_, found, -1)
         differences[bits] = some & ~every
-    conflicts = {n: d for n in order if n.next_functions and (d := differences[owners[n]])}
+    conflicts = {n: d for n in inside if (d := differences[owners[n]])}
     return ended, conflicts
+
+
+def passed(roots: Sequence[Any], ends: Collection[Edge]) -> set[Edge]:
+    """The edges that gradients pass which begin at the nodes `roots`, and end at `ends`."""
+    found, seen, stack = set[Edge](), set[Any](roots), [*roots]
+    while stack:
+        for edge in stack.pop().next_functions:
+            found.add(edge)
+            if edge[0] is not None and edge not in ends and edge[0] not in seen:
+                seen.add(edge[0])
+                stack.append(edge[0])
+    return found
 
 
 def _bits(number: int) -> frozenset[int]:

@@ -230,6 +230,8 @@ class _Trace:
                     "an input is written whose elements share memory", item.node.name, "clone it first"
                 )
             how = mutation_kind(item)
+            if how == "grad" and storage_of(item.seen) in self.forward.rebased:
+                self.joint.rebased.append(i)
             self.joint.mutations.append(Mutation(i, self.results.fresh(item.seen, ("input", i), how == "grad"), how))
 
     def _refuse_gradients(self, results: tuple[Any, ...]) -> None:
@@ -264,7 +266,11 @@ class _Trace:
     def _differentiate(self) -> None:
         wanted = [item.leaf for item in self.inputs if item is not None and item.requires_grad]
         outputs = [t for t, d in zip(self.results.fresh_tensors, self.joint.differentiable, strict=True) if d]
-        if not wanted or not outputs:
+        if outputs and not wanted:  # no node of ours would have a history
+            raise AutogradUnsupported(
+                "gradients of what the graph makes alone", str(outputs[0].grad_fn), "give it a tensor that has some"
+            )
+        if not outputs:
             self.joint.differentiable = [False] * len(self.joint.fresh)
             return
         self.recorder.differentiates = True
@@ -285,6 +291,7 @@ class _Trace:
                 if self.lacking:
                     return
                 cuts = {names[k]: candidates[names[k]] for k in chosen}
+                self._refuse_written(outputs, cuts)
             while True:
                 self.joint.paths = self._paths(outputs, cuts)
                 found, arrived = self._run_backward(outputs, tangents, wanted, cuts)
@@ -313,18 +320,18 @@ class _Trace:
         return held
 
     def _candidates(self) -> dict[tuple[str, int], torch.Tensor]:
-        """What may be among `Joint.cuts`: results that the caller gets, and the memory that they view; but none that a hook of
-        the program's hangs on (it sees what arrives from everywhere)."""
+        """What may be among `Joint.cuts`: results that the caller gets, and the memory that they view, and inputs as they are
+        written; but none that a hook of the program's hangs on (it sees what arrives from everywhere)."""
         joint, fresh, found = self.joint, self.results.fresh_tensors, dict[tuple[str, int], torch.Tensor]()
-        written = set(joint.written)
+        written, recorded = set(joint.written), {m.fresh for m in joint.recorded}
         for k in joint.tangent_of:
-            if k >= len(joint.mutations) and joint.origins[k][0] in ("result", "base"):
+            if k in recorded or (k >= len(joint.mutations) and joint.origins[k][0] in ("result", "base")):
                 found["fresh", k] = fresh[k]
         for k, output in enumerate(joint.outputs):
             if output.kind == "view" and self.results.tensors[k].requires_grad:
                 begins = joint.begins(("view", k))
                 root = self._viewed_input(k) if begins is None else None
-                if root not in written and (begins is None or ("fresh", begins) in found):
+                if ("fresh", begins) in found if begins is not None else root not in written:
                     found["view", k] = self.results.tensors[k]
         return {name: t for name, t in found.items() if t.grad_fn not in self.forward.hooked}
 
@@ -338,6 +345,21 @@ class _Trace:
             if begins is not None and ("fresh", begins) not in chosen and views.count(begins) < 2:
                 found.add(name)
         return found
+
+    def _refuse_written(self, outputs: Sequence[torch.Tensor], cuts: Mapping[tuple[str, int], torch.Tensor]) -> None:
+        """What was computed of an input as it was written hands gradients to what the caller has."""
+        written = {
+            (t.grad_fn, t.output_nr): m
+            for m in self.joint.recorded
+            if ("fresh", m.fresh) not in cuts and (t := self.results.fresh_tensors[m.fresh]).requires_grad
+        }
+        passed = paths.passed([t.grad_fn for t in outputs], {(t.grad_fn, t.output_nr) for t in cuts.values()})
+        for edge in written.keys() & passed:
+            raise AutogradUnsupported(
+                "an input is written, and read afterwards",
+                self.joint.inputs[written[edge].index].name,
+                "clone it first",
+            )
 
     def _viewed_input(self, k: int) -> int:
         """The input that result `k` views."""
@@ -355,12 +377,13 @@ class _Trace:
         """The gradients of `wanted`, and what arrived at each cut, in whose place its tangent went on, or none."""
         arrived: dict[tuple[str, int], torch.Tensor] = {}
         number = {k: j for j, k in enumerate(self.joint.tangent_of)}
+        begins = {cut: self._begins_at(cut, t) for cut, t in cuts.items()}
 
-        def swap(cut: tuple[str, int], gradient: torch.Tensor | None) -> torch.Tensor | None:
+        def swap(cut: tuple[str, int], fresh: int, gradient: torch.Tensor | None) -> torch.Tensor | None:
             if gradient is None:
                 return None
             arrived[cut] = gradient
-            return tangents[number[cut[1]]]
+            return tangents[number[fresh]]
 
         def end(cut: tuple[str, int], output: int, gradients: Sequence[Any]) -> tuple[Any, ...]:
             if gradients[output] is not None:
@@ -369,12 +392,12 @@ class _Trace:
 
         handles: list[Any] = []
         for cut, t in cuts.items():
-            if cut[0] == "fresh":
-                handles.append(t.register_hook(functools.partial(swap, cut)))  # type: ignore[no-untyped-call]
+            if (fresh := begins[cut]) is not None:
+                handles.append(t.register_hook(functools.partial(swap, cut, fresh)))  # type: ignore[no-untyped-call]
             else:
                 assert t.grad_fn is not None
                 handles.append(t.grad_fn.register_prehook(functools.partial(end, cut, t.output_nr)))
-        begun = [j for k, j in number.items() if ("fresh", k) not in cuts]
+        begun = [j for k, j in number.items() if k not in begins.values()]
         transforms.ended.extend(handles)  # hooks of what lies behind a view are not asked
         try:
             with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
@@ -388,6 +411,14 @@ class _Trace:
             for handle in handles:
                 handle.remove()
         return found, arrived
+
+    def _begins_at(self, cut: tuple[str, int], t: torch.Tensor) -> int | None:
+        """The fresh output whose gradient begins at a cut: it itself, or of which it is a view to the caller alone."""
+        k = self.joint.begins(cut)
+        if k is None or not self.joint.differentiable[k]:
+            return None
+        begin = self.results.fresh_tensors[k]
+        return k if cut[0] == "fresh" or (begin.grad_fn, begin.output_nr) == (t.grad_fn, t.output_nr) else None
 
     def _paths(self, outputs: Sequence[torch.Tensor], cuts: Mapping[tuple[str, int], torch.Tensor]) -> list[Path]:
         """What autograd's own graph says of the gradient of each output."""

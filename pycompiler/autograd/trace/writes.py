@@ -101,10 +101,14 @@ class Given:
                 torch.autograd.graph.increment_version(p.tensor)
 
 
+def name_of(node: fx.Node) -> str:
+    """The name of the function or method that a node calls."""
+    return node.target if isinstance(node.target, str) else str(getattr(node.target, "__name__", ""))
+
+
 def is_metadata(node: fx.Node) -> bool:
     """True for `t_`, `squeeze_` and their kind, which change how a tensor lies, and no element."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
-    packet = getattr(aten, name, None)
+    packet = getattr(aten, name_of(node), None)
     return packet is not None and any(torch.Tag.inplace_view in getattr(packet, o).tags for o in packet.overloads())
 
 
@@ -162,7 +166,7 @@ def _is_basic(index: Any) -> bool:
 
 def _by_element(node: fx.Node) -> bool:
     """Whether each element of the result is made of the elements at its place."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = name_of(node)
     packet = getattr(aten, _OPERATORS.get(name, name).removeprefix(_FOREACH).rstrip("_"), None)
     return (
         packet is not None

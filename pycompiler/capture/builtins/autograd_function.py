@@ -31,6 +31,7 @@ from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import transforms
+from pycompiler.ir.kernels import set_version
 
 STORED = frozenset({"to_save", "saved_for_forward", "dirty_tensors", "non_differentiable", "materialize_grads"})
 """What the methods of a context store in it, for C code to read."""
@@ -123,6 +124,7 @@ def apply(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("inner-graph", "an autograd Function of a tensor subclass, or in inference mode")
     backward_cls: type = cls.cls._backward_cls  # type: ignore[attr-defined]
     ctx = Context(backward_cls, needs, levels)
+    versions = [None if t.fake.is_inference() else t.fake._version for t in direct]
     with tracers.inner(cx, grad=False) as forward:
         result = _call_forward(cx, cls, ctx, given)
         items = [cx.realize(v) for v in result.items] if isinstance(result, Tuple) else [result]
@@ -139,10 +141,12 @@ def apply(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     plain = tuple(i for i, t in enumerate(results) if any(t is m for m in marked))
     if levels and dirty:
         raise Break("inner-graph", "an autograd Function under a transform that marks what it writes")
+    written = [(direct[i].fake, version) for i in dirty if (version := versions[i]) is not None]
     if levels or torch.is_grad_enabled() and any(needs):
-        made = _differentiable(cx, cls, ctx, given, items, forward, plain, dirty)
+        made = _differentiable(cx, cls, ctx, given, items, forward, plain, dirty, written)
     else:
         body, outside = _closed(forward, direct, results, dirty)
+        _count_anew(written)
         made = cx.graph.call_inner(transforms.function_value, [body], [len(direct), plain, dirty, *outside])
     assert isinstance(made, Tuple)
     tensors = iter(made.items)
@@ -194,6 +198,12 @@ def _dirty(cx: Capture, ctx: Context, direct: list[Tensor], results: list[Tensor
     return dirty
 
 
+def _count_anew(written: Sequence[tuple[torch.Tensor, int]]) -> None:
+    """The call that comes counts the writes that were traced."""
+    for fake, version in written:
+        set_version(fake, version)
+
+
 def _closed(
     forward: Tracer, direct: list[Tensor], results: list[Tensor], dirty: Sequence[int]
 ) -> tuple[torch.fx.GraphModule, list[Lifted]]:
@@ -212,8 +222,10 @@ def _differentiable(
     forward: Tracer,
     plain: tuple[int, ...],
     dirty: tuple[int, ...],
+    written: Sequence[tuple[torch.Tensor, int]],
 ) -> Value:
-    """The call in the graph, of a Function that somebody may differentiate."""
+    """The call in the graph, of a Function that somebody may differentiate.  `written`: the fakes of what is `dirty`, with their
+    versions before."""
     backward, once = _backward_of(cx, cls)
     looks, step = cx.effects.looks, cx.frames[0].begin
     drawn, ctx.backward = cx.fake_mode.once, True
@@ -251,6 +263,7 @@ def _differentiable(
     kept = tuple(_place(t, outside, extras) for t in saved)
     numbers = (len(given), len(wanted)) if len(wanted) < len(given) else None
     fixed = [len(direct), len(results), plain, dirty, kept, tuple(places), numbers, once, cls.cls.__name__]
+    _count_anew(written)
     made = cx.graph.call_inner(transforms.function, [body, back], [*fixed, *outside])
     assert isinstance(made, Tuple)
     looks.tensors((made.items[i] for i in later), step)  # type: ignore[misc]

@@ -172,7 +172,13 @@ def _accumulate(cx: Capture, leaf: Tensor, grad: Tensor, alone: bool) -> None:
             raise Break(KIND, f"backward() that adds {grad.describe()} to {old.describe()}")
         cx.graph.call_method("add_", [old, grad], {})
         return
-    cx.effects.set_grad(leaf, grad if alone and _lies_as(grad.fake, leaf.fake) else _copy(cx, leaf, grad))
+    if not (alone and _lies_as(grad.fake, leaf.fake)):
+        grad = _copy(cx, leaf, grad)
+    elif grad.fake._is_view():
+        made = cx.graph.call_method("detach", [grad], {})
+        assert isinstance(made, Tensor)
+        grad = made
+    cx.effects.set_grad(leaf, grad)
 
 
 def _dense(fake: torch.Tensor) -> bool:

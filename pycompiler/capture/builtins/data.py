@@ -77,6 +77,17 @@ def _take(cx: Capture, tensor: Tensor, given: Tensor, take: Callable[..., Any]) 
     tensor.node, tensor.parted = alias.node, tensor.fake.requires_grad
 
 
+def check(cx: Capture, outputs: list[Tensor]) -> None:
+    """Where the graph ends: nothing leaves it that is a view of such an existing tensor, or counts its versions with it, but is
+    made of its alias; and no backward needs what is counted as written when the graph has run."""
+    for tensor, writes in cx.graph.replaced.items():
+        for out in outputs if writes.exists else ():
+            if out.fake is not writes.fake and writes.shares(out.fake) and writes.is_of_alias(out.node):
+                raise Break("tensor-attribute-store", "data of what a view leaves the graph of", writes.made_at)
+        if not writes.exists and writes.count is not None and writes.count.value and _is_saved(tensor):
+            raise Break("unsupported-operation", "Tensor.set_() of what a backward may need", writes.made_at)
+
+
 def _is_its_own(cx: Capture, tensor: Tensor, given: Tensor) -> bool:
     """Whether these are the data that it has already (``x.data -= y`` stores them)."""
     a, b = tensor.fake, given.fake
@@ -107,7 +118,11 @@ def _may_have(cx: Capture, tensor: Tensor, given: Tensor) -> bool:
     for value in (tensor, given):
         fake = value.fake
         odd = fake.layout is not torch.strided or fake.is_conj() or fake.is_neg() or fake.is_inference()
-        odd |= cx.inference.is_made(fake) or graph.is_picked(fake)
+        odd |= (
+            cx.inference.is_made(fake)
+            or graph.is_picked(fake)
+            or (value.real is not None and value.real.is_inference())
+        )
         if odd or value.is_special or isinstance(value, Parameter):
             return False
     a, b = tensor.fake, given.fake

@@ -204,6 +204,8 @@ def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(tensor, Tensor) or (tensor.is_special and not tensor.wrapper) or not plain:
         raise Break("unsupported-operation", "Tensor.requires_grad_()")
     if wanted is tensor.getattr(cx, "requires_grad").const():
+        if wanted and not _says_so_itself(cx, tensor):
+            raise Break("unsupported-operation", "Tensor.requires_grad_() of a view that only shows what its base does")
         return tensor
     if tensor.exists:
         if wanted is True and tensor not in cx.graph.turned and _may_start(cx, tensor):
@@ -221,6 +223,15 @@ def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return tensor
 
 
+def _says_so_itself(cx: Capture, tensor: Tensor) -> bool:
+    """Whether a tensor that requires grad has a history, or its own flag; guarded."""
+    real, source = tensor.real, tensor.source
+    if real is None or source is None or tensor.is_special or type(real) is torch.nn.Parameter or real.is_inference():
+        return True
+    cx.guard("equals", source.attr("is_leaf"), real.is_leaf)
+    return not real.is_leaf or _is_its_own(cx, real, source)
+
+
 def _may_start(cx: Capture, tensor: Tensor) -> bool:
     """Whether an existing tensor may require grad from the graph's begin on: nothing has used it, and nothing before
     may have raised."""
@@ -228,12 +239,13 @@ def _may_start(cx: Capture, tensor: Tensor) -> bool:
     inner = graph.is_inner or graph.packs or graph.later or cx.inference.open or torch.is_inference_mode_enabled()
     if inner or tensor.is_special or tensor.parted or node.op != "placeholder" or node.users or tensor.source is None:
         return False
-    fake = tensor.fake
+    fake, real = tensor.fake, tensor.real
     alone = sum(memory_of(t.fake) == memory_of(fake) for t in graph.inputs if t.fake.layout is torch.strided) == 1
     quiet = not any(n.meta.get("refuses") or n.meta.get("acts") for n in graph.graph.nodes)
     return (
         fake.layout is torch.strided
         and flags.may_be_leaf(fake)
+        and not (real is not None and real.is_inference())
         and alone
         and quiet
         and not cx.functions.concerns([tensor], {})
