@@ -520,11 +520,27 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     if isinstance(cls, enum.EnumMeta):
         if len(args) != 1 or kwargs:  # which may make a class
             raise Break("builtin-call", f"{cls.__qualname__}(...) of more than a value")
-        return cls_value.member(cx, cx.evaluate_raw(cls, args[0].const()))
+        if _finds_member(cx, cls, value := args[0].const()):
+            return cls_value.member(cx, cx.evaluate_raw(cls, value))
     if meta_call is not type.__call__:
         bound = bind(cx, meta_call, _class_source(type(cls), "__call__"), cls_value, cx.make(type(cls)))
         return cx.call(bound, args, kwargs)
     return instantiate(cx, cls_value, args, kwargs, direct=direct)
+
+
+def _finds_member(cx: Capture, cls: enum.EnumMeta, value: Any) -> bool:
+    """Whether cls(value) asks nothing of the program's: not a `_missing_`, which a value that no member has is given to."""
+    missing = inspect.getattr_static(cls, "_missing_")
+    if getattr(missing, "__func__", None) in _MISSING:
+        return True
+    try:
+        return value in cls._value2member_map_
+    except TypeError:  # what has no hash is compared with each
+        members: dict[str, enum.Enum] = cls._member_map_
+        return any(member.value == value for member in members.values())
+
+
+_MISSING = {enum.Enum.__dict__["_missing_"].__func__, enum.Flag.__dict__["_missing_"].__func__}
 
 
 def instantiate(

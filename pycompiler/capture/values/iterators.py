@@ -310,8 +310,7 @@ class Generator(Iter):
         except Raised as raised:
             self.exhausted = True
             self.frame = None
-            if issubclass(raised.value.python_type(), StopIteration):
-                cx.throw_from(RuntimeError, "generator raised StopIteration", raised.value)
+            _leave(cx, raised.value)
             raise
         except Break:
             self.exhausted = True
@@ -343,7 +342,9 @@ class Generator(Iter):
         if self.running:
             cx.throw(ValueError, "generator already executing")
         if self.exhausted or not self.started:
-            self.exhausted = True
+            ended, self.exhausted = self.exhausted, True
+            if not ended:
+                _leave(cx, exception)
             raise Raised(exception)
         inner = self.alive.delegate()
         if inner is None:
@@ -402,6 +403,12 @@ def _close(cx: Capture, inner: Value) -> None:
         inner.close(cx)
     elif (method := _method(cx, inner, "close")) is not None:
         cx.call(method, [], {})
+
+
+def _leave(cx: Capture, exception: Value) -> None:
+    """An exception comes out of a generator's frame."""
+    if issubclass(exception.python_type(), StopIteration):
+        cx.throw_from(RuntimeError, "generator raised StopIteration", exception)
 
 
 def _throw(cx: Capture, inner: Value, exception: Value, given: list[Value]) -> tuple[Value | None, Value]:
