@@ -68,13 +68,15 @@ def test_stop_iteration_thrown_into_a_generator_that_has_not_begun() -> None:
         except (RuntimeError, StopIteration) as e:
             return x + 1, type(e), type(e.__cause__), e.__cause__ is e.__context__, list(it)
 
-    compiled = pycompiler.compile(fn, backend="eager", fullgraph=True)
+    compiled = pycompiler.compile(fn, backend="eager")
     for begun in (False, True):
         for error in (StopIteration, StopIteration(3)):
             assert str(compiled(torch.ones(2), begun, error)) == str(fn(torch.ones(2), begun, error))
 
 
-def _with_defaults(names: dict[str, Any]) -> Callable[..., Any]:
+def _with_defaults(compile: Any) -> Any:
+    names: dict[str, Any] = {"b": 1}
+
     def f(a: Any = (1,), *, b: Any = 2) -> Any:
         return a, b
 
@@ -96,13 +98,84 @@ def _with_defaults(names: dict[str, Any]) -> Callable[..., Any]:
         made.__kwdefaults__["b"] = x + 1
         return made(), made.__kwdefaults__
 
-    def change(k: int) -> None:
-        f.__kwdefaults__ = [names, {"b": 3}, None, {"b": 5}][k]
+    seen = []
+    for fn in map(compile, (by_another_name, by_its_own, of_one_made_here)):
+        for defaults in ({"b": 2}, names, {"b": 3}, None, names):
+            f.__kwdefaults__ = defaults  # type: ignore[assignment]
+            seen += [outcome(fn, torch.ones(n)) for n in (2, 2, 3)] + [str(names)]
+    return seen
 
-    return lambda x, which, k: change(k) if k is not None else (by_another_name, by_its_own, of_one_made_here)[which](x)
+
+def test_defaults_of_keywords_are_a_dict_that_others_may_change() -> None:
+    assert _with_defaults(lambda fn: pycompiler.compile(fn, backend="eager")) == _with_defaults(lambda fn: fn)
 
 
-@pytest.mark.parametrize("which", [0, 1, 2])
-def test_defaults_of_keywords_are_a_dict_that_others_may_change(which: int) -> None:
-    calls = [(torch.ones(n), which, k) for n in (2, 3) for k in (None, 0, None, 1, None, 2, None, 3, None, 0, None)]
-    both(lambda log: _with_defaults({"b": 1}), *calls)
+def _caught(act: Callable[[], Any]) -> Any:
+    try:
+        return act()
+    except BaseException as e:
+        return type(e), str(e), repr(e.__cause__), e.__suppress_context__
+
+
+def _asked() -> Any:
+    try:
+        yield 1
+    except ValueError:
+        yield 5
+    except GeneratorExit:
+        return 9
+
+
+CALLS: dict[str, Callable[[Any], Any]] = {
+    "close": lambda i: i.close(),
+    "close of something": lambda i: i.close(1),
+    "close by name": lambda i: i.close(a=1),
+    "next of something": lambda i: i.__next__(1),
+    "iter of something": lambda i: i.__iter__(1),
+    "throw of nothing": lambda i: i.throw(),
+    "throw of much": lambda i: i.throw(1, 2, 3, 4),
+    "throw by name": lambda i: i.throw(typ=ValueError),
+    "throw with no traceback": lambda i: i.throw(ValueError, None, 3),
+    "throw of a number": lambda i: i.throw(3),
+    "throw of a class": lambda i: i.throw(int),
+    "throw of two": lambda i: i.throw(ValueError, ValueError("x")),
+    "send of nothing": lambda i: i.send(),
+    "send of two": lambda i: i.send(1, 2),
+}
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+@pytest.mark.parametrize("begun", [False, True])
+@pytest.mark.parametrize("name", CALLS)
+def test_methods_of_generators_refuse_what_they_do_not_take(name: str, begun: bool) -> None:
+    call = CALLS[name]
+
+    def fn(x: Any) -> Any:
+        it = _asked()
+        if begun:
+            next(it)
+        seen = _caught(lambda: call(it))
+        return x + 1, seen if seen is not it else "it", _caught(lambda: it.close()), _caught(lambda: next(it))
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    for _ in range(2):
+        assert str(compiled(torch.ones(2))) == str(fn(torch.ones(2)))
+
+
+class _MakesNone(BaseException):
+    def __new__(cls) -> Any:
+        return None
+
+
+@pytest.mark.parametrize("cause", [3, int, ValueError, None, _MakesNone, KeyError("a")], ids=str)
+@pytest.mark.parametrize("raised", [ValueError, int, None, 3], ids=str)
+def test_what_is_raised_and_its_cause_are_exceptions(raised: Any, cause: Any) -> None:
+    def fn(x: Any) -> Any:
+        try:
+            raise raised from cause
+        except BaseException as e:
+            return x + 1, type(e), str(e), repr(e.__cause__), e.__suppress_context__
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    for _ in range(2):
+        assert str(compiled(torch.ones(2))) == str(fn(torch.ones(2)))
