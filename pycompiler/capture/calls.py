@@ -558,10 +558,10 @@ def instantiate(
     if issubclass(cls, OPAQUE_BASES) or issubclass(cls, type) and len(args) != 3:
         raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
     if issubclass(cls, BaseException):
-        own_init = isinstance(lookup(cx, cls, "__init__"), types.FunctionType)
+        own_init = not isinstance(lookup(cx, cls, "__init__"), types.WrapperDescriptorType)
         if kwargs and not own_init:  # AttributeError(text, name=...)
             raise Break("builtin-call", f"{cls.__qualname__}(...) with keywords")
-        own_new = isinstance(lookup(cx, cls, "__new__"), (staticmethod, types.FunctionType))
+        own_new = not isinstance(lookup(cx, cls, "__new__"), types.BuiltinFunctionType)
         if own_new and not own_init and (kwargs or not exceptions.keeps_arguments(cls)):
             raise Break(
                 "builtin-call", f"{cls.__qualname__}(...), which has a __new__ of its own beside an __init__ in C"
@@ -582,6 +582,8 @@ def _construct_object(
         made = cx.call(bind(cx, new, _class_source(cls, "__new__"), None, cls_value), [cls_value, *args], kwargs)
         if not issubclass(made.python_type(), cls):
             return made
+    elif not isinstance(plain_new, types.BuiltinFunctionType):
+        raise Break("builtin-call", f"{cls.__qualname__}(...), whose __new__ is no function")
     elif issubclass(cls, (torch.Tensor, type)):
         made = cx.call(cx.make(plain_new), [cls_value, *args], kwargs)
     else:

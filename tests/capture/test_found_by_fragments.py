@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -179,3 +180,59 @@ def test_what_is_raised_and_its_cause_are_exceptions(raised: Any, cause: Any) ->
     compiled = pycompiler.compile(fn, backend="eager")
     for _ in range(2):
         assert str(compiled(torch.ones(2))) == str(fn(torch.ones(2)))
+
+
+class _Giving:
+    def __get__(self, instance: Any, owner: Any = None) -> Any:
+        return lambda *args: ("given", instance is None, args[1:])
+
+
+def _classes() -> dict[str, Any]:
+    def of(base: Any, **names: Any) -> Any:
+        return type("Odd", (base,), names)
+
+    seen: list[Any] = []
+    told = functools.partial(lambda *args: seen.append(args))
+    by_class = classmethod(lambda *args: ("made", args[2:]))
+    odd = {f"{base.__name__} {kind}": of(base, __new__=new) for base in (object, Exception, list, dict, tuple, int)
+           for kind, new in (("a method of the class", by_class), ("a descriptor", _Giving()), ("nothing", None))}  # fmt: skip
+    inits = {f"init of {b.__name__}": of(b, __init__=told, seen=seen) for b in (object, Exception, list)}
+    return odd | inits
+
+
+@pytest.mark.parametrize("name", _classes())
+def test_what_makes_an_instance_need_be_no_function(name: str) -> None:
+    cls = _classes()[name]
+
+    def fn(x: Any, *args: Any) -> Any:
+        made = _caught(lambda: cls(*args))
+        return x + 1, type(made).__name__, getattr(cls, "seen", None)
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    for args in ((), (1,), ()):
+        seen = []
+        for call in (fn, compiled):
+            getattr(cls, "seen", []).clear()
+            seen.append(str(call(torch.ones(2), *args)))
+        assert seen[1] == seen[0]
+
+
+class _Super:
+    def __init__(self, *args: Any) -> None:
+        self.text = f"of {len(args)}"
+
+
+def test_another_super_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Base:
+        text = "base"
+
+    class Derived(Base):
+        def both(self) -> Any:
+            return super().text, super(Derived, self).text
+
+    compiled = pycompiler.compile(lambda x: (x + 1, Derived().both()), backend="eager", fullgraph=True)
+    assert compiled(torch.ones(2))[1] == ("base", "base")
+    monkeypatch.setitem(globals(), "super", _Super)
+    assert compiled(torch.ones(2))[1] == Derived().both() == ("of 0", "of 2")
+    monkeypatch.undo()
+    assert compiled(torch.ones(2))[1] == ("base", "base")

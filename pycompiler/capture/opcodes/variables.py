@@ -223,10 +223,14 @@ def load_method(frame: Frame, ins: Instruction) -> None:
 
 @opcode("LOAD_SUPER_ATTR")
 def load_super_attr(frame: Frame, ins: Instruction) -> None:
-    receiver, cls, _ = frame.pop(), frame.pop(), frame.pop()
-    if not isinstance(cls, Class):
+    receiver, cls, maker = frame.pop(), frame.pop(), frame.cx.realize(frame.pop())
+    if not isinstance(maker, Class) or maker.cls is not super:  # another one of that name
+        found = frame.cx.call(maker, [cls, receiver] if ins.flag & 2 else [], {})
+    elif isinstance(cls, Class):
+        found = Super(cls.cls, receiver)
+    else:
         raise Break("unsupported-operation", f"super({cls.describe()}, ...)")
-    value = operators.attribute(frame.cx, Super(cls.cls, receiver), ins.argval)
+    value = operators.attribute(frame.cx, found, ins.argval)
     if ins.flag & 1:
         push_method(frame, value)
     else:
