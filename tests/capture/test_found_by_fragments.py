@@ -236,3 +236,23 @@ def test_another_super_of_the_module(monkeypatch: pytest.MonkeyPatch) -> None:
     assert compiled(torch.ones(2))[1] == Derived().both() == ("of 0", "of 2")
     monkeypatch.undo()
     assert compiled(torch.ones(2))[1] == ("base", "base")
+
+
+@pytest.mark.parametrize("slots", [("foo",), ("__doc__",), ("__dict__",)])
+def test_properties_without_a_place_for_their_text(slots: Any) -> None:
+    def fn(x: Any) -> Any:
+        class Slotted(property):
+            __slots__ = slots
+
+        def getter(self: Any) -> Any:
+            """A text."""
+
+        try:
+            Slotted(getter)
+        except AttributeError:
+            return x + 1
+        return x - 1
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    for _ in range(2):
+        assert torch.equal(compiled(torch.ones(2)), fn(torch.ones(2)))

@@ -369,6 +369,8 @@ class MadeProperty(Value):
     def initialise(self, args: list[Value], kwargs: dict[str, Value]) -> None:
         if not kwargs.keys() <= set(self.PARTS[len(args) :]) or len(args) > len(self.PARTS):
             raise Break("builtin-call", f"{self.cls.__qualname__}.__init__ of arguments that it does not take")
+        if self.cls is not property and not self.cls.__dictoffset__:
+            raise Break("builtin-call", f"{self.cls.__qualname__}(...), a property that may have no place for its text")
         self.parts = dict(zip(self.PARTS, args, strict=False)) | kwargs
 
     def given(self) -> list[Value]:
