@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import enum
 import functools
+import sys
+import types
 from collections.abc import Callable
 from typing import Any
 
@@ -256,3 +258,61 @@ def test_properties_without_a_place_for_their_text(slots: Any) -> None:
     compiled = pycompiler.compile(fn, backend="eager")
     for _ in range(2):
         assert torch.equal(compiled(torch.ones(2)), fn(torch.ones(2)))
+
+
+class _Module(types.ModuleType):
+    said: list[Any]
+
+    def __getattr__(self, name: str) -> Any:
+        self.said.append(name)
+        return len(self.said)
+
+
+@pytest.mark.parametrize("kind", ["a function", "one that keeps", "an object", "a class"])
+def test_a_module_is_asked_by_the_program_alone(kind: str) -> None:
+    """`__getattr__` of a module (PEP 562)."""
+
+    def make(log: list[Any]) -> Callable[..., Any]:
+        module = _Module("m") if kind == "a class" else types.ModuleType("m")
+        module.said = log  # type: ignore[attr-defined]
+
+        def find(name: str) -> Any:
+            log.append(name)
+            if name == "no":
+                raise AttributeError("none of it")
+            if kind == "one that keeps":
+                setattr(module, name, 7)
+            return len(log)
+
+        if kind != "a class":
+            module.__getattr__ = functools.partial(find) if kind == "an object" else find  # type: ignore[method-assign]
+        return lambda x: (x + 1, module.a, getattr(module, "b", 3), hasattr(module, "no"), module.a)
+
+    both(make, *[(torch.ones(2),)] * 3)
+
+
+def test_imports_ask_a_module_as_often_as_python_does(monkeypatch: pytest.MonkeyPatch) -> None:
+    def make(log: list[Any]) -> Callable[..., Any]:
+        module = types.ModuleType("asked_for_names")
+
+        def find(name: str) -> Any:
+            log.append(name)
+            if name in ("no", "__path__"):
+                raise AttributeError(name)
+            return len(log)
+
+        module.__getattr__ = find  # type: ignore[method-assign]
+
+        def fn(x: Any) -> Any:
+            monkeypatch.setitem(sys.modules, "asked_for_names", module)
+            from asked_for_names import one, two  # type: ignore[import-not-found]
+
+            try:
+                from asked_for_names import no
+            except ImportError:
+                no = None
+            return x + 1, one, two, no
+
+        return fn
+
+    both(make, *[(torch.ones(2),)] * 3)

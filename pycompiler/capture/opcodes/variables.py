@@ -267,7 +267,8 @@ def import_name(frame: Frame, ins: Instruction) -> None:
     if full not in sys.modules:
         raise Break("import", f"import of {full}, which is not loaded yet")
     module = sys.modules[full] if fromlist else sys.modules[full.partition(".")[0]]
-    if fromlist and any(not hasattr(module, n) for n in fromlist if n != "*"):
+    missing = [n for n in fromlist or () if n != "*" and n not in module.__dict__]
+    if missing and ("__getattr__" in module.__dict__ or any(not hasattr(module, n) for n in missing)):
         raise Break("import", f"from {full} import {', '.join(fromlist)}")
     if builtins.__import__ is not IMPORT:
         raise Break("import", f"import of {full} by a function of the program")
