@@ -520,11 +520,27 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     if isinstance(cls, enum.EnumMeta):
         if len(args) != 1 or kwargs:  # which may make a class
             raise Break("builtin-call", f"{cls.__qualname__}(...) of more than a value")
-        return cls_value.member(cx, cx.evaluate_raw(cls, args[0].const()))
+        if _finds_member(cx, cls, value := args[0].const()):
+            return cls_value.member(cx, cx.evaluate_raw(cls, value))
     if meta_call is not type.__call__:
         bound = bind(cx, meta_call, _class_source(type(cls), "__call__"), cls_value, cx.make(type(cls)))
         return cx.call(bound, args, kwargs)
     return instantiate(cx, cls_value, args, kwargs, direct=direct)
+
+
+def _finds_member(cx: Capture, cls: enum.EnumMeta, value: Any) -> bool:
+    """Whether cls(value) asks nothing of the program's: not a `_missing_`, which a value that no member has is given to."""
+    missing = inspect.getattr_static(cls, "_missing_")
+    if getattr(missing, "__func__", None) in _MISSING:
+        return True
+    try:
+        return value in cls._value2member_map_
+    except TypeError:  # what has no hash is compared with each
+        members: dict[str, enum.Enum] = cls._member_map_
+        return any(member.value == value for member in members.values())
+
+
+_MISSING = {enum.Enum.__dict__["_missing_"].__func__, enum.Flag.__dict__["_missing_"].__func__}
 
 
 def instantiate(
@@ -542,10 +558,10 @@ def instantiate(
     if issubclass(cls, OPAQUE_BASES) or issubclass(cls, type) and len(args) != 3:
         raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
     if issubclass(cls, BaseException):
-        own_init = isinstance(lookup(cx, cls, "__init__"), types.FunctionType)
+        own_init = not isinstance(lookup(cx, cls, "__init__"), types.WrapperDescriptorType)
         if kwargs and not own_init:  # AttributeError(text, name=...)
             raise Break("builtin-call", f"{cls.__qualname__}(...) with keywords")
-        own_new = isinstance(lookup(cx, cls, "__new__"), (staticmethod, types.FunctionType))
+        own_new = not isinstance(lookup(cx, cls, "__new__"), types.BuiltinFunctionType)
         if own_new and not own_init and (kwargs or not exceptions.keeps_arguments(cls)):
             raise Break(
                 "builtin-call", f"{cls.__qualname__}(...), which has a __new__ of its own beside an __init__ in C"
@@ -566,6 +582,8 @@ def _construct_object(
         made = cx.call(bind(cx, new, _class_source(cls, "__new__"), None, cls_value), [cls_value, *args], kwargs)
         if not issubclass(made.python_type(), cls):
             return made
+    elif not isinstance(plain_new, types.BuiltinFunctionType):
+        raise Break("builtin-call", f"{cls.__qualname__}(...), whose __new__ is no function")
     elif issubclass(cls, (torch.Tensor, type)):
         made = cx.call(cx.make(plain_new), [cls_value, *args], kwargs)
     else:

@@ -598,7 +598,7 @@ class Capture:
 
     def as_exception(self, value: Value) -> Value:
         """The instance that `raise value` raises."""
-        if not isinstance(value, Class):
+        if not isinstance(value, Class) or not issubclass(value.cls, BaseException):
             return value
         made = self.call(value, [], {})
         if not issubclass(made.python_type(), BaseException):

@@ -20,7 +20,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.capture import apart, nodes, rebuild, skip
+from pycompiler.capture import apart, nodes, rebuild, skip, tracebacks
 from pycompiler.capture.breaks import Again, Break, BreakRecord, NotCaptured, Raised, SkipFrame
 from pycompiler.capture.builtins import backward_hooks, data, flags, gradients, parameters, torch_api
 from pycompiler.capture.bytecode import build
@@ -334,7 +334,8 @@ class _Session:
         """
         result: Code = []
         cells: Code = []
-        for frame in reversed(frames):
+        passed: Code = []
+        for depth, frame in reversed([*enumerate(frames)]):
             instruction = frame.instructions[frame.ip]
             inner = frame is frames[-1]
             if not inner:
@@ -350,10 +351,11 @@ class _Session:
                 tail = distinct([*effects, *cells, *final, *build.return_value()])
                 for i in tail:  # to a traceback the callee's resume function is the call
                     i.positions, i.lineno = instruction.positions, instruction.lineno
-                return tail
+                return [*tail, *passed]
             if inner:
                 loads = [*loads[:-1], [*loads[-1], *let_go]] if loads else loads
             result = build.call_function(build.call_function(build.load_const(TAIL_CALL), build.load_const(fn), *loads))
+            passed += between(head, result[-1], frames[depth - 1 : 0 : -1])
         raise AssertionError
 
     def suspend(self, head: Head, frame: Frame, entry: Instruction, extra: list[Code]) -> tuple[Resume, list[Code]]:
@@ -644,6 +646,19 @@ class _Session:
             prefix = f"__tail_{key}_"
             result[key] = tail_call(TAIL_CALL, fn, tuple(names), info.stack, boxed=given, prefix=prefix)
         return result
+
+
+def between(head: Head, call: Instruction, frames: list[Frame]) -> Code:
+    """What an exception out of a call comes to; the frames wait for its result, and are none of Python's meanwhile."""
+    at = [(f, f.current) for f in frames if not tracebacks.is_ours(f.code)]
+    places = [tracebacks.place_of(f.code, f.globals, i.offset, i.lineno or f.code.co_firstlineno) for f, i in at]
+    if not places:
+        return []
+    given = [*build.load_fast(ERROR), *build.delete_fast(ERROR)]
+    add = head.call(tracebacks.between, given, build.load_const(tuple(tracebacks.entries(places))))
+    first = [*build.store_fast(ERROR), *build.load_fast(ERROR), *add, *build.pop_top()]
+    call.handler = Handler(first[0], 0, False)
+    return [*first, *build.op("RERAISE", 0)]
 
 
 def around_own_frames(reads_frame: dict[int, int | None], stop: int | None) -> int | None:

@@ -39,6 +39,11 @@ def shown(code: types.CodeType) -> types.CodeType:
     )  # fmt: skip
 
 
+def is_ours(code: types.CodeType) -> bool:
+    """Whether tracebacks show nothing of it."""
+    return code.co_filename.startswith(OURS)
+
+
 def place_of(code: types.CodeType, namespace: dict[str, Any], offset: int | None, line: int) -> Place:
     """The place of the instruction at `offset` of a frame's code."""
     original, offsets = origin_of(code)
@@ -48,7 +53,7 @@ def place_of(code: types.CodeType, namespace: dict[str, Any], offset: int | None
 
 def entries(places: Sequence[Place]) -> list[Place]:
     """What `add_traceback` is given: the places that eager's traceback has, too; one at least, since CPython wants one."""
-    seen = [p for p in places if not p[0].co_filename.startswith(OURS)] or places
+    seen = [p for p in places if not is_ours(p[0])] or places
     return [(shown(code), namespace, at, line) for code, namespace, at, line in seen]
 
 
@@ -98,6 +103,18 @@ def _place_at(frame: UserFrame) -> Place:
         co_filename=frame.filename, co_name=frame.function, co_qualname=frame.function, co_firstlineno=frame.lineno
     )
     return code, {}, -1, frame.lineno
+
+
+def between(exception: BaseException, places: Sequence[Place]) -> None:
+    """Let an exception that comes to a generated frame, from a resume function that it calls for several frames of the program,
+    have passed those in between."""
+    own = exception.__traceback__
+    if own is not None:
+        exception.__traceback__ = own.tb_next
+        add_traceback(exception, *places)
+        exception.__traceback__ = types.TracebackType(
+            exception.__traceback__, own.tb_frame, own.tb_lasti, own.tb_lineno
+        )
 
 
 def with_traceback_of(exception: BaseException, other: BaseException) -> BaseException:

@@ -184,6 +184,52 @@ def test_what_is_printed_is_eagers(fn, backend):
     assert report.graph_break_count == broken and report.graph_count == 1, report.break_reasons
 
 
+def _broken(x, fails):
+    pycompiler.graph_break()
+    if fails:
+        raise ValueError(x.shape[0])
+    return x + 1
+
+
+def _around(x, fails, k):
+    if k:
+        return _around(x, fails, k - 1)
+    y = _broken(x, fails == 1)
+    if fails == 2:
+        raise ValueError("behind it")
+    return y
+
+
+def _outermost(x, fails):
+    return _around(x, fails, 2) * 2
+
+
+def _handled(x, fails):
+    try:
+        return _outermost(x, fails)
+    except ValueError as e:
+        return e
+
+
+@pytest.mark.parametrize("fn", [_outermost, _handled])
+@pytest.mark.parametrize("fails", [0, 1, 2])
+def test_frames_between_a_break_and_the_root_are_in_tracebacks(fn, fails):
+    """They wait for the result, and are no frames of Python's meanwhile."""
+    compiled = pycompiler.compile(fn, backend="eager")
+    seen = []
+    for call in (fn, compiled, compiled):
+        try:
+            made = call(torch.ones(3), fails)
+        except ValueError as e:
+            made = e
+        seen.append(made.tolist() if not fails else traceback.format_exception(made)[-8:])
+    assert seen[1] == seen[0] == seen[2]
+    if fails:
+        assert sum("in _around" in part for part in "".join(seen[0]).splitlines()) == 3
+    report = pycompiler.explain(_outermost)(torch.ones(3), 0)
+    assert report.graph_count == 2 and {r.kind for r in report.break_reasons} == {"explicit-break"}
+
+
 def test_a_frame_behind_a_break_has_the_functions_name():
     def fn(x):
         y = x + 1

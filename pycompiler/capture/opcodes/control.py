@@ -307,9 +307,23 @@ def raise_varargs(frame: Frame, ins: Instruction) -> None:
     if cause is not None:
         if not isinstance(exception, Object):
             raise Break("unsupported-operation", "raise of an existing exception from another one")
-        cx.effects.set_attr(exception, "__cause__", cx.as_exception(cause))
+        cx.effects.set_attr(exception, "__cause__", _cause(frame, cause))
         cx.effects.set_attr(exception, "__suppress_context__", Const(True))
     raise cx.raised(exception)
+
+
+def _cause(frame: Frame, given: Value) -> Value:
+    """What `raise ... from given` stores."""
+    cx = frame.cx
+    try:
+        cause = cx.as_exception(given)
+    except Raised:
+        if sys.version_info < (3, 13):  # which do not look at what a class makes
+            raise Break("unsupported-operation", "raise from a class that makes no exception") from None
+        raise
+    if not cx.is_none(cause) and not issubclass(cause.python_type(), BaseException):
+        cx.throw(TypeError, "exception causes must derive from BaseException")
+    return cause
 
 
 @opcode("PUSH_EXC_INFO")

@@ -223,10 +223,14 @@ def load_method(frame: Frame, ins: Instruction) -> None:
 
 @opcode("LOAD_SUPER_ATTR")
 def load_super_attr(frame: Frame, ins: Instruction) -> None:
-    receiver, cls, _ = frame.pop(), frame.pop(), frame.pop()
-    if not isinstance(cls, Class):
+    receiver, cls, maker = frame.pop(), frame.pop(), frame.cx.realize(frame.pop())
+    if not isinstance(maker, Class) or maker.cls is not super:  # another one of that name
+        found = frame.cx.call(maker, [cls, receiver] if ins.flag & 2 else [], {})
+    elif isinstance(cls, Class):
+        found = Super(cls.cls, receiver)
+    else:
         raise Break("unsupported-operation", f"super({cls.describe()}, ...)")
-    value = operators.attribute(frame.cx, Super(cls.cls, receiver), ins.argval)
+    value = operators.attribute(frame.cx, found, ins.argval)
     if ins.flag & 1:
         push_method(frame, value)
     else:
@@ -263,7 +267,8 @@ def import_name(frame: Frame, ins: Instruction) -> None:
     if full not in sys.modules:
         raise Break("import", f"import of {full}, which is not loaded yet")
     module = sys.modules[full] if fromlist else sys.modules[full.partition(".")[0]]
-    if fromlist and any(not hasattr(module, n) for n in fromlist if n != "*"):
+    missing = [n for n in fromlist or () if n != "*" and n not in module.__dict__]
+    if missing and ("__getattr__" in module.__dict__ or any(not hasattr(module, n) for n in missing)):
         raise Break("import", f"from {full} import {', '.join(fromlist)}")
     if builtins.__import__ is not IMPORT:
         raise Break("import", f"import of {full} by a function of the program")

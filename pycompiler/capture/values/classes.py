@@ -308,22 +308,24 @@ class PyModule(Value):
             return changed
         self._check_class(cx, name)
         namespace = cx.dict_source(self.module.__dict__)
-        if name not in self.module.__dict__ and hasattr(self.module, name):
+        own = self.module.__dict__.get("__getattr__")
+        spec = self.module.__dict__.get("__spec__")  # else the program has made it
+        lazy = spec is not None and (own is None or spec.name.partition(".")[0] == "torch")
+        if lazy and name not in self.module.__dict__ and hasattr(self.module, name):
             getattr(self.module, name)  # a lazy module loads it, and usually keeps it
         if name in self.module.__dict__:
             return cx.wrap(self.module.__dict__[name], namespace.dict_item(name))
         if name == "__dict__":
             return cx.wrap(self.module.__dict__, namespace)
         cx.guard("dict_absent", namespace, name)
-        handler = self.module.__dict__.get("__getattr__")
-        if isinstance(handler, types.FunctionType):
-            return cx.call(cx.wrap(handler, namespace.dict_item("__getattr__")), [Const(name)], {})
+        if isinstance(own, types.FunctionType):
+            return cx.call(cx.wrap(own, namespace.dict_item("__getattr__")), [Const(name)], {})
         cls = type(self.module)
         handler = lookup(cx, cls, "__getattr__")
         if isinstance(handler, types.FunctionType) and lookup(cx, cls, name) is MISSING:
             function = cx.wrap(handler, const_source(cls).then("mro_lookup", "__getattr__"))
             return cx.call(function, [self, Const(name)], {})
-        if hasattr(self.module, name):
+        if own is not None or hasattr(self.module, name):
             raise Break("unsupported-attribute", f"{self.describe()}.{name}")
         cx.guard("dict_absent", namespace, "__getattr__")
         cx.throw(AttributeError, f"module {self.module.__name__!r} has no attribute {name!r}")
@@ -369,6 +371,8 @@ class MadeProperty(Value):
     def initialise(self, args: list[Value], kwargs: dict[str, Value]) -> None:
         if not kwargs.keys() <= set(self.PARTS[len(args) :]) or len(args) > len(self.PARTS):
             raise Break("builtin-call", f"{self.cls.__qualname__}.__init__ of arguments that it does not take")
+        if self.cls is not property and not self.cls.__dictoffset__:
+            raise Break("builtin-call", f"{self.cls.__qualname__}(...), a property that may have no place for its text")
         self.parts = dict(zip(self.PARTS, args, strict=False)) | kwargs
 
     def given(self) -> list[Value]:

@@ -102,8 +102,9 @@ class Function(Value):
         if values is None:
             cx.guard("id_is", source, None)
             return {}
-        cx.guard_dict_keys(source, values)
-        return {k: cx.lazy(v, source.dict_item(k)) for k, v in values.items()}
+        known = cx.wrap(values, source)  # which the frame may have changed by another name
+        assert isinstance(known, Dict)
+        return {k.const(): v for k, v in known.pairs(cx)}
 
     def closure(self, cx: Capture) -> list[Cell]:
         if self.real is None:
@@ -124,10 +125,12 @@ class Function(Value):
             if self.real is not None and self.source is not None:
                 return cx.wrap(getattr(self.real, name), self.source.attr(name))
             return Const(self.name if name == "__name__" else self.qualname)
-        if name == "__defaults__":
+        if name == "__defaults__" and self.real is None:
             return Tuple(self.defaults(cx)) if self.defaults(cx) else Const(None)
         if self.real is not None:
             assert self.source is not None
+            if name in ("__defaults__", "__kwdefaults__"):
+                return cx.wrap(getattr(self.real, name), self.source.then(name.strip("_")))
             cx.effects.namespaces.reached(self.real.__dict__, self)
             if name in self.real.__dict__:
                 found = cx.wrap(self.real.__dict__[name], self.source.then("instance_dict").dict_item(name))

@@ -8,6 +8,7 @@ from __future__ import annotations
 import collections
 import contextlib
 import itertools
+import sys
 import types
 import weakref
 from collections.abc import Callable, Iterable, Iterator
@@ -310,8 +311,7 @@ class Generator(Iter):
         except Raised as raised:
             self.exhausted = True
             self.frame = None
-            if issubclass(raised.value.python_type(), StopIteration):
-                cx.throw_from(RuntimeError, "generator raised StopIteration", raised.value)
+            _leave(cx, raised.value)
             raise
         except Break:
             self.exhausted = True
@@ -343,7 +343,9 @@ class Generator(Iter):
         if self.running:
             cx.throw(ValueError, "generator already executing")
         if self.exhausted or not self.started:
-            self.exhausted = True
+            ended, self.exhausted = self.exhausted, True
+            if not ended and STOPS_BEFORE_THE_BEGIN:
+                _leave(cx, exception)
             raise Raised(exception)
         inner = self.alive.delegate()
         if inner is None:
@@ -364,19 +366,21 @@ class Generator(Iter):
         self.alive.end_delegation(result)
         return self._run(cx, lambda: cx.resume_generator(self.alive, None))
 
-    def close(self, cx: Capture) -> None:
-        """Raise GeneratorExit where the generator is suspended, so that its `finally` blocks run."""
+    def close(self, cx: Capture) -> Value:
+        """Raise GeneratorExit where the generator is suspended, so that its `finally` blocks run; what it returns then."""
         if not self.running and (self.exhausted or not self.started):
             self.exhausted = True
-            return
+            return Const(None)
         try:
             value = self.throw(cx, cx.as_exception(cx.make(GeneratorExit)), [])
         except Raised as raised:
             if not issubclass(raised.value.python_type(), (GeneratorExit, StopIteration)):
                 raise
-            return
+            return Const(None)
         if value is not None:
             cx.throw(RuntimeError, "generator ignored GeneratorExit")
+        returned = self.take_returned()
+        return returned if CLOSE_RETURNS else Const(None)
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in ("send", "throw", "close", "__next__", "__iter__"):
@@ -404,6 +408,12 @@ def _close(cx: Capture, inner: Value) -> None:
         cx.call(method, [], {})
 
 
+def _leave(cx: Capture, exception: Value) -> None:
+    """An exception comes out of a generator's frame."""
+    if issubclass(exception.python_type(), StopIteration):
+        cx.throw_from(RuntimeError, "generator raised StopIteration", exception)
+
+
 def _throw(cx: Capture, inner: Value, exception: Value, given: list[Value]) -> tuple[Value | None, Value]:
     """Throw into what a generator delegates to: what it yields, or None and what it returns."""
     if isinstance(inner, Generator):
@@ -419,6 +429,17 @@ def _throw(cx: Capture, inner: Value, exception: Value, given: list[Value]) -> t
         return None, raised.value.getattr(cx, "value")
 
 
+def _nothing() -> Iterator[None]:
+    yield
+
+
+TAKES = {"__iter__": (0, 0), "__next__": (0, 0), "send": (1, 1), "throw": (1, 3), "close": (0, 0)}
+"""How many arguments, none by name, a method of a generator takes."""
+STOPS_BEFORE_THE_BEGIN = sys.version_info < (3, 12)
+"""Whether a StopIteration that is thrown in before the first step is an error; from 3.12 on the body has a handler for it."""
+CLOSE_RETURNS = sys.version_info >= (3, 13)
+
+
 class IteratorMethod(Value):
     """A bound method of an iterator."""
 
@@ -428,20 +449,24 @@ class IteratorMethod(Value):
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         it = self.iterator
+        least, most = TAKES[self.name]
+        given: list[Any] = [None if cx.is_none(a) else a.python_type() for a in args]
+        odd = self.name == "throw" and len(args) == 3 and given[2] not in (None, types.TracebackType)
+        if kwargs or odd or not least <= len(args) <= most:
+            cx.evaluate_raw(getattr(_nothing(), self.name), *given, **dict.fromkeys(kwargs))  # its error
+        if len(args) > 1 and sys.version_info >= (3, 12):
+            raise Break("builtin-call", f"{self.name} of a generator with a class and more, of which Python warns")
         if self.name == "__iter__":
             return it
         if self.name == "close":
             assert isinstance(it, Generator)
-            it.close(cx)
-            return Const(None)
+            return it.close(cx)
         if self.name == "__next__":
             value = cx.next_of(it)
             if value is None:
                 cx.stop()
         elif self.name == "send":
             assert isinstance(it, Generator)
-            if len(args) != 1 or kwargs:
-                cx.throw(TypeError, f"generator.send() takes exactly one argument ({len(args)} given)")
             value = it.send(cx, args[0])
         else:
             assert isinstance(it, Generator)
