@@ -645,6 +645,8 @@ class GraphBuilder:
             return self.number(value)
         if isinstance(value, NestedInt):
             return self.nested_int(value)
+        if isinstance(value, Array) and (number := value.plain_number()) is not value:
+            return self.to_arg(number)
         if isinstance(value, Array):
             raise Break("unsupported-operation", f"{value.describe()} among the arguments of a function of torch's")
         if isinstance(value, Const):

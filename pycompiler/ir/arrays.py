@@ -308,6 +308,20 @@ def is_number(value: object) -> bool:
     return module is not None and issubclass(type(value), module.generic)
 
 
+def is_taken(cls: type) -> bool:
+    """Whether torch takes numbers of this class of NumPy's as integers or floats (truths and complex ones it makes floats)."""
+    module = numpy()
+    if module is None or not issubclass(cls, (module.integer, module.floating)):
+        return False
+    return bool(module.dtype(cls).itemsize <= 8)
+
+
+def is_ufunc(fn: object) -> bool:
+    """Whether it works elementwise, and gives one result."""
+    module = numpy()
+    return module is not None and type(fn) is module.ufunc and fn.nout == 1  # type: ignore[attr-defined]
+
+
 def is_constant(value: object) -> bool:
     """Whether it is an object of NumPy's that never changes: a dtype, its limits, or one number."""
     module = numpy()
@@ -409,6 +423,14 @@ def as_errors() -> Iterator[None]:
     """Of numbers: what NumPy would warn of raises `FloatingPointError`."""
     module = numpy()
     with module.errstate(all="raise") if module else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Of numbers: NumPy does not warn."""
+    module = numpy()
+    with module.errstate(all="ignore") if module else contextlib.nullcontext():
         yield
 
 

@@ -84,6 +84,10 @@ class Value:
         """A number over symbols (`symbolic.py`) as the constant that it is today; any other value as it is."""
         return self
 
+    def plain_number(self) -> Value:
+        """A number of NumPy's as Python's, where a call knows it and torch takes it for that; any other value as it is."""
+        return self
+
     # data model -----------------------------------------------------------------------------------------------
     def getattr(self, cx: Capture, name: str) -> Value:
         return cx.class_attribute(self, name)

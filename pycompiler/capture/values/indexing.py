@@ -40,6 +40,18 @@ def selected(cx: Capture, tensor: Tensor, key: Value, *stored: Value) -> Value |
     return view
 
 
+def plain_key(key: Value) -> Value:
+    """A key with integers of NumPy's as one with Python's."""
+    if type(key) is Tuple and key.cls is tuple:
+        items = [plain_key(v) for v in key.items]
+        return Tuple(items) if any(a is not b for a, b in zip(items, key.items, strict=True)) else key
+    if isinstance(key, Slice):
+        parts = [plain_key(v) for v in key.parts]
+        return Slice(parts) if any(a is not b for a, b in zip(parts, key.parts, strict=True)) else key
+    number = key.plain_number()
+    return key if number is key or number.python_type() is not int else number
+
+
 def by_mapped(cx: Capture, tensor: Tensor, key: Value) -> Value | None:
     """``tensor[key]`` inside of `vmap`, of a key with integers as tensors that it maps: each call would get another one, so no
     call asks for their numbers; None for another key."""

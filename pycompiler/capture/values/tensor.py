@@ -269,6 +269,7 @@ class Tensor(Value):
         method = self.special(cx, "__getitem__") if self.is_special else None
         if method is not None:
             return cx.call(method, [key], {})
+        key = indexing.plain_key(key)
         found = None if self.is_special else indexing.selected(cx, self, key) or indexing.by_mapped(cx, self, key)
         if self.wrapper and is_jagged(self.cls):
             found = self._row(cx, key)
@@ -300,6 +301,7 @@ class Tensor(Value):
         if method is not None:
             cx.call(method, [key, value], {})
             return
+        key = indexing.plain_key(key)
         place = None if self.is_special else indexing.selected(cx, self, key, value)
         target = [self, key] if place is None else [place, Const(...)]
         cx.graph.call_function(operator.setitem, [*target, value], {}, always=True)
