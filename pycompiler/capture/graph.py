@@ -213,7 +213,10 @@ class GraphBuilder:
         """What an operator gives whose result depends on data, or NotImplemented."""
         if func is torch.ops.aten._local_scalar_dense.default and self.known_number(args[0]) is not None:
             raise ReadsNumber(args[0], str(func))
-        return self.bound.bind(self.fake_mode, func, args, kwargs, inner=hasattr(self, "outer"), happened=self.happened)
+        errors = self.cx.errors_of_data
+        made = self.bound.bind(self.fake_mode, func, args, kwargs, inner=hasattr(self, "outer"), happened=self.happened)
+        errors.redraws |= made is not NotImplemented and bool(errors.done.draws)
+        return made
 
     def read(self, source: Source, fake: Any) -> fx.Node:
         """A placeholder for what is at `source`."""
@@ -439,7 +442,7 @@ class GraphBuilder:
             ordinary, once = not did.counts.others, did.counts.once > 0
             self.asker.lay(call.target, call.run, call.fakes, call.kfakes, result, ordinary=ordinary, once=once)
         self.cx.inference.look(call.name, examples(call.operands), examples(did.written), tensors_of(result))
-        self.happened |= call.always or did.mutates or did.counts.once > 0
+        self.happened |= call.always or did.mutates or (did.counts.once > 0 and not did.draws_only)
         if not (call.always or did.mutates or did.acts or self.levels):
             self.folded.note(call, result)
         self._note_errors(call, did, result, late)
