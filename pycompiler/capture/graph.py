@@ -125,6 +125,9 @@ class GraphBuilder:
         self.doubtful = (
             False  # whether an operator gave its argument, which it may not do for other strides (with `levels`)
         )
+        self.held: dict[
+            int, tuple[Any, Value]
+        ] = {}  # what wrappers are made of that never changes, and what stands for it
         self.parameters: list[Any] = []  # how the program made some (`builtins/parameters.py`)
         self.copied: dict[int, tuple[Value, list[Tensor]]] = {}  # by memo: it, and what `copy.deepcopy` has copied
         self.turned: dict[Tensor, dict[bool, tuple[fx.Node, torch.Tensor]]] = {}  # see `builtins/flags.py`
