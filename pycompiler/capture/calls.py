@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 import torch
 
 from pycompiler import config
-from pycompiler.capture import arguments, collectives, numpy_numbers, operators, skip, wrappers
+from pycompiler.capture import arguments, collectives, known_arrays, operators, skip, wrappers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.cached import call_cached, describe_call
@@ -140,7 +140,9 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
         if config.trace_numpy and arrays.is_pure(fn.real):
             return array.of_dtypes(cx, fn.real, args, kwargs)
         if config.trace_numpy and (name := arrays.name_of(fn.real)) is not None:
-            return numpy_numbers.call_function(cx, fn.real, name, args, kwargs)
+            return known_arrays.call_function(cx, fn.real, name, args, kwargs)
+        if config.trace_numpy and (name := arrays.folded_name(fn.real)) is not None:
+            return known_arrays.folded(cx, fn.real, name, args, kwargs)
         if skip.is_deferred(fn.real) and not kwargs and all(_steady(a) for a in args):
             cx.effects.defer(fn, args)
             return Const(None)
@@ -359,7 +361,9 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     if config.trace_numpy and arrays.is_pure(fn):
         return array.of_dtypes(cx, fn, args, kwargs)
     if config.trace_numpy and (numpys := arrays.name_of(fn)) is not None:
-        return numpy_numbers.call_function(cx, fn, numpys, args, kwargs)
+        return known_arrays.call_function(cx, fn, numpys, args, kwargs)
+    if config.trace_numpy and (numpys := arrays.folded_name(fn)) is not None:
+        return known_arrays.folded(cx, fn, numpys, args, kwargs)
     if config.trace_numpy and numpy_random.is_method(fn):
         return call_builtin(cx, numpy_random.drawing, [Builtin(fn), *args], kwargs)
     owner = getattr(fn, "__objclass__", None)

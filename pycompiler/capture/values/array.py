@@ -51,6 +51,9 @@ class Array(Value):
     _cls: type
     _number: Value | None
     _known: Callable[[], Value | None] | None
+    _evaluate: Callable[[], Any] | None = None
+    _contents: Any = None
+    _version: int | None = None
 
     def __init__(self, tensor: Tensor, *, fixed: str = "", scalar: bool = False) -> None:
         self._tensor, self.fixed, self.scalar = tensor, fixed, scalar
@@ -68,7 +71,33 @@ class Array(Value):
     def tensor(self) -> Tensor:
         if self._tensor is None:
             self._tensor = self._make()
+            self._version = _version_of(self._tensor)
         return self._tensor
+
+    @staticmethod
+    def later(make: Callable[[], Tensor], evaluate: Callable[[], Any]) -> Array:
+        """An array of known contents; a tensor is made where it is wanted."""
+        made = Array.__new__(Array)
+        made._tensor, made._make, made.fixed, made.scalar = None, make, "", False
+        made._number = made._known = None
+        made._evaluate = evaluate
+        return made
+
+    def knows(self, evaluate: Callable[[], Any]) -> None:
+        """What NumPy says is in it, while nobody writes it."""
+        self._evaluate, self._version = evaluate, _version_of(self.tensor)
+
+    def known(self) -> Any:
+        """An array of NumPy's with the contents that it has now; None where these are not known."""
+        made = self._tensor
+        if self._evaluate is None or made is not None and (self._version is None or _version_of(made) != self._version):
+            return None
+        if self._contents is None:
+            try:
+                self._contents = self._evaluate()
+            except Exception:  # which the graph raises, or NumPy warns of
+                self._evaluate = None
+        return self._contents
 
     @property
     def may_be_known(self) -> bool:
@@ -89,6 +118,12 @@ class Array(Value):
         taken = self.scalar and arrays.is_taken(self.python_type())
         return (self.number() or self) if taken else self
 
+    def as_index(self) -> Value:
+        if not self.scalar:
+            return self.tensor if self.tensor.fake.dtype in (torch.int64, torch.bool) else self
+        number = self.plain_number()
+        return number if number.python_type() is int else self
+
     def const(self) -> Any:
         number = self.number()
         if number is None:
@@ -97,13 +132,13 @@ class Array(Value):
 
     def describe(self) -> str:
         if self._tensor is None:
-            return f"numpy.{self._cls.__name__}"
+            return f"numpy.{self.python_type().__name__}"
         return f"ndarray({list(self.tensor.fake.shape)}, {self.tensor.fake.dtype})"
 
     __repr__ = describe
 
     def python_type(self) -> type:
-        if self._tensor is None:
+        if self._tensor is None and self.scalar:
             return self._cls
         module = arrays.numpy()
         assert module is not None
@@ -124,7 +159,7 @@ class Array(Value):
         return ArrayMethod(self, name)
 
     def getitem(self, cx: Capture, key: Value) -> Value:
-        return call_method(cx, "__getitem__", [self, key], {})
+        return cx.call_builtin(arrays.method, [Const("__getitem__"), self, key], {})
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         call_method(cx, "__setitem__", [self, key, value], {})
@@ -143,10 +178,17 @@ class Array(Value):
         number = self.number()
         if number is not None:
             return cx.truth(number)
+        if not self.scalar and (known := self.known()) is not None:
+            return bool(cx.evaluate_raw(bool, known))
         raise Break("data-dependent-jump", self.describe())
 
     def contains(self, cx: Capture, item: Value) -> bool:
         raise Break("data-dependent-value", "in an array")
+
+
+def _version_of(tensor: Tensor) -> int | None:
+    """How often it was written; None where nobody counts."""
+    return None if tensor.fake.is_inference() else tensor.fake._version
 
 
 class ArrayMethod(Value):
@@ -160,7 +202,7 @@ class ArrayMethod(Value):
         return type(len)
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return call_method(cx, self.name, [self.array, *args], kwargs)
+        return cx.call_builtin(arrays.method, [Const(self.name), self.array, *args], kwargs)
 
 
 # calls --------------------------------------------------------------------------------------------------------
@@ -286,16 +328,24 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
     return record(cx, arrays.function, [Const(name), *args], kwargs, scalar=name not in arrays.ARRAYS)
 
 
-def beside(cx: Capture, left: Value, right: Value) -> tuple[Value, Value]:
+def beside(cx: Capture, op: str, left: Value, right: Value) -> tuple[Value, Value]:
     """The operands of an operator, of which a number of NumPy's is one of Python's beside a tensor."""
-    if isinstance(left, Tensor) or isinstance(right, Tensor):
-        for value in (left, right):
-            if isinstance(value, Const) and arrays.is_number(value.value) and not arrays.is_taken(type(value.value)):
-                raise Break(
-                    "unsupported-operation", f"{value.describe()}, which torch takes for a float, beside a tensor"
-                )
-        return left.plain_number(), right.plain_number()
-    return left, right
+    if not (isinstance(left, Tensor) or isinstance(right, Tensor)):
+        return left, right
+    for value in (left, right):
+        if isinstance(value, Const) and arrays.is_number(value.value) and not arrays.is_taken(type(value.value)):
+            raise Break("unsupported-operation", f"{value.describe()}, which torch takes for a float, beside a tensor")
+    return _operand(op, left, right), _operand(op, right, left)
+
+
+def _operand(op: str, value: Value, other: Value) -> Value:
+    """A float that is computed of data is a tensor without dimensions where that does as a number does: it leaves the dtype of a
+    tensor of floats as it is."""
+    number = value.plain_number()
+    if not isinstance(number, Array) or not number.scalar or not isinstance(other, Tensor) or other.is_special:
+        return number
+    floats = number.tensor.fake.dtype.is_floating_point and other.fake.dtype.is_floating_point
+    return number.tensor if floats and other.fake.dim() and op.rstrip("=") != "**" else number
 
 
 def _check_write(cx: Capture, array: Array, args: list[Value]) -> None:
