@@ -379,6 +379,8 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     plain = [as_text(cx, a) if owner is str else _plain_storage(a) for a in args]
     if any(p is not a for p, a in zip(plain, args, strict=True)) and owner is not None:
         return call_builtin(cx, fn, plain, kwargs)
+    if config.trace_numpy and arrays.is_method_of_number(fn) and not skip.is_pure(fn):
+        return known_arrays.folded(cx, fn, f"{fn.__objclass__.__name__}.{fn.__name__}", args, kwargs)
     if skip.is_pure(fn):
         walk = ITERATED.get(fn.__name__)
         if walk is not None and not kwargs:

@@ -49,7 +49,14 @@ def folded(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: dict[str,
     def ordinary() -> Value:
         raise Break("skipped-call", f"numpy.{name}")
 
-    return _computed(cx, fn, args, kwargs, ordinary)
+    return _computed(cx, fn, [_settled(cx, a) for a in args], kwargs, ordinary)
+
+
+def _settled(cx: Capture, value: Value) -> Value:
+    """A number of NumPy's that calls know as a constant."""
+    value = cx.realize(value)
+    known = isinstance(value, Array) and value.scalar and value.number() is not None
+    return Const(value.const()) if known else value
 
 
 def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -62,9 +69,32 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
         return getattr(self, name)(*rest, **named)
 
     owner = args[0]
+    if isinstance(owner, Array) and owner.scalar and owner.may_be_known and not array.is_wrapped(cx):
+        return _of_number(cx, method, owner, args[1:], kwargs, ordinary())
     if not isinstance(owner, Array) or owner.known() is None or name in array.WRITES:
         return ordinary()
     return _computed(cx, method, args, kwargs, ordinary)
+
+
+def _of_number(
+    cx: Capture, method: Any, owner: Array, args: list[Value], kwargs: dict[str, Value], made: Value
+) -> Value:
+    """What a method of a number gives, of which calls know the value: one whose value is asked for where torch takes it."""
+    try:
+        given, named = _constants(cx, args), dict(zip(kwargs, _constants(cx, kwargs.values()), strict=True))
+    except Unknown:
+        return made
+    if not isinstance(made, Array) or not made.scalar:
+        return made
+
+    def known() -> Value | None:
+        number = owner.number()
+        if number is None:
+            return None
+        real = owner.python_type()(number.settle("as a number of NumPy's").const())
+        return Const(cx.evaluate_raw(method, real, *given, **named).item())
+
+    return Array.number_of(made.python_type(), lambda: made.tensor, known)
 
 
 def binary(cx: Capture, op: str, left: Value, right: Value) -> Value | None:

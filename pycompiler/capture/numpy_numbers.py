@@ -56,7 +56,12 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
     known = None
     if not kwargs and not is_wrapped(cx):
         known = _product(cx, values[0]) if name == "prod" and len(values) == 1 else _ufunc(cx, fn, name, values)
-    return array.call_function(cx, fn, name, args, kwargs) if known is None else known
+    if known is not None:
+        return known
+    if any(isinstance(v, Symbolic) for v in values) and name not in arrays.MAKES and not is_wrapped(cx):
+        if all(isinstance(v, PLAIN_VALUES) for v in values):  # numbers alone, which NumPy computes at once
+            args = [v.settle("as an argument of a function of NumPy's") for v in values]
+    return array.call_function(cx, fn, name, args, kwargs)
 
 
 def _ufunc(cx: Capture, fn: Any, name: str, values: list[Value]) -> Value | None:

@@ -348,6 +348,16 @@ def is_ufunc(fn: object) -> bool:
     return module is not None and type(fn) is module.ufunc and fn.nout == 1  # type: ignore[attr-defined]
 
 
+def is_method_of_number(fn: object) -> bool:
+    """Whether it is a method, in C, of NumPy's numbers, which never change."""
+    module = numpy()
+    return (
+        module is not None
+        and isinstance(fn, types.MethodDescriptorType)
+        and issubclass(fn.__objclass__, module.generic)
+    )
+
+
 def is_constant(value: object) -> bool:
     """Whether it is an object of NumPy's that never changes: a dtype, its limits, or one number."""
     module = numpy()

@@ -129,6 +129,12 @@ def test_functions_of_sizes_are_symbols() -> None:
     agree(lambda x: x * np.log(x.shape[0]) + np.sin(x.shape[1]), squares[:3], 3)  # NumPy's are not Python's
 
 
+def test_methods_of_numbers() -> None:
+    squares = [(torch.ones(n, n),) for n in (5, 6, 7)]
+    agree(lambda x: x[: np.round(x.shape[0] * 0.6).astype(int)] + np.float64(2.7).astype("int64"), squares, 3)
+    agree(lambda x, s: x * s.astype(np.int64) + s.round(), [(X, np.float64(v)) for v in (1.7, 2.7)], 2)
+
+
 def test_numbers_that_leave_the_graph_are_numpys() -> None:
     agree(lambda x, s: (x * s, s, s + 1, [s * 2], s > 2), [(X, np.float64(v)) for v in (1.5, 2.5)], 2)
     agree(lambda x: (x + 1, np.sqrt(x.shape[0]), np.prod(x.shape)), [(torch.ones(n, 2),) for n in (3, 4, 5)], 3)
