@@ -358,6 +358,15 @@ def is_method_of_number(fn: object) -> bool:
     )
 
 
+def is_function(value: object) -> bool:
+    """Whether it is one of NumPy's functions that are objects in C."""
+    return (
+        not isinstance(value, type)
+        and type(value).__name__ in ("ufunc", "_ArrayFunctionDispatcher")
+        and is_of_numpy(value)
+    )
+
+
 def is_constant(value: object) -> bool:
     """Whether it is an object of NumPy's that never changes: a dtype, its limits, or one number."""
     module = numpy()
