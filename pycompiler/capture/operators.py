@@ -113,6 +113,8 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
             raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     left, right = array.beside(cx, op, left, right)
     if isinstance(left, Array) or isinstance(right, Array):
+        if isinstance(left, Tensor) and not cx.functions.concerns([left], {}):
+            return array.tensor_of_both(cx, op.rstrip("="), left, right)
         known = known_arrays.binary(cx, op, left, right)
         return known or array.binary(cx, op, INPLACE[op][1] if inplace else special, left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):

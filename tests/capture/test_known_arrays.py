@@ -3,6 +3,7 @@ which loops, sizes and indices take; what is written is the graph's."""
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -129,3 +130,27 @@ def test_numbers_computed_of_data() -> None:
     assert pycompiler.counters(compiled)["compiles"] == 1
     for other in (lambda x: torch.arange(3) * x.numpy().sum(), lambda x: x ** x.numpy().mean()):
         torch.testing.assert_close(pycompiler.compile(other)(X + 1), other(X + 1))
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_tensors_beside_arrays(backend: str) -> None:
+    """NumPy computes it, of a tensor as an array, and promotes as NumPy does; a tensor in place is another one then."""
+    mean, scale, matrix = np.arange(6.0), np.arange(6, dtype=np.float32) + 1, np.ones((6, 2))
+
+    def fn(x: torch.Tensor) -> Any:
+        y = x
+        y += mean
+        return (x - mean) / scale, x * scale, x @ matrix, y, (x * np.array([2.0, 3.0] * 3))[0] + 1
+
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    for x in (X, X.half(), torch.arange(6)):
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # of NumPy, which calls `__array_wrap__`
+            want = fn(x.clone())
+        for a, b in zip(compiled(x.clone()), want, strict=True):
+            assert a.dtype == b.dtype
+            torch.testing.assert_close(a, b)
+    with pytest.raises(RuntimeError, match="requires grad"):
+        pycompiler.compile(fn)(X.clone().requires_grad_())
+    with pytest.raises(TypeError):
+        pycompiler.compile(lambda x: mean * x)(X)

@@ -348,6 +348,19 @@ def _operand(op: str, value: Value, other: Value) -> Value:
     return number.tensor if floats and other.fake.dim() and op.rstrip("=") != "**" else number
 
 
+def tensor_of_both(cx: Capture, op: str, left: Tensor, right: Value) -> Value:
+    """A tensor and an array: torch leaves it to the array, which takes the tensor for one; the result is a tensor."""
+    if (
+        op not in ("+", "-", "*", "/", "@")
+        or not isinstance(right, Array)
+        or not right.tensor.fake.dim()
+        or left.is_special
+    ):
+        raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
+    made = binary(cx, op, "", of_tensor(cx, left, [], {}), right)
+    return to_tensor(cx, made) if isinstance(made, Array) else made
+
+
 def _check_write(cx: Capture, array: Array, args: list[Value]) -> None:
     """Break, or raise, where NumPy does not simply write."""
     if array.fixed:
