@@ -1,9 +1,11 @@
-"""What is inside of a wrapper that an operator made: tensors are the graph's, numbers are constants."""
+"""What is inside of a wrapper that an operator made: tensors are the graph's; numbers, dtypes and tuples are constants."""
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -109,3 +111,83 @@ def test_what_is_not_there_is_left_to_eager(backend: str) -> None:
 
     compiled = pycompiler.compile(fn, backend=backend)
     assert compiled(Scaled(torch.ones(2), torch.ones(2), 3)) == 10
+
+
+class Granularity(enum.Enum):
+    TENSOR = 1
+    ROW = 2
+
+
+class Dtypes(NamedTuple):
+    low: torch.dtype
+    high: torch.dtype
+
+
+@dataclass(frozen=True)
+class Layout:
+    block: tuple[int, int]
+
+
+class Quantized(torch.Tensor):
+    """As libraries of quantized tensors have them: told by dtypes, a granularity and a layout."""
+
+    data_: torch.Tensor
+    about: tuple[Any, ...]
+
+    @staticmethod
+    def __new__(cls, data: torch.Tensor, dtypes: Dtypes, granularity: Granularity, layout: Layout) -> Quantized:
+        made = torch.Tensor._make_wrapper_subclass(cls, data.shape, dtype=dtypes.high, device=data.device)  # type: ignore[attr-defined]
+        made.data_, made.dtypes, made.granularity, made.layout_ = data, dtypes, granularity, layout
+        made.shape_, made.device_ = tuple(dtypes), data.device
+        return made  # type: ignore[no-any-return]
+
+    def __tensor_flatten__(self) -> Any:
+        return ["data_"], (self.dtypes, self.granularity, self.layout_)  # type: ignore[attr-defined]
+
+    @staticmethod
+    def __tensor_unflatten__(inner: Any, context: Any, size: Any, stride: Any) -> Quantized:
+        return Quantized(inner["data_"], *context)
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        of = args[0]
+        rest = [a.data_ if isinstance(a, Quantized) else a for a in args]
+        return Quantized(func(*rest, **(kwargs or {})), of.dtypes, of.granularity, of.layout_)
+
+
+def told_by(y: Any) -> Any:
+    return y.dtypes, y.dtypes.high, y.granularity, y.layout_, y.shape_, y.device_, y.dtypes is y.dtypes
+
+
+def quantized(x: torch.Tensor, layout: Layout) -> Any:
+    dtypes = Dtypes(torch.float32, torch.float64)
+    y = Quantized(x, dtypes, Granularity.ROW, Layout((1, 2)))
+    z = y * 2
+    rows = 2 if z.granularity is Granularity.ROW else 1
+    return (z.data_ + rows).to(z.dtypes.high), told_by(y), y.dtypes is dtypes, z.dtypes is dtypes, z.layout_ == layout
+
+
+def handed(y: Any) -> Any:
+    z = y + 1
+    return z.data_ * z.layout_.block[1], told_by(y), z.dtypes == y.dtypes, z.granularity
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_tells_of_it_is_constant(backend: str) -> None:
+    compiled = pycompiler.compile(quantized, backend=backend, fullgraph=True)
+    for fill in (1.0, 2.0):
+        x, layout = torch.full((2, 3), fill), Layout((1, 2))
+        got, want = compiled(x, layout), quantized(x, layout)
+        assert torch.equal(got[0], want[0]) and got[1:] == want[1:]
+    assert compiled.counters()["compiles"] == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_tells_of_existing_ones(backend: str) -> None:
+    compiled = pycompiler.compile(handed, backend=backend, fullgraph=True)
+    for block, rows in ((1, False), (1, False), (4, False), (4, True), (4, True), (1, False)):
+        granularity = Granularity.ROW if rows else Granularity.TENSOR
+        y = Quantized(torch.ones(2, 3), Dtypes(torch.float32, torch.float64), granularity, Layout((1, block)))
+        got, want = compiled(y), handed(y)
+        assert torch.equal(got[0], want[0]) and got[1:] == want[1:]
+    assert compiled.counters()["compiles"] == 3

@@ -95,6 +95,7 @@ class Bound(Generic[T]):
             made = symbols.bind(kind, None if most is None else expr_of(most))
             if kind == "float":
                 symbols.greatest[tuple(symbols.bound)[known]] = torch.finfo(args[0].dtype).max
+                symbols.checked.update(tuple(symbols.bound)[known:])
             self.binding.append((made, tuple(symbols.bound)[known:]))
             if kind == "size":
                 self._sizes[same] = made, args[0]
@@ -142,7 +143,8 @@ class Bound(Generic[T]):
 
     def must_check(self) -> bool:
         """Whether something is assumed of what a call binds, although nothing of the graph may be returned."""
-        return bool(self.readings) and bool(self.sizes.known_symbols.late)
+        symbols = self.sizes.known_symbols if self.readings else None
+        return symbols is not None and bool(symbols.late or symbols.late_limits)
 
     def check(self, inputs: Iterable[torch.Tensor], symbol: Callable[[str], fx.Node]) -> None:
         """A node behind what binds symbols that looks if what is assumed of them holds; more may be assumed later, of these
@@ -151,12 +153,13 @@ class Bound(Generic[T]):
             return
         symbols = self.sizes.known_symbols
         last = next(n for n in reversed(self.graph.nodes) if "binds" in n.meta)
-        wanted = {n for r in symbols.late for n in r.expr.symbols}
+        symbols.checked &= symbols.late_limits.keys()
+        wanted = {n for r in symbols.late for n in r.expr.symbols} | symbols.checked
         for fake in inputs:
             wanted |= {s for n in fake.shape if is_symbolic(n) for s in expr_of(n).symbols}
         names = sorted(n for n in (wanted | self.readings.keys()) if n in self.readings or n in self.sizes.origins)
-        names = [n for n in names if n not in symbols.floats]
-        if self.readings.keys().isdisjoint(names):  # of floats nothing is assumed
+        names = [n for n in names if n not in symbols.floats or n in symbols.checked]
+        if self.readings.keys().isdisjoint(names):  # of floats that all dtypes hold nothing is assumed
             return
         behind = last.next
         while behind.target is operator.getitem and behind.args[0] is last:  # several results, which sizes are read of

@@ -11,6 +11,7 @@ import collections
 import enum
 import functools
 import inspect
+import operator
 import sys
 import types
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from typing import Any, NoReturn
 import torch
 
 from pycompiler import config
-from pycompiler.capture import arguments, collectives, operators, skip, wrappers
+from pycompiler.capture import arguments, collectives, known_arrays, operators, skip, wrappers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.cached import call_cached, describe_call
@@ -139,7 +140,9 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
         if config.trace_numpy and arrays.is_pure(fn.real):
             return array.of_dtypes(cx, fn.real, args, kwargs)
         if config.trace_numpy and (name := arrays.name_of(fn.real)) is not None:
-            return array.call_function(cx, fn.real, name, args, kwargs)
+            return known_arrays.call_function(cx, fn.real, name, args, kwargs)
+        if config.trace_numpy and (name := arrays.folded_name(fn.real)) is not None:
+            return known_arrays.folded(cx, fn.real, name, args, kwargs)
         if skip.is_deferred(fn.real) and not kwargs and all(_steady(a) for a in args):
             cx.effects.defer(fn, args)
             return Const(None)
@@ -334,6 +337,8 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     marked = _marked(cx, fn, args, kwargs)
     if marked is not None:
         return marked
+    if type(fn) is types.BuiltinFunctionType and (fn.__module__ == "math" or fn is operator.index):
+        args = [a.plain_number() for a in args]
     computed = (symbolic.call(cx, fn, args) or deferred.call(cx, fn, args)) if not kwargs else None
     if computed is not None:
         return computed
@@ -356,7 +361,9 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     if config.trace_numpy and arrays.is_pure(fn):
         return array.of_dtypes(cx, fn, args, kwargs)
     if config.trace_numpy and (numpys := arrays.name_of(fn)) is not None:
-        return array.call_function(cx, fn, numpys, args, kwargs)
+        return known_arrays.call_function(cx, fn, numpys, args, kwargs)
+    if config.trace_numpy and (numpys := arrays.folded_name(fn)) is not None:
+        return known_arrays.folded(cx, fn, numpys, args, kwargs)
     if config.trace_numpy and numpy_random.is_method(fn):
         return call_builtin(cx, numpy_random.drawing, [Builtin(fn), *args], kwargs)
     owner = getattr(fn, "__objclass__", None)
@@ -372,6 +379,8 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     plain = [as_text(cx, a) if owner is str else _plain_storage(a) for a in args]
     if any(p is not a for p, a in zip(plain, args, strict=True)) and owner is not None:
         return call_builtin(cx, fn, plain, kwargs)
+    if config.trace_numpy and arrays.is_method_of_number(fn) and not skip.is_pure(fn):
+        return known_arrays.folded(cx, fn, f"{fn.__objclass__.__name__}.{fn.__name__}", args, kwargs)
     if skip.is_pure(fn):
         walk = ITERATED.get(fn.__name__)
         if walk is not None and not kwargs:
@@ -500,6 +509,8 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     cx.direct = False
     direct, cx.constructs = cx.constructs, False
     cls = cls_value.cls
+    if cls in (int, float, range):
+        args = [a.plain_number() for a in args]
     computed = (symbolic.call(cx, cls, args) or deferred.call(cx, cls, args)) if not kwargs else None
     if computed is not None:
         return computed

@@ -477,7 +477,10 @@ class Capture:
         method = value.special(self, "__index__") if isinstance(value, Object) else None
         if method is not None:
             return int(answered(self, operator.index, value, "__index__", method).const())
+        value = value.plain_number()
         cls = value.python_type()
+        if isinstance(value, Array) and hasattr(cls, "__index__"):
+            raise Break("data-dependent-value", "a number of NumPy's as an index")
         if sequence and not hasattr(cls, "__index__"):
             self.throw(TypeError, f"{sequence} indices must be integers or slices, not {cls.__name__}")
         value = value.settle(f"as an index of a {sequence}" if sequence else "as an integer")

@@ -129,12 +129,14 @@ class ErrorsOfData:
     """The errors of one graph: what is done by then, and who sees it.
 
     refuses: an operator may raise.  late: when inputs are written, or while it writes them.
+    redraws: what is assumed of numbers in data is looked at behind random numbers, which are put back where it is otherwise.
     expected: the truth of a tensor is assumed (`GraphBuilder.expect`), of which the program raises an error of its own.
     levelled: the graph runs under transforms, which may refuse any operator.
     While it is captured: whole: no break.  counting: an error would be seen in the count of a table's misses."""
 
     refuses: bool = False
     late: bool = False
+    redraws: bool = False
     expected: bool = False
     levelled: bool = False
     done: Done = field(default_factory=Done)

@@ -125,6 +125,9 @@ class GraphBuilder:
         self.doubtful = (
             False  # whether an operator gave its argument, which it may not do for other strides (with `levels`)
         )
+        self.held: dict[
+            int, tuple[Any, Value]
+        ] = {}  # what wrappers are made of that never changes, and what stands for it
         self.parameters: list[Any] = []  # how the program made some (`builtins/parameters.py`)
         self.copied: dict[int, tuple[Value, list[Tensor]]] = {}  # by memo: it, and what `copy.deepcopy` has copied
         self.turned: dict[Tensor, dict[bool, tuple[fx.Node, torch.Tensor]]] = {}  # see `builtins/flags.py`
@@ -213,7 +216,10 @@ class GraphBuilder:
         """What an operator gives whose result depends on data, or NotImplemented."""
         if func is torch.ops.aten._local_scalar_dense.default and self.known_number(args[0]) is not None:
             raise ReadsNumber(args[0], str(func))
-        return self.bound.bind(self.fake_mode, func, args, kwargs, inner=hasattr(self, "outer"), happened=self.happened)
+        errors = self.cx.errors_of_data
+        made = self.bound.bind(self.fake_mode, func, args, kwargs, inner=hasattr(self, "outer"), happened=self.happened)
+        errors.redraws |= made is not NotImplemented and bool(errors.done.draws)
+        return made
 
     def read(self, source: Source, fake: Any) -> fx.Node:
         """A placeholder for what is at `source`."""
@@ -440,7 +446,7 @@ class GraphBuilder:
             ordinary, once = not did.counts.others, did.counts.once > 0
             self.asker.lay(call.target, call.run, call.fakes, call.kfakes, result, ordinary=ordinary, once=once)
         self.cx.inference.look(call.name, examples(call.operands), examples(did.written), tensors_of(result))
-        self.happened |= call.always or did.mutates or did.counts.once > 0
+        self.happened |= call.always or did.mutates or (did.counts.once > 0 and not did.draws_only)
         if not (call.always or did.mutates or did.acts or self.levels):
             self.folded.note(call, result)
         self._note_errors(call, did, result, late)
@@ -659,6 +665,8 @@ class GraphBuilder:
             return self.number(value)
         if isinstance(value, NestedInt):
             return self.nested_int(value)
+        if isinstance(value, Array) and (number := value.plain_number()) is not value:
+            return self.to_arg(number)
         if isinstance(value, Array):
             raise Break("unsupported-operation", f"{value.describe()} among the arguments of a function of torch's")
         if isinstance(value, Const):

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 
 from pycompiler.errors import UserError
+from pycompiler.ir.computed import OF_NUMPY
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.fake import Layout, is_plain
 from pycompiler.ir.guards import Guard
@@ -133,7 +134,7 @@ def _least(number: int) -> int:
 def _is_argument(source: Source) -> bool:
     """Whether the program was called with it, in containers or not: what objects hold is made for longer."""
     while source.base is not None:
-        if source.kind not in ELEMENTS:
+        if source.kind not in ELEMENTS and not (source.kind == "computed" and source.arg.function in OF_NUMPY):
             return False
         source = source.base
     return source.kind == "local"

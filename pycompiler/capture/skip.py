@@ -177,7 +177,7 @@ INLINE_ANYWAY = (
     "torch.autograd.grad_mode", "torch.nn", "torch.distributions",
     "torch._functorch.apis", "torch._functorch.functional_call", "torch._functorch.eager_transforms", "torch._functorch.vmap",
     "torch._functorch.deprecated", "torch.distributed._functional_collectives",
-    "torch.distributed.tensor.parallel", "torch.distributed.tensor._api",
+    "torch.distributed.tensor.parallel", "torch.distributed.tensor._api", "torch.distributed.fsdp._flat_param",
     "torch.overrides", "torch.autograd.function", "torch.fx.graph_module", "torch.fx.immutable_collections",
     "unittest.case", "unittest.util",
 )  # fmt: skip

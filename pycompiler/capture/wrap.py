@@ -440,7 +440,7 @@ def wrap_numpys(cx: Capture, real: Any, source: Source) -> Value | None:
     if arrays.is_dtype(real):
         cx.guard("equals", source, real)
         return Const(real)
-    if arrays.name_of(real) is not None:
+    if arrays.name_of(real) is not None or arrays.folded_name(real) is not None:
         cx.guard("id_is", source, real)
         return Builtin(real)
     return None

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 import builtins
 import collections
+import dataclasses
 import dis
+import enum
 import types
 from collections.abc import Iterator
 from dataclasses import replace
@@ -132,15 +134,30 @@ def construct(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value
 def _argument(cx: Capture, value: Value) -> Any:
     """A constant, or what holds constants and cannot change: each call of the graph makes the wrapper of this very object."""
     value = cx.realize(value).settle("as an argument of a wrapper")
+    made: Any
     if isinstance(value, Tuple):
         items = [_argument(cx, v) for v in value.items]
-        return value.cls(items) if value.cls in (tuple, torch.Size) else make_tuple_subclass(value.cls, *items)
+        made = value.cls(items) if value.cls in (tuple, torch.Size) else make_tuple_subclass(value.cls, *items)
+        cx.graph.held[id(made)] = made, value
+        return made
+    if (member := _member(cx, value)) is not None:
+        return member
     if not isinstance(value, Object) or value.exists or value.storage is not None or not _is_frozen(cx, value.cls):
         return value.const()
     made = make_object(value.cls, None)
     for name, held in value.overlay.items():
         object.__setattr__(made, name, _argument(cx, held))
+    cx.graph.held[id(made)] = made, value
     return made
+
+
+def _member(cx: Capture, value: Value) -> enum.Enum | None:
+    """A member of an Enum, which is guarded."""
+    if not isinstance(value, Object) or not value.exists or not isinstance(value.real, enum.Enum):
+        return None
+    if value.source is not None:
+        cx.guard("id_is", value.source, value.real)
+    return value.real
 
 
 def _is_frozen(cx: Capture, cls: type) -> bool:
@@ -208,7 +225,12 @@ def _settle(cx: Capture, value: Value) -> None:
             _settle(cx, item)
     elif value.is_const():
         value.const()
-    else:
+    elif isinstance(value, Object) and value.storage is None and _is_frozen(cx, value.cls):
+        for part in dataclasses.fields(value.cls):
+            _settle(cx, value.getattr(cx, part.name))
+        if value.exists:  # operators may hand it on
+            cx.graph.held[id(value.real)] = value.real, value
+    elif _member(cx, value) is None:
         raise Break("tensor-subclass", f"{value.describe()} in the context of __tensor_flatten__")
 
 

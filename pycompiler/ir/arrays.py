@@ -12,7 +12,7 @@ import functools
 import inspect
 import sys
 import types
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
@@ -32,6 +32,14 @@ LEFT_OUT = frozenset(
      "flip", "fliplr", "flipud", "rot90",
      "linalg.matrix_power", "broadcast_to", "broadcast_arrays", "diagonal", "diag",
      "nonzero", "argwhere", "flatnonzero", "eye", "copyto", "put", "put_along_axis"}
+)  # fmt: skip
+# Of constants NumPy itself computes them, and that changes nothing.
+FOLDED = frozenset(
+    {"eye", "identity", "tri", "diag", "diagonal", "flip", "fliplr", "flipud", "rot90", "unique", "searchsorted", "bincount",
+     "sign", "median", "percentile", "quantile", "reciprocal", "cbrt", "vander", "nonzero", "argwhere", "flatnonzero",
+     "diag_indices", "tril_indices", "triu_indices", "broadcast_shapes", "isscalar", "unravel_index", "ravel_multi_index",
+     "digitize", "interp", "union1d", "intersect1d", "setdiff1d", "isin", "delete", "insert", "append", "lexsort", "ldexp",
+     "linalg.matrix_power"}
 )  # fmt: skip
 _NARROW_INTEGERS = frozenset({"uint8", "int8", "int16", "int32"})
 _NARROW = _NARROW_INTEGERS | {"bool", "float16", "float32", "complex64"}
@@ -123,6 +131,18 @@ def name_of(fn: Any) -> str | None:
         return None
     known = _names().get(id(fn))
     return known[1] if known is not None else None
+
+
+def folded_name(fn: Any) -> str | None:
+    """By what name NumPy knows a function that is only called of constants; None of others."""
+    return None if isinstance(fn, type) or not is_of_numpy(fn) else _folded().get(id(fn))
+
+
+@functools.cache
+def _folded() -> dict[int, str]:
+    module = numpy()
+    found = {name: functools.reduce(lambda m, part: getattr(m, part, None), name.split("."), module) for name in FOLDED}
+    return {id(fn): name for name, fn in found.items() if fn is not None and name_of(fn) is None}
 
 
 def is_of_numpy(fn: Any) -> bool:
@@ -278,6 +298,12 @@ def is_array(value: object) -> bool:
     return module is not None and type(value) is module.ndarray
 
 
+def shares(array: Any, others: Iterable[Any]) -> bool:
+    """Whether an array may lie in the memory of one of the others."""
+    module = numpy()
+    return module is not None and any(module.may_share_memory(array, other) for other in others if is_array(other))
+
+
 def result_class(name: str) -> type:
     """Of a function with several results: what they come in."""
     if name in NAMED:
@@ -306,6 +332,39 @@ def is_dtype(value: object) -> bool:
 def is_number(value: object) -> bool:
     module = numpy()
     return module is not None and issubclass(type(value), module.generic)
+
+
+def is_taken(cls: type) -> bool:
+    """Whether torch takes numbers of this class of NumPy's as integers or floats (truths and complex ones it makes floats)."""
+    module = numpy()
+    if module is None or not issubclass(cls, (module.integer, module.floating)):
+        return False
+    return bool(module.dtype(cls).itemsize <= 8)
+
+
+def is_ufunc(fn: object) -> bool:
+    """Whether it works elementwise, and gives one result."""
+    module = numpy()
+    return module is not None and type(fn) is module.ufunc and fn.nout == 1  # type: ignore[attr-defined]
+
+
+def is_method_of_number(fn: object) -> bool:
+    """Whether it is a method, in C, of NumPy's numbers, which never change."""
+    module = numpy()
+    return (
+        module is not None
+        and isinstance(fn, types.MethodDescriptorType)
+        and issubclass(fn.__objclass__, module.generic)
+    )
+
+
+def is_function(value: object) -> bool:
+    """Whether it is one of NumPy's functions that are objects in C."""
+    return (
+        not isinstance(value, type)
+        and type(value).__name__ in ("ufunc", "_ArrayFunctionDispatcher")
+        and is_of_numpy(value)
+    )
 
 
 def is_constant(value: object) -> bool:
@@ -409,6 +468,14 @@ def as_errors() -> Iterator[None]:
     """Of numbers: what NumPy would warn of raises `FloatingPointError`."""
     module = numpy()
     with module.errstate(all="raise") if module else contextlib.nullcontext():
+        yield
+
+
+@contextlib.contextmanager
+def quietly() -> Iterator[None]:
+    """Of numbers: NumPy does not warn."""
+    module = numpy()
+    with module.errstate(all="ignore") if module else contextlib.nullcontext():
         yield
 
 

@@ -67,7 +67,21 @@ def overflows(queue: collections.deque[Any], more: int) -> bool:
     return queue.maxlen is not None and len(queue) + more > queue.maxlen
 
 
+def number_of(number: Any) -> int | float:
+    """The number of Python's that a number of NumPy's is equal to, whose class is guarded."""
+    return number.item()  # type: ignore[no-any-return]
+
+
+def element_of(array: Any, *place: int) -> int | float:
+    """... that an element of an array is, whose class is guarded."""
+    found = array[place].item()
+    if type(found) not in NUMBERS:
+        raise LookupError(f"a {type(found).__name__} in an array")
+    return found  # type: ignore[no-any-return]
+
+
 NUMBERS = (int, float)
+OF_NUMPY = (number_of, element_of)
 
 
 def whole(

@@ -200,7 +200,13 @@ def tells(op: object) -> bool:
 @cache
 def _only_writes(op: object) -> bool:
     """Gives nothing, and does no more than to write the lists of tensors that it takes."""
-    return isinstance(op, OpOverload) and op._schema.name.startswith(_ON_LISTS) and op._schema.is_mutable
+    return is_on_lists(op) and op._schema.is_mutable  # type: ignore[attr-defined, no-any-return]
+
+
+@cache
+def is_on_lists(op: object) -> bool:
+    """Does the same with each tensor of lists."""
+    return isinstance(op, OpOverload) and op._schema.name.startswith(_ON_LISTS)
 
 
 _ON_LISTS = ("aten::_foreach_", "aten::_fused_", "aten::_amp_foreach_")

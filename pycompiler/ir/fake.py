@@ -27,7 +27,18 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
 from pycompiler.ir.demands import check_demands
-from pycompiler.ir.effects import acts, count_writes, divides, draws, drops_nothing, fails, noted, refuses, tells
+from pycompiler.ir.effects import (
+    acts,
+    count_writes,
+    divides,
+    draws,
+    drops_nothing,
+    fails,
+    is_on_lists,
+    noted,
+    refuses,
+    tells,
+)
 from pycompiler.ir.jagged import new_nested_int
 from pycompiler.ir.kernels import check_types
 from pycompiler.ir.late import BINDS
@@ -44,7 +55,7 @@ from pycompiler.ir.propagate import (
     wrapped,
 )
 from pycompiler.ir.subclasses import flatten, is_wrapper
-from pycompiler.ir.symbols import Specialise
+from pycompiler.ir.symbols import Specialise, hint_of
 from pycompiler.ir.today import Today
 from pycompiler.ir.unloaded import import_lazily, without_sympy
 
@@ -223,7 +234,8 @@ def _dispatch(
         mode.others += 1
         mode.nested += 1
         try:
-            out = laid_out(mode, func, args, FakeTensorMode.dispatch(mode, func, types, args, kwargs))
+            told, named = _with_floats(func, args, kwargs) if mode.symbolic else (args, kwargs)
+            out = laid_out(mode, func, args, FakeTensorMode.dispatch(mode, func, types, told, named))
         finally:
             mode.nested -= 1
     count_writes(func, args, kwargs)
@@ -233,6 +245,20 @@ def _dispatch(
     if mode.asks and mode.nested == 0:
         limit_numbers(func, args, kwargs, out)
     return out
+
+
+def _with_floats(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
+    """The arguments of an operator on lists with today's floats, on which neither sizes nor dtypes hang: torch's shape functions
+    ask which they are."""
+    if not is_on_lists(func):
+        return args, kwargs
+
+    def told(value: Any) -> Any:
+        if isinstance(value, (list, tuple)) and any(isinstance(v, torch.SymFloat) for v in value):
+            return [*map(told, value)]
+        return hint_of(value) if isinstance(value, torch.SymFloat) else value
+
+    return tuple(map(told, args)), {k: told(v) for k, v in kwargs.items()}
 
 
 _DEVICE = torch.ops.prim.device.default

@@ -10,6 +10,7 @@ raises `Unfit`; then the frame runs eagerly.  So capture binds nothing after som
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -64,6 +65,9 @@ class Check:
 
     def __call__(self, *values: Any) -> None:
         env = dict(zip(self.names, values, strict=True))
+        for name, most in self.symbols.late_limits.items():
+            if name not in env or most < abs(env[name]) < math.inf:
+                raise Unfit(f"{name} is beyond {most}, with {env}")
         for relation in self.symbols.late:
             if not relation.expr.symbols <= env.keys() or not relation.holds(env):
                 raise Unfit(f"not {relation}, with {env}")

@@ -26,7 +26,7 @@ from typing import Any
 import torch
 from torch.torch_version import TorchVersion
 
-from pycompiler.ir import numpy_random
+from pycompiler.ir import arrays, numpy_random
 from pycompiler.ir.functional import original, twin_of, writing
 
 Name = tuple[str, ...]
@@ -202,7 +202,7 @@ def name_of(value: Any) -> Name | None:
     for kind, find in FIND.items():
         if issubclass(type(value), kind):  # an object may lie about its class
             return next((name for name in find(value) if _leads_to(name, value)), None)
-    return next((n for n in _as_attribute(value) if _leads_to(n, value)), None)
+    return next((n for find in (_as_attribute, _of_numpy) for n in find(value) if _leads_to(n, value)), None)
 
 
 def _leads_to(name: Name, value: Any) -> bool:
@@ -275,6 +275,12 @@ def _function(value: types.FunctionType) -> Iterator[Name]:
     if (known := _path(value)) is not None and "<" not in known[1] and "." in known[1]:
         cls, _, name = known[1].rpartition(".")
         yield "raw", known[0], cls, name
+
+
+def _of_numpy(value: Any) -> Iterator[Name]:
+    """A ufunc, by its own name."""
+    if type(value).__module__ == "numpy" and isinstance(name := getattr(value, "__name__", None), str):
+        yield "attribute", "numpy", name
 
 
 def _of_code(value: types.CodeType) -> Iterator[Name]:
@@ -411,6 +417,8 @@ def _behaviour(value: Any) -> str | None:
         return code_digest(value.fn.__code__)
     if isinstance(value, _PLAIN) or type(value).__name__ == "pybind11_builtins" or numpy_random.is_method(value):
         return type(value).__name__
+    if arrays.is_function(value):
+        return f"{type(value).__name__} {value.__name__}"  # of a NumPy of the same version
     if type(value).__module__.startswith("pycompiler."):
         return type(value).__qualname__  # an object of our own
     return None

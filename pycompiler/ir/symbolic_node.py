@@ -500,7 +500,7 @@ class SymbolicNode:
     def _defined(self, op: Any, args: Sequence[Any]) -> None:
         """What an operator raises for some floats it does not raise for these: they are assumed, where one is an input."""
         if op in ("truediv", "mod"):
-            by = args[1].args[0] if isinstance(args[1], Real) and args[1].op == "float" else args[1]
+            by = _zero_with(args[1])
             zero: bool | None = self.env.equal(by, ZERO) if isinstance(by, Expr) else by == 0.0
             if isinstance(by, Real) and by.name is None and (zero := self.env.compare_reals("eq", by, 0.0)) is None:
                 self.env.pin_all(by.symbols)
@@ -904,6 +904,19 @@ def _mod(env: Questions, a: Expr, b: Expr) -> Expr:
     if env.at_least(b, 1) and env.at_least(a, 0):
         return a % b
     return a - b * _floordiv(env, a, b)
+
+
+def _zero_with(by: Any) -> Any:
+    """The integer that is zero where a float is, of one (`float(n)`) less or more a whole number; another float as it is."""
+    if isinstance(by, Real) and by.op == "float":
+        return by.args[0]
+    if not isinstance(by, Real) or by.op not in ("add", "sub"):
+        return by
+    a, b = by.args
+    whole = isinstance(b, float) and b.is_integer() and abs(b) < EXACT
+    if not whole or not isinstance(a, Real) or a.op != "float":
+        return by
+    return a.args[0] + (int(b) if by.op == "add" else -int(b))
 
 
 def _ratio(env: Questions, op: str, args: Sequence[Any]) -> tuple[Expr, Expr] | None:

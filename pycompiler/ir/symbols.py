@@ -124,6 +124,8 @@ class Symbols:
         self.relations: list[Relation] = []
         self.bound: dict[str, str] = {}  # what a call binds while it runs: name -> kind
         self._parts: dict[str, str] = {}  # of an integer: the symbol of its positive part -> that of the negative one
+        self.checked = set[str]()  # floats that `late.Check` looks at, or will
+        self.late_limits: dict[str, float] = {}  # what it asks of them, as `limits` says of others
         self.late: list[Relation] = []  # of those: what is assumed, and checked when they are bound (`late.py`)
         self.replaced: dict[str, Expr] = {}
         self.place: Callable[[], Any] = lambda: None
@@ -294,20 +296,32 @@ class Symbols:
         """Assumes of the floats in `value` what keeps its magnitude at `most`, where it is finite: how large they are, and, of
         what is divided by, how near to zero.  Specialise where nothing does, or today's are beyond it."""
         names = sorted(value.symbols & self.floats.keys())
-        mine = [n for n in names if n not in self.greatest]
+        greatest = {n: self.late_limits.get(n, g) for n, g in self.greatest.items()}
+        if self._keeps(value, most, [n for n in names if n not in greatest], greatest):
+            return
+        for n in () if self.is_settled else self.checked & greatest.keys():
+            del greatest[n]
+        mine = [n for n in names if n not in greatest]
+        if self._keeps(value, most, mine, greatest):
+            return
+        raise Specialise(mine or names, "a dtype may not hold it")
+
+    def _keeps(self, value: Real, most: builtins.float, mine: list[str], greatest: dict[str, builtins.float]) -> bool:
+        """Assumes it of these, if it follows with what is known of the others."""
+        names = [*mine, *(value.symbols & greatest.keys())]
         for near in (0.0, 2.0**-40, 2.0**-8):
             least = {n: max(self._least(n), near if abs(self.floats[n]) >= near else 0.0) for n in names}
             for limit in (most, most / 4, math.sqrt(most) / 2):
-                limits = {
-                    n: self.greatest[n] if n in self.greatest else min(limit, self.limits.get(n, limit)) for n in names
-                }
+                known = {**self.limits, **self.late_limits, **greatest}
+                limits = {n: greatest[n] if n in greatest else min(limit, known.get(n, limit)) for n in names}
                 held = all(abs(self.floats[n]) <= limits[n] or not math.isfinite(self.floats[n]) for n in mine)
                 if held and magnitude(value, limits, least) <= most:
-                    self.limits |= {n: limits[n] for n in mine}
+                    self.limits |= {n: limits[n] for n in mine if n not in self.checked}
+                    self.late_limits |= {n: limits[n] for n in mine if n in self.checked}
                     for n in [n for n in names if near and self._least(n) < near <= abs(self.floats[n])]:
                         self.compare_float("ge" if self.floats[n] > 0 else "le", n, math.copysign(near, self.floats[n]))
-                    return
-        raise Specialise(mine or names, "a dtype may not hold it")
+                    return True
+        return False
 
     def _least(self, name: str) -> builtins.float:
         """What the magnitude of a float is not below, as far as it was asked; 0 where that is not known."""

@@ -37,7 +37,7 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
         log.info("a frame runs eagerly: under a transform a graph runs as it was captured, or not at all")
         return None
     again |= ours and errors.undoable
-    if not (again or switched):
+    if not (again or switched or errors.redraws):
         return graph
     now = torch_api.read_state() if switched else {}  # the call's, which guards compare
     now.pop(torch_api.NESTING, None)
@@ -47,7 +47,7 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
 
 class Undo:
     """Puts back what a graph has changed that raises, and leaves the call to eager (`again`: if it is one of the errors that
-    are eager's; `left`: all are)."""
+    are eager's; `left`: all are), as a graph does that finds what it was compiled for otherwise."""
 
     def __init__(
         self,
@@ -59,8 +59,9 @@ class Undo:
         left: bool,
     ) -> None:
         self.graph, self.state, self.again, self.left = graph, state, again, left
-        self.written, self.given = errors.done.written, errors.done.given and again
-        self.devices = tuple(d for d in errors.done.draws if d.type in GENERATORS) if again else ()
+        undone = again or errors.redraws
+        self.written, self.given = errors.done.written, errors.done.given and undone
+        self.devices = tuple(d for d in errors.done.draws if d.type in GENERATORS) if undone else ()
 
     def of_any(self) -> Callable[..., Any]:
         """What runs the graph."""
@@ -108,7 +109,7 @@ class Undo:
         """Whether the call is left to eager, which finds all as the graph has found it."""
         torch_api.write_state({name: value for name, value in self.state if name not in torch_api.STAYS})
         unfit = isinstance(error, Unfit)  # raised before anything is written; a part before may have drawn numbers
-        if not self.again or isinstance(error, PyCompilerError) or not (unfit or isinstance(error, Exception)):
+        if isinstance(error, PyCompilerError) or not (unfit or (self.again and isinstance(error, Exception))):
             return False
         if of_saving(error) or not (self.left or unfit or EXPECTED in str(error)):
             return False

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
@@ -386,3 +387,21 @@ def test_what_is_computed_of_several_places(tmp_path: Path) -> None:
         assert torch.equal(loaded(torch.ones(2), ours, k, v), counts_and_logs(torch.ones(2), theirs, k, v))
         assert str(ours) == str(theirs)
     assert loaded.counters()["compiles"] == before
+
+
+def test_functions_and_numbers_of_numpy(tmp_path: Path) -> None:
+    compiled = pycompiler.compile(of_numpy, fullgraph=True)
+    for n in (3, 4):
+        compiled(torch.ones(n), np.float64(n), np.arange(3.0) * n)
+    assert pycompiler.save(compiled, tmp_path / "a").left_out == ()
+    loaded = pycompiler.load(tmp_path / "a", of_numpy)
+    for n in (3, 4, 9):
+        args = torch.ones(n), np.float64(n), np.arange(3.0) * n
+        torch.testing.assert_close(loaded(*args), of_numpy(*args))
+    assert loaded.counters()["compiles"] == 0
+
+
+def of_numpy(x: Tensor, scale: Any, table: Any) -> Tensor:
+    return (
+        x * scale + table[1] * np.sqrt(x.shape[0]) + np.cumsum([1, 2])[-1] + torch.from_numpy(np.multiply(table, 2))[0]
+    )

@@ -348,3 +348,15 @@ def test_a_method_that_an_attribute_of_a_tensor_hides() -> None:
     finally:
         del SHADOWED.size
     assert pycompiler.explain(lambda x: x + SHADOWED)(X[:2]).graph_break_count == 0
+
+
+def test_sizes_of_flat_parameters() -> None:
+    from torch.distributed.fsdp import _flat_param
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> Any:
+        return (x + 1 if _flat_param._same_storage_size(x, 4) else x - 1), _flat_param._same_storage_size(y, 4)  # type: ignore[attr-defined]
+
+    compiled = pycompiler.compile(fn, fullgraph=True)
+    for n in (4, 5, 4):
+        got, want = compiled(torch.ones(n), torch.ones(4)), fn(torch.ones(n), torch.ones(4))
+        assert torch.equal(got[0], want[0]) and got[1] == want[1]

@@ -21,7 +21,9 @@ from pycompiler.capture.values.sequences import List, Slice, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor, item
 from pycompiler.ir import arrays
+from pycompiler.ir.computed import element_of, number_of
 from pycompiler.ir.source import Source
+from pycompiler.ir.source import const as const_source
 
 METADATA: dict[str, Callable[[torch.Tensor], Any]] = {
     "shape": lambda t: tuple(t.shape),
@@ -44,21 +46,100 @@ class Array(Value):
     """An array: `tensor` has its data.  `fixed`: why it may not be written.  `scalar`: it is a
     number of NumPy's, which has an array's methods and never changes."""
 
+    _tensor: Tensor | None
+    _make: Callable[[], Tensor]
+    _cls: type
+    _number: Value | None
+    _known: Callable[[], Value | None] | None
+    _evaluate: Callable[[], Any] | None = None
+    _contents: Any = None
+    _version: int | None = None
+
     def __init__(self, tensor: Tensor, *, fixed: str = "", scalar: bool = False) -> None:
-        self.tensor = tensor
-        self.fixed = fixed
-        self.scalar = scalar
+        self._tensor, self.fixed, self.scalar = tensor, fixed, scalar
+        self._number = self._known = None
+
+    @staticmethod
+    def number_of(cls: type, make: Callable[[], Tensor], known: Callable[[], Value | None]) -> Array:
+        """A number of this class of NumPy's: a tensor is made where it is wanted; what is `known` is Python's number."""
+        array = Array.__new__(Array)
+        array._tensor, array._make, array._cls, array.fixed, array.scalar = None, make, cls, "", True
+        array._number, array._known = None, known
+        return array
+
+    @property
+    def tensor(self) -> Tensor:
+        if self._tensor is None:
+            self._tensor = self._make()
+            self._version = _version_of(self._tensor)
+        return self._tensor
+
+    @staticmethod
+    def later(make: Callable[[], Tensor], evaluate: Callable[[], Any]) -> Array:
+        """An array of known contents; a tensor is made where it is wanted."""
+        made = Array.__new__(Array)
+        made._tensor, made._make, made.fixed, made.scalar = None, make, "", False
+        made._number = made._known = None
+        made._evaluate = evaluate
+        return made
+
+    def knows(self, evaluate: Callable[[], Any]) -> None:
+        """What NumPy says is in it, while nobody writes it."""
+        self._evaluate, self._version = evaluate, _version_of(self.tensor)
+
+    def known(self) -> Any:
+        """An array of NumPy's with the contents that it has now; None where these are not known."""
+        made = self._tensor
+        if self._evaluate is None or made is not None and (self._version is None or _version_of(made) != self._version):
+            return None
+        if self._contents is None:
+            try:
+                self._contents = self._evaluate()
+            except Exception:  # which the graph raises, or NumPy warns of
+                self._evaluate = None
+        return self._contents
+
+    @property
+    def may_be_known(self) -> bool:
+        """Whether `number` may give one."""
+        return self._known is not None or self._number is not None
+
+    def number(self) -> Value | None:
+        """The number, or truth, of Python's that a number of NumPy's is equal to; None where no call knows it."""
+        if self._known is not None:
+            self._number, self._known = self._known(), None
+        return self._number
 
     @property
     def exists(self) -> bool:
         return self.source is not None
 
+    def plain_number(self) -> Value:
+        taken = self.scalar and arrays.is_taken(self.python_type())
+        return (self.number() or self) if taken else self
+
+    def as_index(self) -> Value:
+        if not self.scalar:
+            return self.tensor if self.tensor.fake.dtype in (torch.int64, torch.bool) else self
+        number = self.plain_number()
+        return number if number.python_type() is int else self
+
+    def const(self) -> Any:
+        number = self.number()
+        if number is None:
+            raise Break("data-dependent-value", f"the number in {self.describe()}")
+        return self.python_type()(number.settle("where only a constant will do").const())
+
     def describe(self) -> str:
+        if self._tensor is None:
+            return f"numpy.{self.python_type().__name__}"
         return f"ndarray({list(self.tensor.fake.shape)}, {self.tensor.fake.dtype})"
 
     __repr__ = describe
 
     def python_type(self) -> type:
+        if self._tensor is None and self.scalar:
+            return self._cls
         module = arrays.numpy()
         assert module is not None
         return arrays.dtype_of(self.tensor.fake.dtype).type if self.scalar else module.ndarray  # type: ignore[no-any-return]
@@ -67,7 +148,7 @@ class Array(Value):
         if name in METADATA:
             return cx.make(METADATA[name](self.tensor.fake))
         if name in PARTS:
-            return _record(cx, arrays.attribute, [Const(name), self], {}, scalar=self.scalar)
+            return record(cx, arrays.attribute, [Const(name), self], {}, scalar=self.scalar)
         if not hasattr(self.python_type(), name):
             cx.throw(
                 AttributeError,
@@ -78,7 +159,7 @@ class Array(Value):
         return ArrayMethod(self, name)
 
     def getitem(self, cx: Capture, key: Value) -> Value:
-        return call_method(cx, "__getitem__", [self, key], {})
+        return cx.call_builtin(arrays.method, [Const("__getitem__"), self, key], {})
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         call_method(cx, "__setitem__", [self, key, value], {})
@@ -94,10 +175,20 @@ class Array(Value):
         return (self.getitem(cx, Const(i)) for i in range(self.length(cx)))
 
     def truth(self, cx: Capture) -> bool:
+        number = self.number()
+        if number is not None:
+            return cx.truth(number)
+        if not self.scalar and (known := self.known()) is not None:
+            return bool(cx.evaluate_raw(bool, known))
         raise Break("data-dependent-jump", self.describe())
 
     def contains(self, cx: Capture, item: Value) -> bool:
         raise Break("data-dependent-value", "in an array")
+
+
+def _version_of(tensor: Tensor) -> int | None:
+    """How often it was written; None where nobody counts."""
+    return None if tensor.fake.is_inference() else tensor.fake._version
 
 
 class ArrayMethod(Value):
@@ -111,7 +202,7 @@ class ArrayMethod(Value):
         return type(len)
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return call_method(cx, self.name, [self.array, *args], kwargs)
+        return cx.call_builtin(arrays.method, [Const(self.name), self.array, *args], kwargs)
 
 
 # calls --------------------------------------------------------------------------------------------------------
@@ -119,6 +210,8 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
     """`args[0].<name>(*args[1:])` of an array."""
     array = args[0]
     assert isinstance(array, Array)
+    if name in READS and len(args) == 1 and not kwargs and (number := array.number()) is not None:
+        return number
     if name in READS and len(args) == 1 and not kwargs and cx.graph.takes_items():
         return item(cx, array.tensor, name)
     if name in LEFT_OUT or name in arrays.LEFT_OUT:
@@ -144,7 +237,25 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
     scalar = (
         not _ellipses(args[1]) if name == "__getitem__" else name not in arrays.ARRAYS | {"astype", "flatten", "ravel"}
     )
-    return _record(cx, arrays.method, [Const(name), *args], kwargs, writes, scalar=scalar or array.scalar)
+    made = record(cx, arrays.method, [Const(name), *args], kwargs, writes, scalar=scalar or array.scalar)
+    return _element(cx, array, args[1], made) if name == "__getitem__" else made
+
+
+def _element(cx: Capture, array: Array, key: Value, made: Value) -> Value:
+    """An element of an existing array, while nothing has been written, is read as a number when the call begins, where somebody
+    wants it."""
+    places = key.items if isinstance(key, Tuple) and key.cls is tuple else [key]
+    plain = all(isinstance(k, Const) and type(k.value) is int for k in places)
+    source, real = array.source, None if array.scalar else array.tensor.real
+    quiet = not (cx.graph.written or cx.graph.happened or cx.effects)
+    if not (plain and quiet and isinstance(made, Array) and made.scalar) or source is None or real is None:
+        return made
+    at = [k.const() for k in places]
+
+    def known() -> Value:
+        return cx.wrap(element_of(real, *at), cx.computed(element_of, source, *map(const_source, at)))
+
+    return Array.number_of(made.python_type(), lambda: made.tensor, known)
 
 
 def _steps_back(key: Value) -> bool:
@@ -210,11 +321,44 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
     _check_options(cx, name, args, kwargs, of_method=False)
     _check_squeezed(cx, name, args, kwargs)
     dtype = kwargs.get("dtype", args[3] if len(args) > 3 else Const(None))
-    if name == "arange" and not cx.is_none(dtype) and _argument(cx, dtype).const() == "bool":
+    if name == "arange" and not cx.is_none(dtype) and argument(cx, dtype).const() == "bool":
         raise Break("unsupported-operation", "numpy.arange of bool")
     if name in arrays.LIKES and args and isinstance(first := cx.realize(args[0]), Tensor):
         args = [of_tensor(cx, first, [], {}), *args[1:]]
-    return _record(cx, arrays.function, [Const(name), *args], kwargs, scalar=name not in arrays.ARRAYS)
+    return record(cx, arrays.function, [Const(name), *args], kwargs, scalar=name not in arrays.ARRAYS)
+
+
+def beside(cx: Capture, op: str, left: Value, right: Value) -> tuple[Value, Value]:
+    """The operands of an operator, of which a number of NumPy's is one of Python's beside a tensor."""
+    if not (isinstance(left, Tensor) or isinstance(right, Tensor)):
+        return left, right
+    for value in (left, right):
+        if isinstance(value, Const) and arrays.is_number(value.value) and not arrays.is_taken(type(value.value)):
+            raise Break("unsupported-operation", f"{value.describe()}, which torch takes for a float, beside a tensor")
+    return _operand(op, left, right), _operand(op, right, left)
+
+
+def _operand(op: str, value: Value, other: Value) -> Value:
+    """A float that is computed of data is a tensor without dimensions where that does as a number does: it leaves the dtype of a
+    tensor of floats as it is."""
+    number = value.plain_number()
+    if not isinstance(number, Array) or not number.scalar or not isinstance(other, Tensor) or other.is_special:
+        return number
+    floats = number.tensor.fake.dtype.is_floating_point and other.fake.dtype.is_floating_point
+    return number.tensor if floats and other.fake.dim() and op.rstrip("=") != "**" else number
+
+
+def tensor_of_both(cx: Capture, op: str, left: Tensor, right: Value) -> Value:
+    """A tensor and an array: torch leaves it to the array, which takes the tensor for one; the result is a tensor."""
+    if (
+        op not in ("+", "-", "*", "/", "@")
+        or not isinstance(right, Array)
+        or not right.tensor.fake.dim()
+        or left.is_special
+    ):
+        raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
+    made = binary(cx, op, "", of_tensor(cx, left, [], {}), right)
+    return to_tensor(cx, made) if isinstance(made, Array) else made
 
 
 def _check_write(cx: Capture, array: Array, args: list[Value]) -> None:
@@ -222,7 +366,7 @@ def _check_write(cx: Capture, array: Array, args: list[Value]) -> None:
     if array.fixed:
         raise Break("unsupported-operation", f"a write into {array.fixed}")
     value = cx.realize(args[-1]).settle("to store it in an array") if args else Const(0)
-    if isinstance(value, Const) and _is_number(value.value):
+    if isinstance(value, Const) and is_number(value.value):
         cx.evaluate_raw(arrays.store, array.tensor.fake.dtype, value.value)
     elif len(args) == 2:
         keys = args[0].items if isinstance(args[0], Tuple) else [args[0]]
@@ -247,7 +391,7 @@ def make_scalar(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Val
     """`numpy.float32(x)` and its like."""
     if len(args) != 1 or kwargs or not _concerns(cx, args[0]):
         return _of_numbers(cx, cls, args, kwargs)
-    return _record(cx, arrays.scalar, [_argument(cx, cx.make(cls)), *args], kwargs, scalar=True)
+    return record(cx, arrays.scalar, [argument(cx, cx.make(cls)), *args], kwargs, scalar=True)
 
 
 def of_dtypes(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -290,11 +434,11 @@ def binary(cx: Capture, op: str, special: str, left: Value, right: Value) -> Val
     """`left <op> right`, a comparison, or in place `left <op>= right` by the method `special`."""
     left, right = (v.settle("beside an array") for v in (left, right))
     for value in (left, right):
-        if not isinstance(value, (Array, Const)) or isinstance(value, Const) and not _is_number(value.value):
+        if not isinstance(value, (Array, Const)) or isinstance(value, Const) and not is_number(value.value):
             raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     if op in OPERATORS or not isinstance(left, Array) or left.scalar:
         name = OPERATORS[op if op in OPERATORS else op[:-1]]
-        return _record(cx, arrays.function, [Const(name), left, right], {}, scalar=True)
+        return record(cx, arrays.function, [Const(name), left, right], {}, scalar=True)
     dtype = left.tensor.fake.dtype
     given = right.tensor.fake.dtype if isinstance(right, Array) else dtype
     other = given != dtype
@@ -302,38 +446,38 @@ def binary(cx: Capture, op: str, special: str, left: Value, right: Value) -> Val
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}, {left.fixed}")
     if other:  # now in memory of its own
         right = call_method(cx, "astype", [right, Const(arrays.dtype_of(dtype).name)], {})
-    return _record(cx, arrays.method, [Const(special), left, right if right is left else _apart(cx, right)], {}, True)
+    return record(cx, arrays.method, [Const(special), left, right if right is left else _apart(cx, right)], {}, True)
 
 
 def unary(cx: Capture, op: str, value: Array) -> Value:
-    return _record(cx, arrays.function, [Const(UNARY[op]), value], {}, scalar=True)
+    return record(cx, arrays.function, [Const(UNARY[op]), value], {}, scalar=True)
 
 
 def is_truth(value: Value) -> bool:
     """Whether it is one of NumPy's two truths, of which there is one object each."""
     if isinstance(value, Array):
-        return value.scalar and value.tensor.fake.dtype == torch.bool
+        return value.scalar and arrays.dtype_name(value.python_type()) == "bool"
     return isinstance(value, Const) and arrays.is_number(value.value) and value.value.dtype.kind == "b"
 
 
-def _is_number(value: Any) -> bool:
+def is_number(value: Any) -> bool:
     module = arrays.numpy()
     return isinstance(value, (int, float, complex, bool)) or (module is not None and isinstance(value, module.generic))
 
 
-def _record(
+def record(
     cx: Capture, target: Callable[..., Any], args: list[Value], kwargs: dict[str, Value], writes: bool = False, *,
     scalar: bool = False,
 ) -> Value:  # fmt: skip
     """A node of the graph; its tensors are arrays again, or numbers where they have no dimensions and `scalar` says so."""
     if cx.call_builtin(arrays.raises_errors, [], {}).const():
         raise Break("unsupported-operation", "a call of NumPy's under numpy.errstate, which may raise")
-    scalar = scalar and not _wrapped(cx)
+    scalar = scalar and not is_wrapped(cx)
     given = [*args, *kwargs.values()]
     name = str(args[0].const()) if target is not arrays.scalar else ""
     sizes = arrays.SIZED.get(name, range(0))
-    plain = [_argument(cx, v, size=i in sizes) for i, v in enumerate(args)]
-    named = {k: _argument(cx, v, size=k == "shape" and bool(sizes)) for k, v in kwargs.items()}
+    plain = [argument(cx, v, size=i in sizes) for i, v in enumerate(args)]
+    named = {k: argument(cx, v, size=k == "shape" and bool(sizes)) for k, v in kwargs.items()}
     value = cx.graph.call_function(target, plain, named, always=writes)
     return _result(cx, value, [v for v in _flat(cx, given) if isinstance(v, Array)], name, scalar)
 
@@ -346,12 +490,12 @@ def _flat(cx: Capture, values: list[Value]) -> Iterator[Value]:
             yield value
 
 
-def _wrapped(cx: Capture) -> bool:
+def is_wrapped(cx: Capture) -> bool:
     """Whether the program is inside of `wrap_numpy`, ours or torch's: all numbers are arrays there, since tensors come back."""
     return any(f.code.co_qualname.startswith(WRAPPER) for f in cx.frames)
 
 
-def _argument(cx: Capture, value: Value, *, size: bool = False) -> Value:
+def argument(cx: Capture, value: Value, *, size: bool = False) -> Value:
     """What goes into the graph: tensors for arrays, names for dtypes; numbers that change from call to call only as a size."""
     value = cx.realize(value)
     if size and isinstance(value, Symbolic) and value.python_type() is int:
@@ -377,15 +521,15 @@ def _argument(cx: Capture, value: Value, *, size: bool = False) -> Value:
             raise Break("unsupported-type", f"numpy.dtype({real!r})")
         module = arrays.numpy()
         if module is not None and isinstance(real, module.generic):
-            dtype = _argument(cx, cx.make(real.dtype))
+            dtype = argument(cx, cx.make(real.dtype))
             return cx.graph.call_function(arrays.scalar, [dtype, Const(real.item())], {})
         return value
     if type(value) is Tuple:
-        return Tuple([_argument(cx, v, size=size) for v in value.items])
+        return Tuple([argument(cx, v, size=size) for v in value.items])
     if type(value) is List:
-        return List([_argument(cx, v, size=size) for v in value.items])
+        return List([argument(cx, v, size=size) for v in value.items])
     if isinstance(value, Slice):
-        return Slice([_argument(cx, p) for p in value.parts])
+        return Slice([argument(cx, p) for p in value.parts])
     if isinstance(value, Dict):
         return value
     raise Break("unsupported-operation", f"{value.describe()} among the arguments of a function of NumPy's")
@@ -434,7 +578,7 @@ def of_tensor(cx: Capture, tensor: Tensor, args: list[Value], kwargs: dict[str, 
             assert isinstance(found, Tensor)
             made = found
         return Array(made)
-    if not _wrapped(cx):
+    if not is_wrapped(cx):
         if fake.requires_grad:
             if torch.is_grad_enabled():
                 cx.throw(
@@ -469,6 +613,12 @@ def to_tensor(cx: Capture, array: Array) -> Tensor:
     return made
 
 
+def _existing(cx: Capture, real: Any, source: Source) -> Value | None:
+    """The number of Python's that an existing one is equal to, read when a call begins."""
+    known = arrays.is_taken(type(real)) or type(real.item()) is bool
+    return cx.wrap(real.item(), cx.computed(number_of, source)) if known else None
+
+
 def wrap_array(cx: Capture, real: Any, source: Source) -> Value | None:
     """An existing array; None for one that no tensor can be made of."""
     try:
@@ -476,11 +626,14 @@ def wrap_array(cx: Capture, real: Any, source: Source) -> Value | None:
     except (TypeError, ValueError):
         return None
     cx.guard("type_is", source, type(real))
-    inner = cx.wrap(tensor, source.then("as_tensor"))
-    assert isinstance(inner, Tensor)
-    device, scalar = cx.device or torch.get_default_device(), arrays.is_number(real)
-    if device.type == "cpu":
-        return Array(inner, scalar=scalar)
-    moved = cx.graph.call_method("to", [inner, Const(device)], {})
-    assert isinstance(moved, Tensor)
-    return Array(moved, fixed=f"an array that has been moved to {device}", scalar=scalar)
+    device = cx.device or torch.get_default_device()
+
+    def make() -> Tensor:
+        inner = cx.wrap(tensor, source.then("as_tensor"))
+        made = inner if device.type == "cpu" else cx.graph.call_method("to", [inner, Const(device)], {})
+        assert isinstance(made, Tensor)
+        return made
+
+    if arrays.is_number(real):
+        return Array.number_of(type(real), make, lambda: _existing(cx, real, source))
+    return Array(make(), fixed="" if device.type == "cpu" else f"an array that has been moved to {device}")

@@ -40,6 +40,17 @@ def selected(cx: Capture, tensor: Tensor, key: Value, *stored: Value) -> Value |
     return view
 
 
+def plain_key(key: Value) -> Value:
+    """A key with integers and arrays of NumPy's as one with Python's and tensors."""
+    if type(key) is Tuple and key.cls is tuple:
+        items = [plain_key(v) for v in key.items]
+        return Tuple(items) if any(a is not b for a, b in zip(items, key.items, strict=True)) else key
+    if isinstance(key, Slice):
+        parts = [plain_key(v) for v in key.parts]
+        return Slice(parts) if any(a is not b for a, b in zip(parts, key.parts, strict=True)) else key
+    return key.as_index()
+
+
 def by_mapped(cx: Capture, tensor: Tensor, key: Value) -> Value | None:
     """``tensor[key]`` inside of `vmap`, of a key with integers as tensors that it maps: each call would get another one, so no
     call asks for their numbers; None for another key."""

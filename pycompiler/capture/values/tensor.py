@@ -6,6 +6,7 @@ tensor's metadata is guarded.
 
 from __future__ import annotations
 
+import enum
 import inspect
 import operator
 import types
@@ -55,7 +56,8 @@ TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 
 
 # Of what wrappers hold besides tensors: types of constants.
-HELD = (int, float, bool, str, type(None))
+HELD = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
+"""Classes of what a wrapper may hold beside tensors, alone or in tuples."""
 
 MOST_ITEMS = 64  # numbers that one `tolist` reads
 
@@ -269,6 +271,7 @@ class Tensor(Value):
         method = self.special(cx, "__getitem__") if self.is_special else None
         if method is not None:
             return cx.call(method, [key], {})
+        key = indexing.plain_key(key)
         found = None if self.is_special else indexing.selected(cx, self, key) or indexing.by_mapped(cx, self, key)
         if self.wrapper and is_jagged(self.cls):
             found = self._row(cx, key)
@@ -300,6 +303,7 @@ class Tensor(Value):
         if method is not None:
             cx.call(method, [key, value], {})
             return
+        key = indexing.plain_key(key)
         place = None if self.is_special else indexing.selected(cx, self, key, value)
         target = [self, key] if place is None else [place, Const(...)]
         cx.graph.call_function(operator.setitem, [*target, value], {}, always=True)
@@ -334,8 +338,8 @@ class Tensor(Value):
         """What a wrapper that an operator made holds: its class made it of guarded things, of fakes as of real tensors."""
         if name in self.fake.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
             return cx.graph.call_function(getattr, [self, Const(name)], {})
-        if type(held) in HELD:
-            return Const(held)
+        if (known := _constant(cx, held)) is not None:
+            return known
         if isinstance(held, torch.SymInt):
             return cx.make(held)
         if name == "_metadata_cache" and is_jagged(self.cls) and held.keys() <= {*CACHED.values()}:
@@ -360,6 +364,24 @@ class Tensor(Value):
         if found is not None:
             return cx.truth(found)
         raise Break("data-dependent-value", "in a tensor")
+
+
+def _constant(cx: Capture, held: Any) -> Value | None:
+    """The value of what a wrapper that an operator made holds, if nobody can change it: the program's own where it gave it."""
+    given = cx.graph.held.get(id(held))
+    if given is not None:
+        return given[1]
+    if not _is_fixed(held):
+        return None
+    made = cx.make(held)
+    if isinstance(held, tuple):
+        cx.graph.held[id(held)] = held, made
+    return made
+
+
+def _is_fixed(held: Any) -> bool:
+    """Whether nobody can change it, nor what it holds."""
+    return type(held) in HELD or isinstance(held, enum.Enum) or isinstance(held, tuple) and all(map(_is_fixed, held))
 
 
 def is_row(tensor: Tensor, index: Any) -> bool:

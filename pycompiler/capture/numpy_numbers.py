@@ -1,0 +1,251 @@
+"""Numbers of NumPy's as numbers of Python's, which functions of torch's take them for.
+
+In: what an operator or function of NumPy's is given, as far as guards or symbols know it.  Out: the number of Python's that is
+equal to its result, a symbol where NumPy computes as Python does, else a constant from now on.
+"""
+
+from __future__ import annotations
+
+import math
+import operator
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values import array
+from pycompiler.capture.values.array import OPERATORS, UNARY, Array, argument, is_number, is_wrapped, record
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.sequences import List, Tuple
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import arrays
+from pycompiler.ir.expr import Expr
+from pycompiler.ir.symbols import expr_of
+
+LEAST, GREATEST = -(2**63), 2**63 - 1
+SUMS = frozenset({"add", "subtract", "multiply", "negative", "positive"})
+PARTS = frozenset({"remainder", "floor_divide"})
+COMPARED = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"})
+PYTHONS: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "negative": operator.neg,
+    "positive": operator.pos, "remainder": operator.mod, "floor_divide": operator.floordiv, "divide": operator.truediv,
+    "less": operator.lt, "less_equal": operator.le, "greater": operator.gt, "greater_equal": operator.ge,
+    "equal": operator.eq, "not_equal": operator.ne,
+}  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Operand:
+    """A number of Python's, and the class of what the program has: NumPy's, or Python's."""
+
+    number: Value
+    cls: type
+
+    def settled(self) -> Any:
+        number = self.number.settle("as a number of NumPy's").const()
+        return number if self.cls in (int, float, bool) else self.cls(number)
+
+
+def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A function of NumPy's, of numbers or arrays."""
+    values = [cx.realize(v) for v in args]
+    known = None
+    if not kwargs and not is_wrapped(cx):
+        known = _product(cx, values[0]) if name == "prod" and len(values) == 1 else _ufunc(cx, fn, name, values)
+    if known is not None:
+        return known
+    if any(isinstance(v, Symbolic) for v in values) and name not in arrays.MAKES and not is_wrapped(cx):
+        if all(isinstance(v, PLAIN_VALUES) for v in values):  # numbers alone, which NumPy computes at once
+            args = [v.settle("as an argument of a function of NumPy's") for v in values]
+    return array.call_function(cx, fn, name, args, kwargs)
+
+
+def _ufunc(cx: Capture, fn: Any, name: str, values: list[Value]) -> Value | None:
+    """What a function that works elementwise gives of numbers of which each call knows the value; None of others."""
+    if not arrays.is_ufunc(fn) or len(values) != fn.nin or not any(isinstance(v, (Array, Symbolic)) for v in values):
+        return None
+    return elementwise(cx, name, values)
+
+
+def binary(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+    """`left <op> right` or a comparison, also in place, of numbers that are known; None of others."""
+    plain = op in OPERATORS or (isinstance(left, Array) and left.scalar)
+    name = OPERATORS.get(op if op in OPERATORS else op[:-1])
+    return elementwise(cx, name, [left, right]) if plain and name is not None else None
+
+
+def unary(cx: Capture, op: str, value: Value) -> Value | None:
+    return elementwise(cx, UNARY[op], [value])
+
+
+def elementwise(cx: Capture, name: str, values: list[Value]) -> Value | None:
+    """What is computed elementwise of numbers: one whose value is asked for where torch takes it; None where another value is
+    among them."""
+    if is_wrapped(cx) or not all(map(_is_known, values)) or cx.call_builtin(arrays.raises_errors, [], {}).const():
+        return None
+    cls = _class_of(name, [v.python_type() for v in values])
+    if cls is None:
+        return None
+
+    def known() -> Value | None:
+        numbers = [(_python(v), v.python_type()) for v in values]
+        operands = [Operand(n, c) for n, c in numbers if n is not None]
+        return _combined(cx, name, operands, cls) if len(operands) == len(numbers) else None
+
+    if not any(isinstance(v, Array) for v in values):  # of Python's numbers
+        return _known_number(cx, cls, known)
+
+    def make() -> Tensor:
+        try:
+            plain = [v.settle("beside an array") for v in values]
+            found = record(cx, arrays.function, [Const(name), *plain], {}, scalar=True)
+        except Break:
+            number = made.number()
+            if number is None:
+                raise
+            return _tensor_of(cx, cls, number)
+        assert isinstance(found, Array)
+        return found.tensor
+
+    made = Array.number_of(cls, make, known)
+    return made
+
+
+def _known_number(cx: Capture, cls: type, known: Callable[[], Value | None]) -> Array:
+    """A number of NumPy's of which only the value is known."""
+
+    def make() -> Tensor:
+        number = made.number()
+        assert number is not None
+        return _tensor_of(cx, cls, number)
+
+    made = Array.number_of(cls, make, known)
+    return made
+
+
+def _tensor_of(cx: Capture, cls: type, number: Value) -> Tensor:
+    dtype = argument(cx, cx.make(cls))
+    made = cx.graph.call_function(arrays.scalar, [dtype, number.settle("as an array without dimensions")], {})
+    assert isinstance(made, Tensor)
+    return made
+
+
+def _is_known(value: Value) -> bool:
+    if isinstance(value, Array):
+        return value.scalar and value.may_be_known
+    return isinstance(value, Symbolic) or (isinstance(value, Const) and is_number(value.value))
+
+
+def _python(value: Value) -> Value | None:
+    """The number of Python's."""
+    if isinstance(value, Array):
+        return value.number()
+    if isinstance(value, Const) and arrays.is_number(value.value):
+        return Const(value.value.item())
+    return value
+
+
+def _class_of(name: str, classes: Sequence[type]) -> type | None:
+    """Of what class NumPy's function gives a number, of such numbers; None where it gives something else, or nothing."""
+    try:
+        with arrays.quietly():
+            made = getattr(arrays.numpy(), name)(*(cls(1) for cls in classes))
+    except Exception:
+        return None
+    return type(made) if arrays.is_number(made) else None
+
+
+def _combined(cx: Capture, name: str, operands: Sequence[Operand], cls: type) -> Value:
+    """What NumPy's function gives of numbers, a number of the class `cls` (or `bool`), as Python's."""
+    symbols = any(not isinstance(o.number, Const) for o in operands)
+    made = _as_python(cx, name, operands, cls) if symbols else None
+    if made is not None:
+        return made
+    return Const(cx.evaluate_raw(getattr(arrays.numpy(), name), *(o.settled() for o in operands)).item())
+
+
+def _as_python(cx: Capture, name: str, operands: Sequence[Operand], cls: type) -> Value | None:
+    """... computed as Python computes it; None where NumPy may give something else."""
+    floats = [o.number.python_type() is float for o in operands]
+    if name in OF_ONE:
+        return OF_ONE[name](cx, operands[0].number)
+    fn = PYTHONS.get(name)
+    wide = [o.cls in (int, float) or arrays.numpy().dtype(o.cls).itemsize == 8 for o in operands]  # type: ignore[union-attr]
+    if fn is None or not all(wide) or any(o.number.python_type() is bool for o in operands):
+        return None
+    numbers = [o.number for o in operands]
+    if name in COMPARED:
+        return cx.call_builtin(fn, numbers, {}) if len({*floats}) == 1 else None
+    module = arrays.numpy()
+    if cls is module.float64:  # type: ignore[union-attr]
+        exact = name in SUMS
+        exact |= name == "divide" and floats[0] and isinstance(numbers[1], Const) and numbers[1].value != 0
+        return cx.call_builtin(fn, numbers, {}) if exact else None
+    if cls is not module.int64 or not (name in SUMS or name in PARTS and _is_positive(cx, numbers[1])):  # type: ignore[union-attr]
+        return None
+    made = cx.call_builtin(fn, numbers, {})
+    return made if _fits(cx, made) else None
+
+
+def _product(cx: Capture, shape: Value) -> Value | None:
+    """`numpy.prod` of sizes; None where it is no number of 64 bits, and of what else there may be."""
+    if not isinstance(shape, (Tuple, List)) or shape.cls not in (tuple, list, torch.Size):
+        return None
+    sizes = [cx.realize(v) for v in shape.items]
+    plain = all(isinstance(v, PLAIN_VALUES) and v.python_type() is int for v in sizes)
+    if not plain or not any(isinstance(v, Symbolic) for v in sizes):
+        return None
+    made: Value = Const(1)
+    for size in sizes:
+        made = cx.call_builtin(operator.mul, [made, size], {})
+        if not _fits(cx, made):
+            return None
+    return _known_number(cx, arrays.numpy().int64, lambda: made)  # type: ignore[union-attr]
+
+
+def _root(cx: Capture, number: Value) -> Value | None:
+    """`numpy.sqrt` of a size."""
+    sym = _symbol(number)
+    size = sym is not None and _is_positive(cx, number) and cx.sizes.known_symbols.bounded([expr_of(sym)])
+    return cx.call_builtin(math.sqrt, [number], {}) if size else None
+
+
+def _rounded(fn: Callable[[float], int]) -> Callable[[Capture, Value], Value | None]:
+    """The float of an integer above zero (a zero has a sign)."""
+
+    def made(cx: Capture, number: Value) -> Value | None:
+        found = cx.call_builtin(fn, [number], {}) if number.python_type() is float else None
+        return cx.call(cx.make(float), [found], {}) if found is not None and _is_positive(cx, found) else None
+
+    return made
+
+
+OF_ONE: dict[str, Callable[[Capture, Value], Value | None]] = {
+    "sqrt": _root, "ceil": _rounded(math.ceil), "floor": _rounded(math.floor),
+}  # fmt: skip
+
+
+def _symbol(number: Value) -> torch.SymInt | None:
+    """What an integer that is no constant is made of."""
+    sym = getattr(number, "sym", None)
+    return sym if isinstance(sym, torch.SymInt) else None
+
+
+def _fits(cx: Capture, number: Value) -> bool:
+    """Whether an integer is one of 64 bits, which is assumed."""
+    sym, symbols = _symbol(number), cx.sizes.symbols
+    if sym is None or symbols is None:
+        return isinstance(number, Const) and LEAST <= number.value <= GREATEST
+    return bool(symbols.at_least(expr_of(sym), LEAST) and symbols.at_least(Expr.of(GREATEST), expr_of(sym)))
+
+
+def _is_positive(cx: Capture, number: Value) -> bool:
+    """Whether an integer is above zero, which is assumed."""
+    sym, symbols = _symbol(number), cx.sizes.symbols
+    if sym is None or symbols is None:
+        return isinstance(number, Const) and type(number.value) is int and number.value > 0
+    return bool(symbols.at_least(expr_of(sym), 1))

@@ -1,0 +1,202 @@
+"""Numbers of NumPy's beside tensors, as sizes and indices: torch takes them for Python's, and so do graphs."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pycompiler
+
+X = torch.arange(12.0).reshape(4, 3)
+BACKENDS = ["eager", "native"]
+
+
+def agree(fn: Callable[..., Any], calls: list[tuple[Any, ...]], compiles: int, backend: str = "eager") -> None:
+    """One graph in each call, eager's results, and so many compiles."""
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    for args in calls:
+        same(compiled(*args), fn(*args))
+    assert pycompiler.counters(compiled)["compiles"] == compiles
+
+
+def same(got: Any, want: Any) -> None:
+    assert type(got) is type(want), (got, want)
+    if isinstance(want, torch.Tensor):
+        assert got.dtype == want.dtype
+        torch.testing.assert_close(got, want)  # kernels may round once less than eager
+    elif isinstance(want, (tuple, list)):
+        for a, b in zip(got, want, strict=True):
+            same(a, b)
+    else:
+        assert repr(got) == repr(want)
+
+
+KINDS = [np.float64, np.float32, np.float16, np.int64, np.int32, np.int8, np.uint8]
+OPERATIONS: dict[str, Callable[[Any, Any], Any]] = {
+    "sums": lambda x, n: (x + n, n + x, x - n, n - x),
+    "products": lambda x, n: (x * n, n * x, x / n, n / x),
+    "powers and parts": lambda x, n: (x**n, x // n, x % n),
+    "comparisons": lambda x, n: (x < n, n <= x, x == n, x != n),
+    "in place": lambda x, n: x.clone().mul_(n).add_(x, alpha=1).__iadd__(n),
+    "functions": lambda x, n: (torch.add(x, n), torch.clamp(x, n), torch.full((2,), n), torch.where(x > 3, x, n)),
+    "computed": lambda x, n: (x * (n + 1), x + 2 * n, x - (n - 1), x * (n * n)),
+    "branches": lambda x, n: x + 1 if n > 1 else x - 1,
+    "Python's numbers": lambda x, n: (x * float(n), x + int(n), x * math.sqrt(n), n.item()),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_operands(name: str, backend: str) -> None:
+    fn = OPERATIONS[name]
+    for kind in KINDS if backend == "eager" else KINDS[:4]:
+        for x in (X, torch.arange(3), torch.tensor(2.5, dtype=torch.float64), torch.ones(2, dtype=torch.bfloat16)):
+            if name == "in place" and not x.is_floating_point() and issubclass(kind, np.floating):
+                continue  # which eager refuses
+            if backend == "native" and x is not X:
+                continue
+            agree(lambda n, x=x: fn(x, n), [(kind(2),), (kind(3),)], 2, backend)
+
+
+def test_one_graph_does_for_all_values() -> None:
+    floats = [(X, np.float64(v)) for v in (1.5, 2.5, -3.25, 4.0, 0.1)]
+    agree(lambda x, s: x * s + (s - 1), floats, 2)
+    agree(lambda x, s: x * s, [(X, np.float32(v)) for v in (1.5, 0.1, 0.3)], 2)
+    integers = [(X, np.int64(v)) for v in (2, 3, 5, 7)]
+    agree(lambda x, n: x * n + n % 2, integers, 2)
+    agree(lambda x, n: x * (3 * n - 1), integers, 2)
+    compiled = pycompiler.compile(lambda x, s: x * s, dynamic=True, fullgraph=True)
+    for x, s in floats:
+        assert torch.equal(compiled(x, s), x * s)
+    assert pycompiler.counters(compiled)["compiles"] == 1
+
+
+def test_attributes_and_globals() -> None:
+    class Scaled(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.scale = np.sqrt(16) / 3
+            self.linear = torch.nn.Linear(3, 3)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.linear(x) * self.scale
+
+    model = Scaled()
+    compiled = pycompiler.compile(model, fullgraph=True)
+    want, got = model(X), compiled(X)
+    torch.testing.assert_close(got, want)
+    got.sum().backward()
+    grad, model.linear.weight.grad = model.linear.weight.grad, None
+    want.sum().backward()
+    torch.testing.assert_close(grad, model.linear.weight.grad)
+    model.scale = np.float64(0.5)  # type: ignore[assignment]
+    torch.testing.assert_close(compiled(X), model(X))
+    model.scale = 0.5  # type: ignore[assignment]  # of another class
+    torch.testing.assert_close(compiled(X), model(X))
+    table = {"a": np.float32(3)}
+    agree(lambda x: x * table["a"] * SimpleNamespace(b=np.int64(2)).b, [(X,)], 1)
+
+
+def test_sizes_and_indices() -> None:
+    integers = [(X, np.int64(v)) for v in (1, 2, 3)]
+    agree(lambda x, n: (x[n], x[n, 1], x[None, n]), integers, 2)
+    agree(lambda x, n: (x[:n] + 1, x[n:] + 1), integers[1:], 2)
+    agree(lambda x, n: (x.new_zeros(n), torch.zeros(n, 2), x.view(1, -1).expand(n, 12).sum(0)), integers[1:], 2)
+    agree(lambda x, n: x + [10, 20, 30, 40][n] + len(range(n)), integers, 3)
+
+    def stored(x: Any, n: Any) -> Any:
+        y = x.clone()
+        y[n] = 5
+        y[0, n - 1] = np.float64(7)
+        return y
+
+    agree(stored, integers, 2)
+
+
+def test_functions_of_sizes_are_symbols() -> None:
+    squares = [(torch.ones(n, n),) for n in (2, 3, 4, 5, 9)]
+    agree(lambda x: x / np.sqrt(x.shape[-1]), squares, 2)
+    agree(lambda x: x.view(np.prod(x.shape)) + 1, squares, 2)
+    agree(lambda x: x.reshape(int(np.prod(x.shape[:2]))) + 1, squares, 2)
+    agree(lambda x: x[: int(np.ceil(x.shape[0] / 2))] + int(np.floor(x.shape[0] / 2)), squares, 2)
+    agree(lambda x: x * np.log(x.shape[0]) + np.sin(x.shape[1]), squares[:3], 3)  # NumPy's are not Python's
+
+
+def test_methods_of_numbers() -> None:
+    squares = [(torch.ones(n, n),) for n in (5, 6, 7)]
+    agree(lambda x: x[: np.round(x.shape[0] * 0.6).astype(int)] + np.float64(2.7).astype("int64"), squares, 3)
+    agree(lambda x, s: x * s.astype(np.int64) + s.round(), [(X, np.float64(v)) for v in (1.7, 2.7)], 2)
+
+
+def test_numbers_that_leave_the_graph_are_numpys() -> None:
+    agree(lambda x, s: (x * s, s, s + 1, [s * 2], s > 2), [(X, np.float64(v)) for v in (1.5, 2.5)], 2)
+    agree(lambda x: (x + 1, np.sqrt(x.shape[0]), np.prod(x.shape)), [(torch.ones(n, 2),) for n in (3, 4, 5)], 3)
+
+
+def test_elements_of_arrays() -> None:
+    betas = [(X, np.array([0.1, 0.2, 0.3]) * k) for k in (1, 2, 3)]
+    agree(lambda x, a: x * a[1] + a[-1], betas, 2)
+    agree(lambda x, a: x[a[0], a[1]], [(X, np.array([k, 1])) for k in (1, 2, 3)], 2)
+    agree(lambda x, m: x + m[1, 0], [(X, np.array([[1.0, 2.0], [k, 4.0]])) for k in (1.0, 2.0)], 2)
+
+    def written(x: Any, a: Any) -> Any:
+        a[1] = 7.0
+        return x * a[1]
+
+    compiled = pycompiler.compile(written)
+    for x, a in betas:
+        theirs = a.copy()
+        assert torch.equal(compiled(x, a), written(x, theirs)) and np.array_equal(a, theirs)
+
+    def through_a_tensor(x: Any, a: Any) -> Any:
+        torch.from_numpy(a).mul_(2)
+        return x * a[1]
+
+    compiled = pycompiler.compile(through_a_tensor)
+    for x, a in betas:
+        theirs = a.copy()
+        assert torch.equal(compiled(x, a), through_a_tensor(x, theirs)) and np.array_equal(a, theirs)
+
+
+@pytest.mark.parametrize("number", [np.bool_(True), np.complex64(1)])
+def test_torch_takes_truths_for_floats(number: Any) -> None:
+    """`torch.arange(3) + numpy.bool_(True)` is a tensor of floats: the graph breaks."""
+
+    def fn(x: Any) -> Any:
+        return x * 2 + number
+
+    with pytest.warns() if number.dtype.kind == "c" else contextlib.nullcontext():
+        want = fn(torch.arange(3))
+        got = pycompiler.compile(fn)(torch.arange(3))
+    same(got, want)
+
+
+def test_what_numpy_says_of_integers() -> None:
+    def fn(x: Any, n: Any) -> Any:
+        return x + (n + np.int64(2**62)) // 2**60
+
+    numbers = [np.int64(v) for v in (1, 2, 2**61)]
+    agree(fn, [(X, n) for n in numbers], 2)
+    compiled = pycompiler.compile(fn)
+    for n in (*numbers, np.int64(2**62)):
+        with pytest.warns(RuntimeWarning, match="overflow") if n == 2**62 else contextlib.nullcontext():
+            want = fn(X, n)
+        assert torch.equal(compiled(X, n), want)  # integers of graphs wrap around without a word
+
+    def divided(x: Any, n: Any) -> Any:
+        return x + 7 % n
+
+    with pytest.warns(RuntimeWarning):
+        want = divided(X, np.int64(0))
+    compiled = pycompiler.compile(divided)
+    assert torch.equal(compiled(X, np.int64(2)), divided(X, np.int64(2)))
+    assert torch.equal(compiled(X, np.int64(3)), divided(X, np.int64(3)))
+    with pytest.warns(RuntimeWarning):
+        assert torch.equal(compiled(X, np.int64(0)), want)
