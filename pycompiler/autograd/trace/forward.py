@@ -50,6 +50,10 @@ _LARGE = 2**16
 _EXPANSION: Any = torch._C._functionalization.expand_ViewMeta  # type: ignore[attr-defined]
 
 
+_creation = torch._C._autograd._get_creation_meta
+_WITHOUT_GRAD = torch._C._autograd.CreationMeta.NO_GRAD_MODE
+
+
 class Forward:
     """Runs `gm` and the graphs inside of it; `branches`: what is called for branches and loops (`Branches`)."""
 
@@ -148,7 +152,7 @@ class Forward:
         if not torch.is_grad_enabled():
             leaves = [p for p in wrote if p.storage in self.leaves]
             live = [t for n, v in env.items() if leaves and (n not in self.dying or node.users) for t in tensors_in(v)]
-            views = [t for t in live if t._is_view() and not t.is_leaf]
+            views = [t for t in live if t._is_view() and t.requires_grad and _creation(t) != _WITHOUT_GRAD]
             if any(storage_of(t) == p.storage and counts_with(p.tensor, t) for t in views for p in leaves):
                 raise AutogradUnsupported(
                     "a view of a leaf that is written", node.format_node() or "", "make it afterwards"
