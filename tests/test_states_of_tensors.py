@@ -330,3 +330,37 @@ def test_a_view_of_another_dtype_in_inference_mode_is_an_inference_tensor(backen
     compiled = pycompiler.compile(program, backend=backend)
     found = [[(t.is_inference(), t.tolist()) for t in run(torch.ones(3))] for run in (program, compiled)]
     assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("write", ["v.fill_(2)", "x.mul_(2)", "x[1:].zero_()", "x.data.mul_(2)"])
+def test_views_of_a_leaf_that_is_written_without_gradients_have_eagers_history(write: str, backend: str) -> None:
+    """In eager their histories begin anew, at nothing."""
+    scope: dict[str, Any] = {"torch": torch}
+    text = f"def program(x):\n    v = x[1:]\n    with torch.no_grad():\n        {write}\n    return x.sum() + (v * 2).sum()"
+    exec(text, scope)
+    compiled = pycompiler.compile(scope["program"], backend=backend)
+    found = []
+    for run in (scope["program"], compiled):
+        x = torch.arange(3.0, requires_grad=True)
+        made = run(x)
+        made.backward()
+        assert x.grad is not None
+        found.append((made.item(), x.tolist(), x.grad.tolist()))
+    assert found[0] == found[1]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_backwards_to_inputs_pass_what_was_computed_outside(backend: str) -> None:
+    """Ahead of an error the gradient was lost."""
+
+    def program(x: torch.Tensor, h: torch.Tensor, w: torch.Tensor) -> None:
+        (x * h).sum().backward(inputs=[w])
+        raise ValueError("of the program")
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for run in (program, compiled):
+        w = torch.ones(3, requires_grad=True)
+        with pytest.raises(ValueError, match="of the program"):
+            run(torch.arange(3.0), w[:], w)
+        assert w.grad is not None and w.grad.tolist() == [0, 1, 2]

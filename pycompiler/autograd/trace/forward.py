@@ -20,7 +20,7 @@ from pycompiler.autograd.trace.writes import Given, Place, is_metadata, name_of,
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir import functional, interrupts, late, transforms
 from pycompiler.ir.effects import SWITCHES
-from pycompiler.ir.kernels import memory_of
+from pycompiler.ir.kernels import counts_with, memory_of
 from pycompiler.ir.strides import layouts
 from pycompiler.ir.symbols import Specialise, hint_of
 
@@ -50,6 +50,10 @@ _LARGE = 2**16
 _EXPANSION: Any = torch._C._functionalization.expand_ViewMeta  # type: ignore[attr-defined]
 
 
+_creation = torch._C._autograd._get_creation_meta
+_WITHOUT_GRAD = torch._C._autograd.CreationMeta.NO_GRAD_MODE
+
+
 class Forward:
     """Runs `gm` and the graphs inside of it; `branches`: what is called for branches and loops (`Branches`)."""
 
@@ -70,6 +74,8 @@ class Forward:
         self.branches = branches
         self.slices = Slices()
         self.given: set[int] = set()  # the memory of the inputs
+        self.leaves: set[int] = set()  # of those among them that are leaves with gradients
+        self.dying: Sequence[fx.Node] = ()  # what the node that runs reads last
         self.hooked: dict[Any, list[torch.Tensor]] = {}  # autograd's nodes that hooks hang on → what these read
         self.rebased: set[int] = set()  # memory of inputs that was written while there were views of it, with gradients
         self.displaced: set[int] = set()  # memory that lies otherwise than the program's, which has gaps, since a write
@@ -77,12 +83,15 @@ class Forward:
     def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
         """What `self.gm` gives for these inputs."""
         values = iter(inputs)
-        self.given |= {storage_of(t) for t in tensors_in(inputs) if t.layout is torch.strided}
+        given = [t for t in tensors_in(inputs) if t.layout is torch.strided]
+        self.given |= set(map(storage_of, given))
+        self.leaves |= {storage_of(t) for t in given if t.requires_grad and t.is_leaf}
         env: dict[fx.Node, Any] = {}
         last_use = _last_uses(self.gm.graph)
         for node in self.gm.graph.nodes:
             interrupts.check()
             self.recorder.begin(node)
+            self.dying = last_use.get(node, ())
             self.recorder.to_bind = list(node.meta.get("binds", ()))
             if node.op == "placeholder":
                 env[node] = next(values)
@@ -124,7 +133,7 @@ class Forward:
         if not wrote:
             return self._read(node, out, args, kwargs)
         refuse_overlap(node, wrote, read, into, given.row)
-        self._note_views(wrote, env)
+        self._note_views(node, wrote, env)
         given.count()
         self.slices.note(saved, [p.tensor for p in wrote])
         if is_metadata(node):
@@ -137,9 +146,19 @@ class Forward:
                 self._keep_layout(p.tensor, p.strides)
         return out
 
-    def _note_views(self, wrote: Sequence[Place], env: Mapping[fx.Node, Any]) -> None:
-        """Which memory of inputs had views when it was written: their histories begin anew at what they view."""
-        if not torch.is_grad_enabled() or not any(p.tensor.requires_grad and p.storage in self.given for p in wrote):
+    def _note_views(self, node: fx.Node, wrote: Sequence[Place], env: Mapping[fx.Node, Any]) -> None:
+        """Which memory of inputs had views when it was written: their histories begin anew at what they view; where that is a
+        leaf, written where gradients are off, they have none in eager."""
+        if not torch.is_grad_enabled():
+            leaves = [p for p in wrote if p.storage in self.leaves]
+            live = [t for n, v in env.items() if leaves and (n not in self.dying or node.users) for t in tensors_in(v)]
+            views = [t for t in live if t._is_view() and t.requires_grad and _creation(t) != _WITHOUT_GRAD]
+            if any(storage_of(t) == p.storage and counts_with(p.tensor, t) for t in views for p in leaves):
+                raise AutogradUnsupported(
+                    "a view of a leaf that is written", node.format_node() or "", "make it afterwards"
+                )
+            return
+        if not any(p.tensor.requires_grad and p.storage in self.given for p in wrote):
             return
         written = {p.storage for p in wrote}
         views = [t for t in tensors_in([*env.values()]) if t._is_view() and t.layout is torch.strided]

@@ -52,9 +52,13 @@ def backward(cx: Capture, given: dict[str, Value], *, method: bool = False) -> V
     outputs = gradients.tensors_in(cx, given["tensors"])
     if any(v.is_special for v in outputs):
         raise Break(KIND, "backward() of a tensor subclass")
-    leaves = _wanted(cx, given["inputs"]) if "inputs" in given else _behind(cx, outputs)
+    behind = _behind(cx, outputs)
+    leaves = _wanted(cx, given["inputs"]) if "inputs" in given else behind
     for leaf in leaves:
         _check(cx, leaf)
+    for leaf in behind:
+        if leaf not in leaves and leaf.source is not None and not gradients.is_plain_leaf(cx, leaf):
+            raise Break(KIND, f"backward(inputs=...) behind {leaf.describe()}, which has a history, or hooks")
     if not leaves:
         raise Break(KIND, "backward() of what requires no grad")
     wanted = [t for t, _ in cx.graph.retained]
