@@ -683,6 +683,7 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
         if not is_mutable(cls):
             raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
         if cls.__flags__ & ABSTRACT:  # its `__abstractmethods__` may be what a metaclass says of any name
+            lookup(cx, cls, "__abstractmethods__")  # which may be told otherwise
             cx.throw(TypeError, _abstract_message(cls))
         return Object(cls)
     raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import enum
 import functools
 import sys
@@ -316,3 +317,22 @@ def test_imports_ask_a_module_as_often_as_python_does(monkeypatch: pytest.Monkey
         return fn
 
     both(make, *[(torch.ones(2),)] * 3)
+
+
+def test_a_class_that_is_abstract_no_more() -> None:
+    class Abstract(abc.ABC):
+        @abc.abstractmethod
+        def f(self) -> Any: ...
+
+    def fn(x: Any) -> Any:
+        try:
+            Abstract()  # type: ignore[abstract]
+        except TypeError as e:
+            return x, str(e)
+        return x + 1, "made"
+
+    compiled = pycompiler.compile(fn, backend="eager", fullgraph=True)
+    for names in (None, frozenset({"g"}), frozenset()):
+        if names is not None:
+            Abstract.__abstractmethods__ = names
+        assert str(compiled(torch.ones(2))) == str(fn(torch.ones(2)))

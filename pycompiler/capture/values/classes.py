@@ -310,7 +310,8 @@ class PyModule(Value):
         namespace = cx.dict_source(self.module.__dict__)
         own = self.module.__dict__.get("__getattr__")
         spec = self.module.__dict__.get("__spec__")  # else the program has made it
-        lazy = spec is not None and (own is None or spec.name.partition(".")[0] == "torch")
+        owner = type(self.module).__module__ if spec is None else spec.name
+        lazy = owner.partition(".")[0] == "torch" or (own is None and spec is not None)
         if lazy and name not in self.module.__dict__ and hasattr(self.module, name):
             getattr(self.module, name)  # a lazy module loads it, and usually keeps it
         if name in self.module.__dict__:
