@@ -828,3 +828,18 @@ def test_what_a_function_that_names_itself_closes_over_ends_with_the_frame() -> 
             assert (run(), len(told)) == (1, 1)
     finally:
         gc.enable()
+
+
+def test_a_function_of_autograds_without_tensors() -> None:
+    """It is no node of the graph's; where bodies look again was asked of one."""
+
+    class Named(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, cls: type, k: Any) -> Any:
+            return k, cls.__name__
+
+    def program(x: torch.Tensor) -> Any:
+        return Named.apply(dict, len), Named.apply(list, 3), x + 1
+
+    want, got = both(program, lambda: (torch.ones(2),))
+    assert str(want) == str(got)

@@ -42,7 +42,7 @@ _DRAWN: dict[str, Any] = {  # functionalisation asks their shape functions in pl
 }
 _AS_OUT = frozenset((torch.sum, torch.prod, torch.mean, torch.nansum, torch.nanmean))
 """What computes in the dtype of `out`, of which functionalisation makes a copy of the result in another one."""
-_ALIASES = frozenset(("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes", "_unsafe_view", "_reshape_alias"))
+_ALIASES = frozenset(("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"))
 """Operators whose results lie in the memory of their argument, which autograd and functionalisation do not know."""
 _RANGES = frozenset((torch.arange, torch.linspace, torch.logspace, torch.range))
 _LARGE = 2**16

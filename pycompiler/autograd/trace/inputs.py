@@ -64,7 +64,9 @@ class Input:
         if example.requires_grad:
             self.leaf.requires_grad_()
         self.seen = self.leaf
-        if self.requires_grad and not example.is_leaf:
+        with plain(recorder.fake_mode):  # a view whose base was written has its history made anew when it is asked for
+            made = self.requires_grad and not example.is_leaf
+        if made:
             # A result of other work may be mutated in place, a leaf may not.
             with plain(recorder.fake_mode):
                 twin = _fresh_fake(example)
