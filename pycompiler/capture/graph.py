@@ -334,10 +334,13 @@ class GraphBuilder:
 
     def _note_bodies(self, target: Callable[..., Any]) -> None:
         """Bodies that look again are part of the call made now, or of one that it is part of."""
-        if not hasattr(self, "outer"):
-            node = next((n for n in reversed(self.graph.nodes) if n.target is target), None)
-        if node is not None:  # a call without tensors is none of the graph's
-            self.cx.effects.looks.called(node)
+        made = (
+            None
+            if hasattr(self, "outer")
+            else next((n for n in reversed(self.graph.nodes) if n.target is target), None)
+        )
+        if made is not None:  # a call without tensors is none of the graph's
+            self.cx.effects.looks.called(made)
 
     def place_inner(
         self, target: Callable[..., Any], bodies: list[fx.GraphModule], args: list[Any], results: list[Tensor]
