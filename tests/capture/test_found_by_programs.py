@@ -843,3 +843,10 @@ def test_a_function_of_autograds_without_tensors() -> None:
 
     want, got = both(program, lambda: (torch.ones(2),))
     assert str(want) == str(got)
+
+
+def test_a_transform_that_records_nothing_in_another_body() -> None:
+    def program(x: torch.Tensor) -> Any:
+        return torch.utils.checkpoint.checkpoint(lambda t: torch.vmap(lambda u: u)(t), x, use_reentrant=False)
+
+    assert torch.equal(pycompiler.compile(program, backend="eager", fullgraph=True)(torch.ones(2)), torch.ones(2))
