@@ -71,7 +71,7 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
     owner = args[0]
     if isinstance(owner, Array) and owner.scalar and owner.may_be_known and not array.is_wrapped(cx):
         return _of_number(cx, method, owner, args[1:], kwargs, ordinary())
-    if not isinstance(owner, Array) or owner.known() is None or name in array.WRITES:
+    if not isinstance(owner, Array) or owner.known() is None or name in array.WRITES or name.startswith("__i"):
         return ordinary()
     return _computed(cx, method, args, kwargs, ordinary)
 

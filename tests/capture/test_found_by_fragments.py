@@ -209,7 +209,7 @@ def test_what_makes_an_instance_need_be_no_function(name: str) -> None:
 
     def fn(x: Any, *args: Any) -> Any:
         made = _caught(lambda: cls(*args))
-        return x + 1, type(made).__name__, getattr(cls, "seen", None)
+        return x + 1, type(made).__name__, [len(args) for args in getattr(cls, "seen", ())]
 
     compiled = pycompiler.compile(fn, backend="eager")
     for args in ((), (1,), ()):

@@ -214,6 +214,8 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
         return number
     if name in READS and len(args) == 1 and not kwargs and cx.graph.takes_items():
         return item(cx, array.tensor, name)
+    if name in ("conj", "conjugate") and len(args) == 1 and not kwargs and "complex" not in (_type_of(array) or ""):
+        return array  # NumPy gives the very array
     if name in LEFT_OUT or name in arrays.LEFT_OUT:
         raise Break("data-dependent-value", f"numpy.ndarray.{name}()")
     if name in ("__getitem__", "__setitem__") and _steps_back(args[1]):
@@ -249,6 +251,8 @@ def _element(cx: Capture, array: Array, key: Value, made: Value) -> Value:
     source, real = array.source, None if array.scalar else array.tensor.real
     quiet = not (cx.graph.written or cx.graph.happened or cx.effects)
     if not (plain and quiet and isinstance(made, Array) and made.scalar) or source is None or real is None:
+        return made
+    if not arrays.is_taken(made.python_type()):
         return made
     at = [k.const() for k in places]
 
@@ -320,12 +324,56 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
         return _of_numbers(cx, fn, args, kwargs)
     _check_options(cx, name, args, kwargs, of_method=False)
     _check_squeezed(cx, name, args, kwargs)
+    _check_types(cx, name, args, kwargs)
+    if name == "square" and len(args) == 1 and not kwargs and _is_integer(args[0]):  # torch._numpy's is of floats
+        return binary(cx, "*", "", args[0], args[0])
     dtype = kwargs.get("dtype", args[3] if len(args) > 3 else Const(None))
     if name == "arange" and not cx.is_none(dtype) and argument(cx, dtype).const() == "bool":
         raise Break("unsupported-operation", "numpy.arange of bool")
     if name in arrays.LIKES and args and isinstance(first := cx.realize(args[0]), Tensor):
         args = [of_tensor(cx, first, [], {}), *args[1:]]
     return record(cx, arrays.function, [Const(name), *args], kwargs, scalar=name not in arrays.ARRAYS)
+
+
+_PYTHONS = ("float64", "int64", "bool", "complex128")  # dtypes of Python's numbers
+
+
+def _check_types(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
+    """Break where dtypes of NumPy's numbers count, which the graph's functions take for weak ones, or, in lists, for Python's."""
+    values = [cx.realize(v) for v in (*args, *kwargs.values())]
+    if name in ("where", "clip", "diff"):
+        known = {t: v for v in values[name == "where" :] if (t := _type_of(v)) is not None}
+        if len(known) > 1 and any(not isinstance(v, Array) or v.scalar for v in known.values()):
+            raise Break("unsupported-operation", f"numpy.{name} of numbers of other dtypes")
+    if name == "clip" and isinstance(values[0], Array) and values[0].scalar and _type_of(values[0]) not in _PYTHONS:
+        raise Break("unsupported-operation", "numpy.clip of a number that is neither int64 nor float64")
+    for items in (v.items for v in values if isinstance(v, (List, Tuple))):
+        found = [cx.realize(item) for item in items]
+        odd = [i for i in found if isinstance(i, Array) and (i.scalar or name in ("array", "asarray"))]
+        if any(_type_of(i) not in _PYTHONS for i in odd):
+            raise Break(
+                "unsupported-operation", f"numpy.{name} of a list of numbers that are neither int64 nor float64"
+            )
+
+
+def _type_of(value: Value) -> str | None:
+    """The name of the dtype of an array, or of a number of NumPy's."""
+    if isinstance(value, Array):
+        known = arrays.dtype_name(value.python_type()) if value.scalar else None
+        return known or str(arrays.dtype_of(value.tensor.fake.dtype).name)
+    return str(value.value.dtype.name) if isinstance(value, Const) and arrays.is_number(value.value) else None
+
+
+def _is_integer(value: Value) -> bool:
+    return isinstance(value, Array) and (_type_of(value) or "").startswith(("int", "uint"))
+
+
+def _beyond(left: Value, right: Value) -> bool:
+    """Whether an array of integers is compared with an integer that its dtype does not hold: NumPy does not convert it."""
+    if not _is_integer(left) or not isinstance(right, Const) or type(right.value) is not int:
+        return False
+    info = torch.iinfo(getattr(torch, _type_of(left) or ""))
+    return not info.min <= right.value <= info.max
 
 
 def beside(cx: Capture, op: str, left: Value, right: Value) -> tuple[Value, Value]:
@@ -366,6 +414,8 @@ def _check_write(cx: Capture, array: Array, args: list[Value]) -> None:
     if array.fixed:
         raise Break("unsupported-operation", f"a write into {array.fixed}")
     value = cx.realize(args[-1]).settle("to store it in an array") if args else Const(0)
+    if isinstance(value, Array) and value.scalar and (_is_integer(array) and _type_of(value) != _type_of(array)):
+        raise Break("unsupported-operation", f"{value.describe()} stored into integers of another dtype")
     if isinstance(value, Const) and is_number(value.value):
         cx.evaluate_raw(arrays.store, array.tensor.fake.dtype, value.value)
     elif len(args) == 2:
@@ -427,6 +477,7 @@ OPERATORS = {
     "@": "matmul", "&": "bitwise_and", "|": "bitwise_or", "^": "bitwise_xor", "<<": "left_shift", ">>": "right_shift",
     "<": "less", "<=": "less_equal", "==": "equal", "!=": "not_equal", ">": "greater", ">=": "greater_equal",
 }  # fmt: skip
+COMPARED = frozenset(("<", "<=", "==", "!=", ">", ">="))
 UNARY = {"-": "negative", "+": "positive", "~": "invert"}
 
 
@@ -436,6 +487,10 @@ def binary(cx: Capture, op: str, special: str, left: Value, right: Value) -> Val
     for value in (left, right):
         if not isinstance(value, (Array, Const)) or isinstance(value, Const) and not is_number(value.value):
             raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
+    if op in COMPARED and (_beyond(left, right) or _beyond(right, left)):
+        raise Break(
+            "unsupported-operation", f"{left.describe()} {op} {right.describe()}, which its dtype does not hold"
+        )
     if op in OPERATORS or not isinstance(left, Array) or left.scalar:
         name = OPERATORS[op if op in OPERATORS else op[:-1]]
         return record(cx, arrays.function, [Const(name), left, right], {}, scalar=True)
