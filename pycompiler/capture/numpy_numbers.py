@@ -16,7 +16,7 @@ import torch
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values import array
-from pycompiler.capture.values.array import OPERATORS, UNARY, Array, argument, is_number, is_wrapped, record
+from pycompiler.capture.values.array import COMPARED, OPERATORS, UNARY, Array, argument, is_number, is_wrapped, record
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.sequences import List, Tuple
@@ -29,7 +29,7 @@ from pycompiler.ir.symbols import expr_of
 LEAST, GREATEST = -(2**63), 2**63 - 1
 SUMS = frozenset({"add", "subtract", "multiply", "negative", "positive"})
 PARTS = frozenset({"remainder", "floor_divide"})
-COMPARED = frozenset({"less", "less_equal", "greater", "greater_equal", "equal", "not_equal"})
+COMPARISONS = frozenset(OPERATORS[op] for op in COMPARED)
 PYTHONS: dict[str, Callable[..., Any]] = {
     "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "negative": operator.neg,
     "positive": operator.pos, "remainder": operator.mod, "floor_divide": operator.floordiv, "divide": operator.truediv,
@@ -178,7 +178,7 @@ def _as_python(cx: Capture, name: str, operands: Sequence[Operand], cls: type) -
     if fn is None or not all(wide) or any(o.number.python_type() is bool for o in operands):
         return None
     numbers = [o.number for o in operands]
-    if name in COMPARED:
+    if name in COMPARISONS:
         return cx.call_builtin(fn, numbers, {}) if len({*floats}) == 1 else None
     module = arrays.numpy()
     if cls is module.float64:  # type: ignore[union-attr]

@@ -35,7 +35,6 @@ from pycompiler.capture.values.sequences import Deque, List, Sequence, Slice, Tu
 from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, NestedInt, Symbolic, compute, compute_nested
 from pycompiler.capture.values.tensor import Tensor, truth_in
-from pycompiler.ir import arrays
 from pycompiler.ir.source import mro_of, namespace_of
 
 # Differences between versions that the handlers need, by name.
@@ -523,9 +522,6 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
             found = _special(cx, left, COMPARE[op][1], right)
         if found is not None:
             return found
-        left, right = (
-            Const(v.value.item()) if isinstance(v, Const) and arrays.is_number(v.value) else v for v in (left, right)
-        )
         for v in (left, right):
             if (
                 not isinstance(v, Tensor)

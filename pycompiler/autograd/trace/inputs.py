@@ -64,9 +64,7 @@ class Input:
         if example.requires_grad:
             self.leaf.requires_grad_()
         self.seen = self.leaf
-        with plain(recorder.fake_mode):  # a view whose base was written has its history made anew when it is asked for
-            made = self.requires_grad and not example.is_leaf
-        if made:
+        if self.requires_grad and not _is_leaf(example, recorder):
             # A result of other work may be mutated in place, a leaf may not.
             with plain(recorder.fake_mode):
                 twin = _fresh_fake(example)
@@ -80,6 +78,14 @@ class Input:
 
     def value(self) -> torch.Tensor:
         return inner(self.seen)
+
+
+def _is_leaf(example: torch.Tensor, recorder: Recorder) -> bool:
+    """Asked outside of the trace: the history of a view whose base was written is made anew then, by operators."""
+    if not example._is_view():
+        return example.is_leaf
+    with plain(recorder.fake_mode):
+        return example.is_leaf
 
 
 def layout_of(t: torch.Tensor) -> tuple[Any, ...]:

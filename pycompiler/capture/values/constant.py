@@ -17,6 +17,7 @@ from torch.torch_version import TorchVersion
 from pycompiler.capture.breaks import Again, Break
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.finalizers import ARGUMENT
+from pycompiler.ir import arrays
 from pycompiler.ir.mortal import reference
 
 LITERALS = (int, float, bool, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
@@ -51,6 +52,10 @@ class Const(Value):
 
     def const(self) -> Any:
         return self.value
+
+    def plain_number(self) -> Value:
+        taken = arrays.is_number(self.value) and arrays.is_taken(type(self.value))
+        return Const(self.value.item()) if taken else self
 
     def truth(self, cx: Capture) -> bool:
         return bool(cx.evaluate(bool, self.value).const()) if self.value is NotImplemented else bool(self.value)
