@@ -577,7 +577,7 @@ class _Session:
         again = errors.undone and errors.seen.handled
         again |= ours and (errors.undone or errors.raised_again)
         inside = lands(self.code)
-        if not start or not (again or inside or head.states is not None or (ours and errors.refuses)):
+        if not start or not (ours or again or inside or head.states is not None):
             return None
         given = [
             [*build.load_fast(ERROR), *build.delete_fast(ERROR)],

@@ -171,6 +171,32 @@ def test_refused_writes_to_pieces_have_the_programs_line(backend: str) -> None:
     assert found[1:] == [found[0]] * 2
 
 
+OVER = torch.tensor([0.5])
+
+
+def written_by_what_it_is(x: torch.Tensor) -> None:
+    OVER.add_(x[0])
+    y = x
+    del y
+    misspelt  # type: ignore[name-defined]  # noqa: B018, F821
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_write_that_its_kernel_refuses_ahead_of_a_break_has_the_programs_line(backend: str) -> None:
+    """No error of the data's: no operator of the graph was thought to raise."""
+    compiled = pycompiler.compile(written_by_what_it_is, backend=backend)
+    found = []
+    for run in (written_by_what_it_is, compiled, compiled):
+        OVER.fill_(0.5)
+        with pytest.raises(NameError):
+            run(torch.ones(1))
+        with pytest.raises(RuntimeError, match="unsupported operation") as caught:
+            run(OVER.view(1))
+        found.append([(f.name, f.lineno) for f in traceback.extract_tb(caught.value.__traceback__)][1:])
+    assert len(found[0]) == 1
+    assert found[1:] == [found[0]] * 2
+
+
 def test_numbers_that_were_drawn_are_eagers() -> None:
     def program(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         return (x + torch.rand(3))[i]

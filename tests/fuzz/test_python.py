@@ -12,7 +12,7 @@ import torch
 from fuzz.forks import backend_of
 from fuzz.python.check import difference
 from fuzz.python.generate import generate
-from fuzz.python.observe import Observer
+from fuzz.python.observe import Observer, TooMuch
 from fuzz.python.reduce import reduced
 from fuzz.python.repair import repaired
 
@@ -52,6 +52,13 @@ def test_the_comparison_sees_values_and_identities(what: str) -> None:
     found = difference(TOLD.replace("{what}", what))
     assert found is not None
     assert found.startswith("call 0, result: ")
+
+
+def test_looking_ends() -> None:
+    grown: list[int] = [1] * 1000
+    with pytest.raises(TooMuch):
+        Observer().look([[i, list(grown)] for i in range(1000)])
+    assert len(str(Observer().look(grown))) > 1000
 
 
 ENDLESS = """

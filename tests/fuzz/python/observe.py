@@ -13,6 +13,7 @@ import io
 import random
 import re
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -21,20 +22,28 @@ PLAIN = (bool, int, str, float, complex, bytes, type(None), type(Ellipsis), type
          torch.device, torch.Size, decimal.Decimal)  # fmt: skip
 DRAINED = (types.GeneratorType, zip, map, filter, enumerate, reversed, type(iter([])), type(iter(())), type(iter({})), type(iter({}.values())))  # fmt: skip
 DEEP = 25
+MANY = 200_000
 SKIPPED = {"__dict__", "__weakref__", "__doc__", "__module__", "__abstractmethods__", "__slotnames__"}
+
+
+class TooMuch(Exception):
+    """A state of more than `MANY` objects: of lists that double with every line, looking would not come to an end."""
 
 
 class Observer:
     """Looks at one state; what it numbers stays alive as long as it does."""
 
-    def __init__(self, versions: bool = True) -> None:
+    def __init__(self, versions: bool = True, left: Iterator[int] | None = None) -> None:
         self.versions = versions
+        self.left = iter(range(MANY)) if left is None else left
         self.seen: dict[int, int] = {}
         self.storages: dict[int, int] = {}
         self.held: list[Any] = []
 
     def look(self, value: Any, depth: int = 0) -> Any:
         """One object and all below it."""
+        if next(self.left, None) is None:
+            raise TooMuch
         kind = type(value)
         if kind in PLAIN:
             return float(value) if kind is float else (kind.__name__, without_addresses(repr(value)))
@@ -134,7 +143,7 @@ class Observer:
         """Where a member of a set stands among the others: by what is seen of it, since its hash may be its address."""
         if issubclass(type(item), DRAINED):
             return (type(item).__name__, "")
-        asked = Observer(self.versions)
+        asked = Observer(self.versions, self.left)
         asked.seen, asked.storages = dict(self.seen), dict(self.storages)  # of those that look alike the one seen first
         return (type(item).__name__, repr(asked.look(item)))
 
