@@ -29,7 +29,7 @@ from pycompiler.autograd.replayed import end_of
 from pycompiler.autograd.saved import Saved, changed, held, keeps_graph, version
 from pycompiler.autograd.views import Step, method_of
 from pycompiler.errors import Unfit
-from pycompiler.ir import peer, transforms
+from pycompiler.ir import peer, torch_state, transforms
 from pycompiler.ir.later import Later, now
 from pycompiler.ir.numbers import SYMBOLIC, real_text, symbol_of, symbols_in, text_of, value_of
 from pycompiler.ir.shared import Lock
@@ -599,8 +599,14 @@ def unless_shared(
 
 
 def _left(why: str, name: str, eager: Compiled, *args: Any) -> Sequence[Any]:
+    """The captured graph, whose errors leave torch's state as the call found it: what the graph switches is switched back."""
     _log.info("graph %s: %s; this call runs eagerly", name, why)
-    return eager(*args)
+    state = torch_state.read_state()
+    try:
+        return eager(*args)
+    except BaseException:
+        torch_state.leave(state)
+        raise
 
 
 def _unless_shared(run: Compiled, left: Compiled, written: Sequence[int], *args: Any) -> Sequence[Any]:

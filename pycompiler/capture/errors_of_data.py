@@ -200,6 +200,12 @@ class ErrorsOfData:
         left = self.refuses and not done.meets and not (seen and done.once)
         return left and (seen or done.writes or bool(done.draws))
 
+    def again(self, *, ours: bool) -> bool | None:
+        """Whether the frame runs again, as it is written, when its graph fails; None: if that had done nothing by then."""
+        if (self.undone and (ours or self.seen.handled)) or (ours and self.raised_again):
+            return True
+        return None if ours and not self.done.takes else False
+
     @property
     def undone(self) -> bool:
         """Whether the program sees any error, of a graph that has done nothing by then which a second time would do twice."""

@@ -65,7 +65,7 @@ from pycompiler.capture.values.references import shows_an_end
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.sets import Set, values_in
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import control
+from pycompiler.ir import control, torch_state
 from pycompiler.ir.autocast import step_nesting
 from pycompiler.ir.fake import Layout
 from pycompiler.ir.guards import as_usual, function_modes, global_state, in_kernel, levels, modes_off
@@ -121,7 +121,7 @@ def capture_frame(
     """
     if (reason := skip.why_frame_skipped(code)) is not None:
         raise SkipFrame(reason)
-    state, seen = torch_api.read_state(), global_state()
+    state, seen = torch_state.read_state(), global_state()
     try:
         with DEEP_STACK, modes_off(), as_usual():
             session = _Session(code, namespace, values, policy or Policy(), function_modes(), seen, unused, fullgraph)
@@ -162,7 +162,7 @@ class _Session:
         raw = set(code.co_freevars) | set(cell_parameters(info))
         self.value_cells = frozenset(n for n in self.layout.cells if n not in raw and n in self.layout.params)
         self.raw_cells = raw
-        self.state = torch_api.read_state()
+        self.state = torch_state.read_state()
         self.levels, self.kernel = levels(), in_kernel()
         self.tried: dict[Any, Any] = {}  # calls of cached functions, for all attempts: `cached.py`
         self.verdicts: dict[Any, bool] = {}
@@ -456,8 +456,8 @@ class _Session:
         """Global state that the program changed and that outlives this part of the frame."""
         code: Code = []
         for name in self.state_changes():
-            read, write = torch_api.STATE[name]
-            if name == torch_api.NESTING:
+            read, write = torch_state.STATE[name]
+            if name == torch_state.NESTING:
                 step = build.load_const(read() - self.state[name])
                 code += [*head.call(step_nesting, step), *build.pop_top()]
                 continue
@@ -574,8 +574,7 @@ class _Session:
         resume function's with an active handler, is raised where the function goes on."""
         errors = head.cx.errors_of_data
         ours = not self.unused  # errors of a user's backend reach the user
-        again = errors.undone and errors.seen.handled
-        again |= ours and (errors.undone or errors.raised_again)
+        again = errors.again(ours=ours)
         inside = lands(self.code)
         if not start or not (ours or again or inside or head.states is not None):
             return None

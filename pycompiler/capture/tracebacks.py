@@ -78,24 +78,48 @@ def _passed(inside: types.TracebackType | None, places: Sequence[Place]) -> type
 
 def raised_in_graph(error: BaseException) -> None:
     """Let an error of a graph that runs as it was captured have passed the program's lines, and not the graph's."""
-    entry, inside, stack = error.__traceback__, None, None
-    while entry is not None:
+    inside, stack = None, None
+    for entry in _walk(error):
         if entry.tb_frame.f_code.co_filename.startswith("<eval_with_key>"):
             stack, inside = _stack_at(entry) or stack, entry.tb_next
-        entry = entry.tb_next
     if stack:
         seen = [frame for frame in stack if not frame.filename.startswith(OURS)]
         error.__traceback__ = _passed(inside, [_place_at(frame) for frame in reversed(seen)])
 
 
+def raised_first(error: BaseException) -> bool:
+    """Whether a graph that runs as it was captured has done nothing by then: its operator that raised is the first that does
+    something, and writes one tensor, which it checks before.  What is switched (it has no frame of the program's) is switched
+    back by who calls the graph."""
+    ran = [nodes for entry in _walk(error) if (nodes := _ran(entry))]
+    if len(ran) != 1:
+        return False
+    *before, last = ran[0]
+    did = any(n.meta.get("mutates") or n.meta.get("acts") for n in before if "user" in n.meta)
+    one = bool(last.args) and isinstance(last.args[0], fx.Node)
+    return one and not (did or last.meta.get("acts"))
+
+
+def _walk(error: BaseException) -> Iterator[types.TracebackType]:
+    entry = error.__traceback__
+    while entry is not None:
+        yield entry
+        entry = entry.tb_next
+
+
 def _stack_at(entry: types.TracebackType) -> tuple[UserFrame, ...]:
     """Where the program called for the operator that a graph's code runs there."""
+    ran = _ran(entry)
+    return ran[-1].meta.get("user", ()) if ran else ()
+
+
+def _ran(entry: types.TracebackType) -> list[fx.Node]:
+    """Of a graph's code the nodes that it has run, with that which it runs there."""
     module = entry.tb_frame.f_locals.get("self")
-    if not isinstance(module, fx.GraphModule):
-        return ()
+    if not (entry.tb_frame.f_code.co_filename.startswith("<eval_with_key>") and isinstance(module, fx.GraphModule)):
+        return []
     at = (getattr(module, "_lineno_map", None) or {}).get(entry.tb_lineno - getattr(module, "_prologue_start", 0))
-    node = None if at is None else next(islice(module.graph.nodes, at, None), None)
-    return () if node is None else node.meta.get("user", ())
+    return [] if at is None else [*islice(module.graph.nodes, at + 1)]
 
 
 def _place_at(frame: UserFrame) -> Place:

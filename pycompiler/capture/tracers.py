@@ -22,7 +22,6 @@ import torch
 from torch import fx
 
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.nodes import remove_dead
 from pycompiler.capture.values.base import Capture, Value
@@ -31,6 +30,7 @@ from pycompiler.capture.values.objects import Opaque
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.symbolic import Symbolic, is_late, symbols_in
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import torch_state
 from pycompiler.ir.fake import Layout, is_inference
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.numbers import symbol_of
@@ -272,20 +272,20 @@ def inner(
         raise Break("inner-graph", "a transform in inference mode")
     outer: GraphBuilder = cx.graph
     tracer = cx.graph = Tracer(cx, outer, levels=levels, packs=packs, later=later, before=before, under=under)
-    state, functions = torch_api.read_state(), cx.functions.now()
-    torch_api.write_state({**state, **started})
-    begun = torch_api.read_state()
+    state, functions = torch_state.read_state(), cx.functions.now()
+    torch_state.write_state({**state, **started})
+    begun = torch_state.read_state()
     mark = cx.effects.begin(pure)
     try:
         yield tracer
-        if torch_api.read_state() != begun or cx.functions.now() != functions:
+        if torch_state.read_state() != begun or cx.functions.now() != functions:
             raise Break("inner-graph", "it leaves global state changed")
     except Raised as raised:
         raise Break("inner-graph", f"it raises {raised.value.describe()}") from None
     finally:
         cx.effects.end(mark)
         cx.graph = outer
-        torch_api.write_state(state)
+        torch_state.write_state(state)
 
 
 def mapped(cx: Capture, value: Value, fn: Callable[[Tensor], Value], other: Callable[[Value], Value]) -> Value:

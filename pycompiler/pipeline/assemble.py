@@ -35,7 +35,7 @@ def _entry(family: Family, function: types.FunctionType, recipe: Recipe, graph: 
     if recipe.code is None:
         assert run is not None
         errors = recipe.errors
-        again = (errors.undone and errors.seen.handled) or (family.ours and errors.raised_again)
+        again = errors.again(ours=family.ours)
         inside = lands(function.__code__)
         ask = functools.partial(plan_failed, again, family.ours, inside) if again or inside or family.ours else None
         return _native.Entry(recipe.guards, run, "plan", recipe.template, recipe.inputs, failed=ask)

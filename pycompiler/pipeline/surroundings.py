@@ -18,8 +18,7 @@ import torch
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from pycompiler import config
-from pycompiler.capture.builtins import torch_api
-from pycompiler.ir import numpy_random
+from pycompiler.ir import numpy_random, torch_state
 from pycompiler.ir.interrupts import allowed
 from pycompiler.ir.shared import WhileInside
 
@@ -28,17 +27,17 @@ class ThreadState:
     """The state of torch that belongs to the thread that makes it; inside of `with`, another thread has it too."""
 
     def __init__(self) -> None:
-        self.state, self.inference = torch_api.read_own_state(), torch.is_inference_mode_enabled()
+        self.state, self.inference = torch_state.read_own_state(), torch.is_inference_mode_enabled()
 
     def __enter__(self) -> None:
-        self.before = torch_api.read_own_state()
+        self.before = torch_state.read_own_state()
         self.mode = torch.inference_mode(self.inference)
         self.mode.__enter__()
-        torch_api.write_state(self.state)
+        torch_state.write_state(self.state)
 
     def __exit__(self, *exc: object) -> None:
         self.mode.__exit__(*exc)
-        torch_api.write_state(self.before)
+        torch_state.write_state(self.before)
 
 
 def without_dispatch() -> bool:

@@ -22,9 +22,8 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 from pycompiler import background
 from pycompiler.autograd.replay import copies
-from pycompiler.capture.builtins import torch_api
 from pycompiler.errors import VerificationError
-from pycompiler.ir import choices
+from pycompiler.ir import choices, torch_state
 from pycompiler.ir.fake import fake_of, new_fake_mode
 from pycompiler.ir.texts import forward_of
 from pycompiler.logs import stage
@@ -162,7 +161,7 @@ def eager_results(
             return results(graph, Copies.of(inputs, dtype), gradients=False)
 
 
-SHARED_BY_THREADS = {write for _, write in torch_api.ATTENTION.values()}
+SHARED_BY_THREADS = {write for _, write in torch_state.ATTENTION.values()}
 
 
 @dataclass
@@ -180,12 +179,12 @@ class same_numbers:
         self.drawn = numbers.drawn
 
     def __enter__(self) -> None:
-        self.state = torch_api.read_state() if self.drawn else torch_api.read_own_state()
+        self.state = torch_state.read_state() if self.drawn else torch_state.read_own_state()
         self.host = torch.get_rng_state() if self.drawn else None
         self.others = {d: torch.cuda.get_rng_state(d) for d in self.devices}
 
     def __exit__(self, *exc: object) -> None:
-        torch_api.write_state(self.state)
+        torch_state.write_state(self.state)
         if self.host is not None:
             torch.set_rng_state(self.host)
         for device, state in self.others.items():
@@ -277,7 +276,7 @@ class Held:
         }  # fmt: skip
         copies = iter(Copies.of([t for k, t in enumerate(inputs) if k not in kept]).values)
         held = [t if k in kept else next(copies) for k, t in enumerate(inputs)]
-        return cls(held, kept, torch_api.read_own_state(), torch.is_inference_mode_enabled())
+        return cls(held, kept, torch_state.read_own_state(), torch.is_inference_mode_enabled())
 
     def changed(self) -> bool:
         return any(self.inputs[k]._version != version for k, version in self.versions.items())
@@ -285,13 +284,13 @@ class Held:
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
         """The state of the thread that called."""
-        before = torch_api.read_own_state()
+        before = torch_state.read_own_state()
         with torch.inference_mode(self.inference):
-            torch_api.write_state(self.state)
+            torch_state.write_state(self.state)
             try:
                 yield
             finally:
-                torch_api.write_state(before)
+                torch_state.write_state(before)
 
 
 class Verified:

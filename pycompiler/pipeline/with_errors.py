@@ -9,10 +9,10 @@ import torch
 from torch import fx
 
 from pycompiler import _native
-from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.errors_of_data import EXPECTED, ErrorsOfData
 from pycompiler.capture.rebuild import of_saving
 from pycompiler.errors import PyCompilerError, Unfit
+from pycompiler.ir import torch_state
 from pycompiler.ir.later import LaterCall
 from pycompiler.logs import stage
 from pycompiler.pipeline.floats import TakesTensors
@@ -39,8 +39,8 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
     again |= ours and errors.undoable
     if not (again or switched or errors.redraws):
         return graph
-    now = torch_api.read_state() if switched else {}  # the call's, which guards compare
-    now.pop(torch_api.NESTING, None)
+    now = torch_state.read_state() if switched else {}  # the call's, which guards compare
+    now.pop(torch_state.NESTING, None)
     undo = Undo(errors, graph, tuple(now.items()), again=again, left=left)
     return _native.BackendCall(undo.of_one_generator() or undo.of_any())
 
@@ -107,7 +107,7 @@ class Undo:
         written: bool = False,
     ) -> bool:
         """Whether the call is left to eager, which finds all as the graph has found it."""
-        torch_api.write_state({name: value for name, value in self.state if name not in torch_api.STAYS})
+        torch_state.leave(dict(self.state))
         unfit = isinstance(error, Unfit)  # raised before anything is written; a part before may have drawn numbers
         if isinstance(error, PyCompilerError) or not (unfit or (self.again and isinstance(error, Exception))):
             return False
@@ -116,7 +116,7 @@ class Undo:
         if written:
             log.warning("a graph that has written its inputs raised: what eager does then is not done")
             return False
-        torch_api.write_state(dict(self.state))
+        torch_state.write_state(dict(self.state))
         for device, numbers in zip(self.devices, drawn, strict=True):
             GENERATORS[device.type][1](numbers, device)
         for generator, numbers in of_inputs:

@@ -664,6 +664,48 @@ def test_an_argument_of_windows_is_written(backend: str) -> None:
     assert memory[0].tolist() == memory[1].tolist() == [9.0, 9.0, 9.0, 3.0, 4.0]
 
 
+def _copied_element(x: Tensor) -> Tensor:
+    return x.exp()[1].clone()
+
+
+def _copied_rows(x: Tensor) -> tuple[Tensor, Tensor]:
+    y = x.exp()[1:]
+    return y, y.clone()
+
+
+def _copied_into(x: Tensor) -> Tensor:
+    return torch.empty(2, 3).copy_(x.exp()[1:])
+
+
+def _contiguous_piece(x: Tensor) -> Tensor:
+    return (x @ x.t())[:, 1].contiguous()
+
+
+def _all_of_it(x: Tensor) -> Tensor:
+    return x.exp().view(9).clone()
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("fn", [_copied_element, _copied_rows, _copied_into, _contiguous_piece, _all_of_it])
+def test_a_copy_of_a_piece_holds_the_piece_alone(fn: Callable[..., Any], grad: bool, backend: str) -> None:
+    """In a functional graph a copy is what it was made of: the result held all of it alive, and lay in its middle."""
+    compiled = pycompiler.compile(fn, backend=backend)
+    found = []
+    for run in (fn, compiled, compiled):
+        x = torch.arange(9.0).view(3, 3).div(10).requires_grad_(grad)
+        made = run(x)
+        made = made if isinstance(made, tuple) else (made,)
+        facts = [(t.storage_offset(), t.untyped_storage().nbytes(), t.stride(), t.requires_grad) for t in made]
+        if grad:
+            torch.cat([t.reshape(-1) for t in made]).pow(2).sum().backward()
+        grads = None if x.grad is None else x.grad.clone()
+        found.append((facts, [t.detach().clone() for t in made], grads))
+    for facts, values, grads in found[1:]:
+        assert facts == found[0][0]
+        torch.testing.assert_close((values, grads), found[0][1:])
+
+
 def test_a_large_identity() -> None:
     """torch's decomposition counts its rows in a type that no kernel knows."""
     for backend in ("aot_eager", "native"):

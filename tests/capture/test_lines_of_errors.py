@@ -197,6 +197,81 @@ def test_a_write_that_its_kernel_refuses_ahead_of_a_break_has_the_programs_line(
     assert found[1:] == [found[0]] * 2
 
 
+def logged_and_written(x: torch.Tensor, y: torch.Tensor, log: list[Any]) -> None:
+    log.append(1)
+    with torch.no_grad():
+        x.detach().mul_(y)
+    log.append(2)
+
+
+def written_before_it_is_logged(x: torch.Tensor, y: torch.Tensor, log: list[Any]) -> None:
+    x.add_(1)
+    log.append(1)
+    x.mul_(y[0])
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_what_came_before_a_refused_write_has_happened(backend: str) -> None:
+    """The graph has done nothing by then, and the frame runs again; one that has written does not."""
+    compiled = pycompiler.compile(logged_and_written, backend=backend)
+    compiled(torch.ones(3), torch.ones(3), [])
+    found = []
+    for run in (logged_and_written, compiled, compiled):
+        log: list[Any] = []
+        x = torch.arange(3.0)
+        with pytest.raises(RuntimeError, match="unsupported operation") as caught:
+            run(x, x[1:2], log)
+        lines = [(f.name, f.lineno) for f in traceback.extract_tb(caught.value.__traceback__)][1:]
+        found.append((log, x.tolist(), lines, torch.is_grad_enabled()))
+    assert found[0][0] == [1]
+    assert found[1:] == [found[0]] * 2
+
+
+def switched_for_good(x: torch.Tensor, y: torch.Tensor) -> None:
+    torch.set_grad_enabled(False)
+    x.detach().mul_(y)
+    torch.set_grad_enabled(True)
+
+
+def switched_for_a_while(x: torch.Tensor, y: torch.Tensor) -> None:
+    with torch.no_grad():
+        x.detach().mul_(y)
+
+
+def switched_and_written(x: torch.Tensor, y: torch.Tensor) -> None:
+    with torch.no_grad():
+        x.add_(0)
+        x.detach().mul_(y)
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("program", [switched_for_good, switched_for_a_while, switched_and_written])
+def test_a_refused_write_leaves_modes_as_eager_does(program: Program, backend: str) -> None:
+    """The graph that runs in the place of a compiled one, whose inputs share memory, left gradients off for the rest of the program."""
+    compiled = pycompiler.compile(program, backend=backend)
+    compiled(torch.ones(3), torch.ones(3))
+    found = []
+    for run in (program, compiled, compiled):
+        x = torch.arange(3.0)
+        try:
+            with pytest.raises(RuntimeError, match="unsupported operation"):
+                run(x, x[1:2])
+            found.append(torch.is_grad_enabled())
+        finally:
+            torch.set_grad_enabled(True)
+    assert found == [program is not switched_for_good] * 3
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_graph_that_has_written_does_not_run_again(backend: str) -> None:
+    compiled = pycompiler.compile(written_before_it_is_logged, backend=backend)
+    compiled(torch.ones(3), torch.ones(3), [])
+    x = torch.arange(3.0)
+    with pytest.raises(RuntimeError, match="unsupported operation"):
+        compiled(x, x[:], [])
+    assert x.tolist() == [1.0, 2.0, 3.0]
+
+
 def test_numbers_that_were_drawn_are_eagers() -> None:
     def program(x: torch.Tensor, i: torch.Tensor) -> torch.Tensor:
         return (x + torch.rand(3))[i]

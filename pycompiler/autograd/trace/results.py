@@ -105,7 +105,10 @@ class Results:
         node = self.recorder.node(inner(t))
         if is_lazy(node.meta["val"]):
             node = self._made(aten.clone.default, node)
-        self.joint.fresh.append(self._laid_out(node, self._seen(origin)))
+        seen = self._seen(origin)
+        if _holds_more(node, seen):
+            node = self._made(aten.clone.default, node)
+        self.joint.fresh.append(self._laid_out(node, seen))
         self.joint.differentiable.append(differentiable and t.requires_grad)
         self.fresh_tensors.append(t)
         return len(self.joint.fresh) - 1
@@ -363,6 +366,16 @@ class Results:
                 value = node.target(*vals[0], **vals[1])  # type: ignore[operator]
         copy.meta.update(node.meta, val=value)
         return copy
+
+
+def _holds_more(node: fx.Node, seen: Any) -> bool:
+    """Whether a value is a piece of another, of which capture saw a tensor that is all of its memory: a copy of a piece is the
+    piece itself in a functional graph, and would keep the rest alive."""
+    root = view_root(node)
+    if root is node or not isinstance(seen, torch.Tensor) or isinstance(root.meta["val"], (tuple, list)):
+        return False
+    size, own = hint_of(seen.numel()), hint_of(seen.untyped_storage().nbytes())
+    return bool(own == size * seen.itemsize and size < hint_of(root.meta["val"].numel()))
 
 
 def _views_behind(t: torch.Tensor, base: torch.Tensor) -> Iterator[Edge]:

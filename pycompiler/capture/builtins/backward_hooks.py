@@ -21,12 +21,11 @@ import torch
 
 from pycompiler.capture import polyfills
 from pycompiler.capture.breaks import Again, Break, Raised
-from pycompiler.capture.builtins import torch_api
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.sequences import Sequence, Tuple
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import transforms
+from pycompiler.ir import torch_state, transforms
 
 KIND = "unsupported-operation"
 ACT, OUTLIVE = ("hooks act",), ("hooks outlive the frame",)
@@ -335,12 +334,12 @@ class _Descent:
         return self.cx.graph.call_function(torch.zeros, [size], like)
 
     def _call(self, hook: Value, args: list[Value]) -> Value:
-        state, functions = torch_api.read_state(), self.cx.functions.now()
+        state, functions = torch_state.read_state(), self.cx.functions.now()
         try:
             made = self.cx.call(self.cx.make(self.caller), [hook, *args], {})
         except Raised as raised:
             raise Break("builtin-call", f"a hook that raises {raised.value.describe()}") from None
-        if torch_api.read_state() != state or self.cx.functions.now() != functions:
+        if torch_state.read_state() != state or self.cx.functions.now() != functions:
             raise Break("global-state", "a hook that leaves global state changed")
         return made
 
