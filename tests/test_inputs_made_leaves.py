@@ -135,3 +135,22 @@ def test_a_parameter_of_an_argument_where_errors_are_handled() -> None:
     for k in (0, 5, 1):
         x, i = torch.ones(2, 3), torch.tensor([k])
         torch.testing.assert_close(compiled(x, i), program(x, i))
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_a_view_of_it_that_is_written_without_gradients(backend: str) -> None:
+    """Who asks such a view for its history has an error of autograd's."""
+
+    def program(x: torch.Tensor) -> Any:
+        kept = x.detach()
+        x.requires_grad_()
+        with torch.no_grad():
+            return 1 + x.view(-1).mul_(2), kept
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for _ in range(2):
+        found = []
+        for call in (program, compiled):
+            x = torch.arange(3.0)
+            found.append((call(x), x, x.requires_grad, x._version))
+        torch.testing.assert_close(found[1], found[0])

@@ -592,8 +592,8 @@ class GraphBuilder:
         """Whether it is a view, without a history, of a tensor whose flag is another now (`builtins/flags.py`), as the
         view's is."""
         base = value.fake._base if self.turned else None
-        owner = None if base is None or value.fake.grad_fn is not None else self.known(base)
-        return owner in self.turned and owner.fake is not base  # type: ignore[union-attr]
+        owner = None if base is None else self.known(base)
+        return owner in self.turned and owner.fake is not base and value.fake.grad_fn is None  # type: ignore[union-attr]
 
     def node_of(self, value: Tensor, *, leaves: bool = False) -> fx.Node:
         """The node of this graph that stands for a tensor, which is used or `leaves` the graph."""

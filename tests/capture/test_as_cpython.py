@@ -514,3 +514,30 @@ def test_containers_that_change_meanwhile(use: Callable[[Any], Any], breaks: int
         assert compiled(x)[1:] == fn(x)[1:]
     assert compiled.counters()["eager_calls"] == 0
     assert (pycompiler.explain(fn)(x).graph_break_count > 0) == bool(breaks)
+
+
+@pytest.mark.parametrize("name", [0, None, b"a"])
+@pytest.mark.parametrize("thing", [Plain, Plain(), torch.nn.Module(), torch.ones(1), 3, [1]], ids=range(6))
+def test_names_of_attributes_are_texts(thing: Any, name: Any) -> None:
+    """`hasattr` said no, where no such attribute was; it raises."""
+    calls = [
+        (getattr, ()),
+        (getattr, (1,)),
+        (hasattr, ()),
+        (setattr, (1,)),
+        (delattr, ()),
+        (object.__getattribute__, ()),
+    ]
+    calls += [(object.__setattr__, (1,)), (object.__delattr__, ())]
+
+    def program(x: torch.Tensor, fn: Any, more: Any) -> Any:
+        try:
+            fn(thing, name, *more)
+        except TypeError as error:
+            return str(error), x + 1
+        return x
+
+    for fn, more in calls:
+        wanted = program(torch.ones(1), fn, more)
+        found = pycompiler.compile(program, backend="eager")(torch.ones(1), fn, more)
+        assert found[0] == wanted[0]

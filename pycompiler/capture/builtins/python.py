@@ -228,11 +228,18 @@ def _hash_of_key(cx: Capture, key: Any, value: Value) -> int:
 
 
 # attributes ---------------------------------------------------------------------------------------------------
-@builtin(getattr)
-def getattr_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+def _name_given(cx: Capture, fn: Callable[..., Any], args: Args) -> str:
+    """The name of an attribute that `fn` is called with; no text: its TypeError."""
     name = args[1].const()
     if not isinstance(name, str):
-        return cx.evaluate(getattr, None, name)  # its TypeError
+        cx.evaluate(fn, *(None, name, None)[: len(args)])
+    assert isinstance(name, str)
+    return name
+
+
+@builtin(getattr)
+def getattr_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    name = _name_given(cx, getattr, args)
     if len(args) == 3:
         found = cx.catching(AttributeError, lambda: args[0].getattr(cx, name))
         return args[2] if found is None else found
@@ -241,20 +248,21 @@ def getattr_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(hasattr)
 def hasattr_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if isinstance(args[0], Partial) and args[0].cls is functools.partial and args[1].const() == "__dict__":
+    name = _name_given(cx, hasattr, args)
+    if isinstance(args[0], Partial) and args[0].cls is functools.partial and name == "__dict__":
         return Const(True)
-    return Const(cx.catching(AttributeError, lambda: args[0].getattr(cx, args[1].const())) is not None)
+    return Const(cx.catching(AttributeError, lambda: args[0].getattr(cx, name)) is not None)
 
 
 @builtin(setattr)
 def setattr_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    args[0].setattr(cx, args[1].const(), args[2])
+    args[0].setattr(cx, _name_given(cx, setattr, args), args[2])
     return Const(None)
 
 
 @builtin(delattr)
 def delattr_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    args[0].delattr(cx, args[1].const())
+    args[0].delattr(cx, _name_given(cx, delattr, args))
     return Const(None)
 
 
@@ -262,17 +270,18 @@ def delattr_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def object_setattr(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(args[0], Object):
         raise Break("mutation-unsupported", f"object.__setattr__({args[0].describe()}, ...)")
-    args[0].plain_setattr(cx, args[1].const(), args[2])
+    args[0].plain_setattr(cx, _name_given(cx, object.__setattr__, args), args[2])
     return Const(None)
 
 
 @builtin(object.__getattribute__)
 def object_getattribute(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(args[0], Object):
-        return operators.attribute(cx, args[0], args[1].const())
-    found = args[0].plain_getattr(cx, args[1].const())
+        return operators.attribute(cx, args[0], _name_given(cx, object.__getattribute__, args))
+    name = _name_given(cx, object.__getattribute__, args)
+    found = args[0].plain_getattr(cx, name)
     if found is None:
-        text = f"{class_name(args[0].cls)!r} object has no attribute {args[1].const()!r}"
+        text = f"{class_name(args[0].cls)!r} object has no attribute {name!r}"
         cx.throw(AttributeError, text, name=args[1], obj=args[0])
     assert found is not None
     return found
@@ -282,7 +291,7 @@ def object_getattribute(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def object_delattr(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(args[0], Object):
         raise Break("mutation-unsupported", f"object.__delattr__({args[0].describe()}, ...)")
-    args[0].plain_delattr(cx, args[1].const())
+    args[0].plain_delattr(cx, _name_given(cx, object.__delattr__, args))
     return Const(None)
 
 
