@@ -352,7 +352,9 @@ class GraphBuilder:
         given = [n for n in operands_of(nodes, {}) if isinstance(n.meta["example_value"], torch.Tensor)]
         self.cx.inference.look(name_of(target), examples(given), [], made)
         node.meta["example_value"], node.meta["strides"], node.meta["user"] = made, layouts(made), self.cx.user_stack
-        node.meta["acts"] = any(n.meta.get("acts") for body in bodies for n in body.graph.nodes)
+        inside = [n.meta for body in bodies for n in body.graph.nodes]
+        node.meta["acts"] = any(m.get("acts") for m in inside)
+        node.meta["lasts"] = any(m.get("lasts") for m in inside)
         self._note_bodies(target)
         for i, value in enumerate(results):
             value.node = self.graph.call_function(operator.getitem, (node, i))
@@ -518,7 +520,8 @@ class GraphBuilder:
             raise Break("operator-failed", f"{name}, which writes a complex number to others")
         late |= checked and errors.done.writes
         did.refuses |= checked
-        errors.done.writes |= hasattr(self, "outer") or self.memory.has(written)
+        did.lasts = hasattr(self, "outer") or self.memory.has(written)
+        errors.done.writes |= did.lasts
         if self.levels and not hasattr(
             self, "outer"
         ):  # what shares memory is not known, and a refused graph runs again
@@ -571,6 +574,7 @@ class GraphBuilder:
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
         node.meta["mutates"], node.meta["acts"] = did.mutates or call.always, did.acts
+        node.meta["lasts"] = did.lasts or did.acts or call.always
         node.meta["refuses"], node.meta["draws"], node.meta["writes"] = did.refuses, did.draws_only, did.written
         if did.python:
             node.meta["python"] = True  # no trace of its operators stands for a call

@@ -96,7 +96,8 @@ _read = operator.attrgetter(*Counts._fields)
 @dataclass
 class Did:
     """What a call did.  mutates: it wrote arguments, `written`.  acts: more than that, and its results.  python: as far as is
-    known.  drawn: random numbers; draws_only: nothing else.  refuses: it may raise an error of data."""
+    known.  drawn: random numbers; draws_only: nothing else.  refuses: it may raise an error of data.  lasts: what it wrote is not
+    the graph's alone."""
 
     counts: Counts
     mutates: bool
@@ -106,6 +107,7 @@ class Did:
     drawn: bool
     draws_only: bool
     refuses: bool
+    lasts: bool = False
 
 
 class Before:

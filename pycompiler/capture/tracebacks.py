@@ -88,14 +88,13 @@ def raised_in_graph(error: BaseException) -> None:
 
 
 def raised_first(error: BaseException) -> bool:
-    """Whether a graph that runs as it was captured has done nothing by then: its operator that raised is the first that does
-    something, and writes one tensor, which it checks before.  What is switched (it has no frame of the program's) is switched
-    back by who calls the graph."""
+    """Whether a graph that runs as it was captured has done nothing by then that lasts: its operator that raised is the first to,
+    and writes one tensor, which it checks before.  What is switched is switched back by who calls the graph."""
     ran = [nodes for entry in _walk(error) if (nodes := _ran(entry))]
     if len(ran) != 1:
         return False
     *before, last = ran[0]
-    did = any(n.meta.get("mutates") or n.meta.get("acts") for n in before if "user" in n.meta)
+    did = any(n.meta.get("lasts") for n in before)
     one = bool(last.args) and isinstance(last.args[0], fx.Node)
     return one and not (did or last.meta.get("acts"))
 

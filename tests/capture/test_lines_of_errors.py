@@ -198,10 +198,11 @@ def test_a_write_that_its_kernel_refuses_ahead_of_a_break_has_the_programs_line(
 
 
 def logged_and_written(x: torch.Tensor, y: torch.Tensor, log: list[Any]) -> None:
+    z = y.clone().add_(1)
     log.append(1)
     with torch.no_grad():
         x.detach().mul_(y)
-    log.append(2)
+    log.append(z)
 
 
 def written_before_it_is_logged(x: torch.Tensor, y: torch.Tensor, log: list[Any]) -> None:
