@@ -42,7 +42,7 @@ from pycompiler.regions import Watched
 Token = Any  # a plain value, or a 1-tuple: the position of a record
 
 CONSTANT_BYTES = 1 << 24  # a tensor that a graph holds, at most
-META = ("val", "requires_grad", "strides", "acts", "mutates", "lasts", "user", "constant")
+META = ("val", "requires_grad", "strides", "acts", "mutates", "lasts", "refuses", "user", "constant")
 EXISTING = ("name", "class", "at", "root code", "root globals", "torch", "reader")
 _READERS = {id(accessor.read): kind for kind, accessor in ACCESSORS.items()}
 

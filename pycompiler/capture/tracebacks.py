@@ -13,6 +13,7 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import fx
 
 from pycompiler import _native
@@ -88,15 +89,27 @@ def raised_in_graph(error: BaseException) -> None:
 
 
 def raised_first(error: BaseException) -> bool:
-    """Whether a graph that runs as it was captured has done nothing by then that lasts: its operator that raised is the first to,
-    and writes one tensor, which it checks before.  What is switched is switched back by who calls the graph."""
-    ran = [nodes for entry in _walk(error) if (nodes := _ran(entry))]
+    """Whether a graph that runs as it was captured has done nothing by then that lasts, the operator that raised included.  What
+    is switched is switched back by who calls the graph."""
+    ran = [(nodes, entry.tb_frame) for entry in _walk(error) if (nodes := _ran(entry))]
     if len(ran) != 1:
         return False
-    *before, last = ran[0]
-    did = any(n.meta.get("lasts") for n in before)
-    one = bool(last.args) and isinstance(last.args[0], fx.Node)
-    return one and not (did or last.meta.get("acts"))
+    (*before, last), frame = ran[0]
+    if "lasts" not in last.meta or any(n.meta.get("lasts") for n in before):
+        return False
+    return not last.meta["lasts"] or _checks_before(last, frame.f_locals)
+
+
+def _checks_before(node: fx.Node, values: dict[str, Any]) -> bool:
+    """Whether an operator that raised has not begun to write: one that writes one tensor, and may refuse it for what it is.  A
+    tensor of inference mode (its counter stays, whatever its data are) autograd refuses when it is written."""
+    written = values.get(str(node.args[0])) if node.args else None
+    if not isinstance(written, torch.Tensor) or node.meta.get("acts") or node.meta.get("refuses"):
+        return False
+    try:
+        return isinstance(written._version, int)
+    except RuntimeError:
+        return False
 
 
 def _walk(error: BaseException) -> Iterator[types.TracebackType]:
