@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
+from pycompiler.capture import numpy_calls
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values import array
-from pycompiler.capture.values.array import COMPARED, OPERATORS, UNARY, Array, argument, is_number, is_wrapped, record
+from pycompiler.capture.numpy_calls import COMPARED, OPERATORS, UNARY, argument, record
+from pycompiler.capture.values.array import Array, is_number, is_wrapped
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.sequences import List, Tuple
@@ -61,7 +62,7 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
     if any(isinstance(v, Symbolic) for v in values) and name not in arrays.MAKES and not is_wrapped(cx):
         if all(isinstance(v, PLAIN_VALUES) for v in values):  # numbers alone, which NumPy computes at once
             args = [v.settle("as an argument of a function of NumPy's") for v in values]
-    return array.call_function(cx, fn, name, args, kwargs)
+    return numpy_calls.call_function(cx, fn, name, args, kwargs)
 
 
 def _ufunc(cx: Capture, fn: Any, name: str, values: list[Value]) -> Value | None:

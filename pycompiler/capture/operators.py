@@ -13,11 +13,11 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pycompiler.capture import hints, known_arrays, numpy_numbers, whole_lists
+from pycompiler.capture import hints, known_arrays, numpy_calls, numpy_numbers, whole_lists
 from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.polyfills import POLYFILLS
-from pycompiler.capture.values import array, deferred, exceptions, owned, symbolic
+from pycompiler.capture.values import deferred, exceptions, owned, symbolic
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
@@ -111,12 +111,12 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
             return printf(cx, left.value, right)
         if not isinstance(left, Object):
             raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
-    left, right = array.beside(cx, op, left, right)
+    left, right = numpy_calls.beside(cx, op, left, right)
     if isinstance(left, Array) or isinstance(right, Array):
         if isinstance(left, Tensor) and not cx.functions.concerns([left], {}):
-            return array.tensor_of_both(cx, op.rstrip("="), left, right)
+            return numpy_calls.tensor_of_both(cx, op.rstrip("="), left, right)
         known = known_arrays.binary(cx, op, left, right)
-        return known or array.binary(cx, op, INPLACE[op][1] if inplace else special, left, right)
+        return known or numpy_calls.binary(cx, op, INPLACE[op][1] if inplace else special, left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         found = _overridden(cx, INPLACE[op][1] if inplace else special, reflected, left, right)
         if found is not None:
@@ -511,9 +511,9 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     fn = COMPARE[op][0]
     if isinstance(left, Deferred) or isinstance(right, Deferred):
         return deferred.compute(cx, fn, [left, right])
-    left, right = array.beside(cx, op, left, right)
+    left, right = numpy_calls.beside(cx, op, left, right)
     if isinstance(left, Array) or isinstance(right, Array):
-        return known_arrays.binary(cx, op, left, right) or array.binary(cx, op, COMPARE[op][1], left, right)
+        return known_arrays.binary(cx, op, left, right) or numpy_calls.binary(cx, op, COMPARE[op][1], left, right)
     if isinstance(left, NestedInt) or isinstance(right, NestedInt):
         return compute_nested(cx, fn, left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
@@ -702,7 +702,7 @@ def unary(cx: Capture, op: str, value: Value) -> Value:
     if isinstance(value, PLAIN_VALUES):
         return _of_plain(cx, fn, fn, value)
     if isinstance(value, Array):
-        return numpy_numbers.unary(cx, op, value) or array.unary(cx, op, value)
+        return numpy_numbers.unary(cx, op, value) or numpy_calls.unary(cx, op, value)
     if isinstance(value, Tensor):
         value.assume(cx, special)
         own = value.special(cx, special) if value.is_special else None

@@ -16,7 +16,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._device import DeviceContext
 
 from pycompiler import config
-from pycompiler.capture import known_arrays, operators, skip
+from pycompiler.capture import known_arrays, numpy_calls, operators, skip
 from pycompiler.capture.breaks import Break, EagerOnce
 from pycompiler.capture.builtins.tensors_of_numbers import of_tensors, stacked
 from pycompiler.capture.calls import LATE, Args, Kept, Kwargs, builtin, constructor
@@ -367,6 +367,11 @@ def _mapped(cx: Capture, value: Value, kind: type[Value], change: Callable[[Any]
 @builtin(arrays.method)
 def method_of_array(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return known_arrays.call_method(cx, args[0].const(), args[1:], kwargs)
+
+
+@builtin(arrays.attribute)
+def attribute_of_array(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return numpy_calls.attribute(cx, args[0].const(), args[1])
 
 
 @builtin(arrays.mark)

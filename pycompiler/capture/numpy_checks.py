@@ -1,0 +1,127 @@
+"""What NumPy does and a graph does not: the call breaks it, or raises what NumPy raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.array import Array, is_number
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.sequences import List, Slice, Tuple
+from pycompiler.capture.values.symbolic import PLAIN_VALUES
+from pycompiler.ir import arrays
+
+
+def flat(cx: Capture, values: list[Value]) -> Iterator[Value]:
+    for value in map(cx.realize, values):
+        if isinstance(value, (Tuple, List)):
+            yield from flat(cx, value.items)
+        else:
+            yield value
+
+
+def steps_back(key: Value) -> bool:
+    if isinstance(key, Tuple):
+        return any(steps_back(k) for k in key.items)
+    if isinstance(key, Const) and isinstance(key.value, slice):
+        return key.value.step is not None and key.value.step < 0
+    step = key.parts[2].settle("as a step in an array") if isinstance(key, Slice) and len(key.parts) > 2 else None
+    return step is not None and not (isinstance(step, Const) and (step.value is None or step.value > 0))
+
+
+def ellipses(key: Value) -> int:
+    if isinstance(key, Tuple):
+        return sum(map(ellipses, key.items))
+    return int(isinstance(key, Const) and key.value is Ellipsis)
+
+
+def check_options(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value], *, of_method: bool) -> None:
+    """Break where a call says in what memory its result lies, or in what order."""
+    given = {k: cx.realize(v) for k, v in arrays.options(name, of_method, args, kwargs).items() if isinstance(v, Value)}
+    in_order = all(v.tensor.fake.is_contiguous() for v in flat(cx, args) if isinstance(v, Array))
+    out, order, copy = (given.get(option, Const(None)) for option in ("out", "order", "copy"))
+    wrong = {
+        "out": isinstance(out, Array) or ("out" in kwargs and not cx.is_none(out)),
+        "order": isinstance(order, Const) and isinstance(order.value, str) and not (order.value in "CK" and in_order),
+        "copy": "copy" in given and not (isinstance(copy, Const) and copy.value is True),
+    }
+    for option in (k for k, v in wrong.items() if v):
+        raise Break("unsupported-operation", f"numpy.{name}({option}=...)")
+
+
+def check_squeezed(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
+    """NumPy refuses to squeeze a dimension that is no single one; torch leaves it."""
+    array = cx.realize(args[0]) if args else None
+    axis = cx.realize(kwargs["axis"] if "axis" in kwargs else args[1] if len(args) > 1 else Const(None))
+    if name != "squeeze" or cx.is_none(axis):
+        return
+    axes = axis.items if isinstance(axis, (Tuple, List)) else [axis]
+    if not isinstance(array, Array) or not all(v.is_const() and type(v.const()) is int for v in map(cx.realize, axes)):
+        raise Break("unsupported-operation", "numpy.squeeze of what is no array, or by what is no number")
+    shape, places = array.tensor.fake.shape, [cx.realize(v).const() for v in axes]
+    if any(not -len(shape) <= d < len(shape) or int(shape[d]) != 1 for d in places):
+        raise Break("unsupported-operation", "numpy.squeeze of a dimension that is no single one")
+    if len(places) > 1 and min(places) < 0:
+        raise Break("unsupported-operation", "numpy.squeeze of several dimensions, counted from the end")
+
+
+def type_of(value: Value) -> str | None:
+    """The name of the dtype of an array, or of a number of NumPy's."""
+    if isinstance(value, Array):
+        known = arrays.dtype_name(value.python_type()) if value.scalar else None
+        return known or str(arrays.dtype_of(value.tensor.fake.dtype).name)
+    return str(value.value.dtype.name) if isinstance(value, Const) and arrays.is_number(value.value) else None
+
+
+def is_integer(value: Value) -> bool:
+    return isinstance(value, Array) and (type_of(value) or "").startswith(("int", "uint"))
+
+
+def is_beyond(left: Value, right: Value) -> bool:
+    """Whether an array of integers is compared with an integer that its dtype does not hold: NumPy does not convert it."""
+    if not is_integer(left) or not isinstance(right, Const) or type(right.value) is not int:
+        return False
+    info = torch.iinfo(getattr(torch, type_of(left) or ""))
+    return not info.min <= right.value <= info.max
+
+
+def check_write(cx: Capture, array: Array, args: list[Value]) -> None:
+    """Break, or raise, where NumPy does not simply write."""
+    if array.fixed:
+        raise Break("unsupported-operation", f"a write into {array.fixed}")
+    value = cx.realize(args[-1]).settle("to store it in an array") if args else Const(0)
+    if isinstance(value, Array) and value.scalar and (is_integer(array) and type_of(value) != type_of(array)):
+        raise Break("unsupported-operation", f"{value.describe()} stored into integers of another dtype")
+    if isinstance(value, Const) and is_number(value.value):
+        cx.evaluate_raw(arrays.store, array.tensor.fake.dtype, value.value)
+    elif len(args) == 2:
+        keys = args[0].items if isinstance(args[0], Tuple) else [args[0]]
+        one = len(keys) == array.tensor.fake.dim() and all(
+            isinstance(k, PLAIN_VALUES) and k.python_type() is int for k in keys
+        )
+        if not isinstance(value, Array) or (one and value.tensor.fake.dim() > 0):
+            raise Break("unsupported-operation", f"{value.describe()} stored into an array")
+
+
+_PYTHONS = ("float64", "int64", "bool", "complex128")  # dtypes of Python's numbers
+
+
+def check_types(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
+    """Break where dtypes of NumPy's numbers count, which the graph's functions take for weak ones, or, in lists, for Python's."""
+    values = [cx.realize(v) for v in (*args, *kwargs.values())]
+    if name in ("where", "clip", "diff"):
+        known = {t: v for v in values[name == "where" :] if (t := type_of(v)) is not None}
+        if len(known) > 1 and any(not isinstance(v, Array) or v.scalar for v in known.values()):
+            raise Break("unsupported-operation", f"numpy.{name} of numbers of other dtypes")
+    if name == "clip" and isinstance(values[0], Array) and values[0].scalar and type_of(values[0]) not in _PYTHONS:
+        raise Break("unsupported-operation", "numpy.clip of a number that is neither int64 nor float64")
+    for items in (v.items for v in values if isinstance(v, (List, Tuple))):
+        found = [cx.realize(item) for item in items]
+        odd = [i for i in found if isinstance(i, Array) and (i.scalar or name in ("array", "asarray"))]
+        if any(type_of(i) not in _PYTHONS for i in odd):
+            raise Break(
+                "unsupported-operation", f"numpy.{name} of a list of numbers that are neither int64 nor float64"
+            )
