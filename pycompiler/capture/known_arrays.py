@@ -105,7 +105,7 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
     def ordinary() -> Value:
         return numpy_calls.binary(cx, op, "", left, right)
 
-    return _computed(cx, getattr(arrays.numpy(), numpy_calls.OPERATORS[op]), [left, right], {}, ordinary)
+    return _computed(cx, numpy_calls.PYTHONS[numpy_calls.OPERATORS[op]], [left, right], {}, ordinary)
 
 
 def _computed(
@@ -161,6 +161,7 @@ def _constant(cx: Capture, found: Any, given: list[Any]) -> Value | None:
     device = cx.device or torch.get_default_device()
     if (
         not arrays.is_array(found)
+        or not found.flags.writeable
         or arrays.shares(found, given)
         or found.size > MOST
         or cx.graph.is_inner

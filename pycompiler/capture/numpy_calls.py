@@ -15,13 +15,11 @@ import torch
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.numpy_checks import (
     check_options,
+    check_part,
     check_squeezed,
-    check_types,
     check_write,
     ellipses,
     flat,
-    is_beyond,
-    is_integer,
     steps_back,
     type_of,
 )
@@ -33,7 +31,7 @@ from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.sequences import List, Slice, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, item
-from pycompiler.ir import arrays
+from pycompiler.ir import arrays, promotion
 from pycompiler.ir.computed import element_of
 from pycompiler.ir.source import const as const_source
 
@@ -68,16 +66,18 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
     if writes:
         check_write(cx, array, args[1:])
         args = [*args[:-1], _apart(cx, args[-1])] if len(args) > 1 else args
-    scalar = (
-        not ellipses(args[1]) if name == "__getitem__" else name not in arrays.ARRAYS | {"astype", "flatten", "ravel"}
-    )
-    made = record(cx, arrays.method, [Const(name), *args], kwargs, writes, scalar=scalar or array.scalar)
+    if name == "__getitem__":
+        scalar = not ellipses(args[1])
+    else:
+        scalar = array.scalar or name not in arrays.ARRAYS | {"astype", "flatten", "ravel"}
+    made = record(cx, arrays.method, [Const(name), *args], kwargs, writes, scalar=scalar)
     return _element(cx, array, args[1], made) if name == "__getitem__" else made
 
 
 def attribute(cx: Capture, name: str, array: Value) -> Value:
     """`array.<name>`: another array in its memory."""
     assert isinstance(array, Array)
+    check_part(array, name)
     return record(cx, arrays.attribute, [Const(name), array], {}, scalar=array.scalar)
 
 
@@ -117,9 +117,8 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
         return _of_numbers(cx, fn, args, kwargs)
     check_options(cx, name, args, kwargs, of_method=False)
     check_squeezed(cx, name, args, kwargs)
-    check_types(cx, name, args, kwargs)
-    if name == "square" and len(args) == 1 and not kwargs and is_integer(args[0]):  # torch._numpy's is of floats
-        return binary(cx, "*", "", args[0], args[0])
+    if args:
+        check_part(cx.realize(args[0]), name)
     dtype = kwargs.get("dtype", args[3] if len(args) > 3 else Const(None))
     if name == "arange" and not cx.is_none(dtype) and argument(cx, dtype).const() == "bool":
         raise Break("unsupported-operation", "numpy.arange of bool")
@@ -132,9 +131,6 @@ def beside(cx: Capture, op: str, left: Value, right: Value) -> tuple[Value, Valu
     """The operands of an operator, of which a number of NumPy's is one of Python's beside a tensor."""
     if not (isinstance(left, Tensor) or isinstance(right, Tensor)):
         return left, right
-    for value in (left, right):
-        if isinstance(value, Const) and arrays.is_number(value.value) and not arrays.is_taken(type(value.value)):
-            raise Break("unsupported-operation", f"{value.describe()}, which torch takes for a float, beside a tensor")
     return _operand(op, left, right), _operand(op, right, left)
 
 
@@ -216,6 +212,15 @@ OPERATORS = {
 COMPARED = frozenset(("<", "<=", "==", "!=", ">", ">="))
 
 
+PYTHONS: dict[str, Callable[..., Any]] = {
+    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "divide": operator.truediv,
+    "floor_divide": operator.floordiv, "remainder": operator.mod, "power": operator.pow, "matmul": operator.matmul,
+    "bitwise_and": operator.and_, "bitwise_or": operator.or_, "bitwise_xor": operator.xor, "left_shift": operator.lshift,
+    "right_shift": operator.rshift, "less": operator.lt, "less_equal": operator.le, "equal": operator.eq,
+    "not_equal": operator.ne, "greater": operator.gt, "greater_equal": operator.ge, "negative": operator.neg,
+    "positive": operator.pos, "invert": operator.invert,
+}  # fmt: skip
+"""Operators by the names of NumPy's functions, which may give another dtype: a power of truths."""
 UNARY = {"-": "negative", "+": "positive", "~": "invert"}
 
 
@@ -225,21 +230,25 @@ def binary(cx: Capture, op: str, special: str, left: Value, right: Value) -> Val
     for value in (left, right):
         if not isinstance(value, (Array, Const)) or isinstance(value, Const) and not is_number(value.value):
             raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
-    if op in COMPARED and (is_beyond(left, right) or is_beyond(right, left)):
-        raise Break(
-            "unsupported-operation", f"{left.describe()} {op} {right.describe()}, which its dtype does not hold"
-        )
     if op in OPERATORS or not isinstance(left, Array) or left.scalar:
         name = OPERATORS[op if op in OPERATORS else op[:-1]]
+        name = power_of(left, right) if name == "power" else name
         return record(cx, arrays.function, [Const(name), left, right], {}, scalar=True)
     dtype = left.tensor.fake.dtype
     given = right.tensor.fake.dtype if isinstance(right, Array) else dtype
     other = given != dtype
-    if left.fixed or op in ("@=", "**=") or (other and not arrays.takes_in(special, dtype, given)):
+    if left.fixed or op in ("@=", "**=") or (other and not promotion.takes_in(special, dtype, given)):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}, {left.fixed}")
     if other:  # now in memory of its own
         right = call_method(cx, "astype", [right, Const(arrays.dtype_of(dtype).name)], {})
     return record(cx, arrays.method, [Const(special), left, right if right is left else _apart(cx, right)], {}, True)
+
+
+def power_of(base: Value, exponent: Value) -> str:
+    """By what name a power is computed: NumPy takes a root of an array, and none of a number."""
+    half = isinstance(exponent, Const) and type(exponent.value) is float and abs(exponent.value) == 0.5
+    real = half and isinstance(base, Array) and base.scalar and not base.tensor.fake.is_complex()
+    return "power of a number" if real else "power"
 
 
 def unary(cx: Capture, op: str, value: Array) -> Value:
@@ -319,7 +328,7 @@ def _result(cx: Capture, value: Value, given: list[Array], name: str, scalar: bo
     if known is not None and (name in arrays.VIEWS or name in WRITES or name.startswith("__i")):
         return known
     shares = [v for v in given if _memory(v.tensor) == _memory(value)]
-    if shares and (scalar or name not in arrays.VIEWS):
+    if shares and (scalar or name not in arrays.VIEWS or any(v.scalar for v in shares)):
         copy = cx.graph.call_method("clone", [value], {})
         assert isinstance(copy, Tensor)
         return Array(copy, scalar=scalar)

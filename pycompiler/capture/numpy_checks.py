@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-import torch
-
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.array import Array, is_number
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.sequences import List, Slice, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES
-from pycompiler.ir import arrays
+from pycompiler.ir import arrays, promotion
 
 
 def flat(cx: Capture, values: list[Value]) -> Iterator[Value]:
@@ -52,6 +50,11 @@ def check_options(cx: Capture, name: str, args: list[Value], kwargs: dict[str, V
         raise Break("unsupported-operation", f"numpy.{name}({option}=...)")
 
 
+def check_part(array: Value, name: str) -> None:
+    if name == "imag" and isinstance(array, Array) and not (array.scalar or array.tensor.fake.dtype.is_complex):
+        raise Break("unsupported-operation", "numpy.imag of real numbers, which gives an array that may not be written")
+
+
 def check_squeezed(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
     """NumPy refuses to squeeze a dimension that is no single one; torch leaves it."""
     array = cx.realize(args[0]) if args else None
@@ -80,14 +83,6 @@ def is_integer(value: Value) -> bool:
     return isinstance(value, Array) and (type_of(value) or "").startswith(("int", "uint"))
 
 
-def is_beyond(left: Value, right: Value) -> bool:
-    """Whether an array of integers is compared with an integer that its dtype does not hold: NumPy does not convert it."""
-    if not is_integer(left) or not isinstance(right, Const) or type(right.value) is not int:
-        return False
-    info = torch.iinfo(getattr(torch, type_of(left) or ""))
-    return not info.min <= right.value <= info.max
-
-
 def check_write(cx: Capture, array: Array, args: list[Value]) -> None:
     """Break, or raise, where NumPy does not simply write."""
     if array.fixed:
@@ -96,7 +91,7 @@ def check_write(cx: Capture, array: Array, args: list[Value]) -> None:
     if isinstance(value, Array) and value.scalar and (is_integer(array) and type_of(value) != type_of(array)):
         raise Break("unsupported-operation", f"{value.describe()} stored into integers of another dtype")
     if isinstance(value, Const) and is_number(value.value):
-        cx.evaluate_raw(arrays.store, array.tensor.fake.dtype, value.value)
+        cx.evaluate_raw(promotion.holds, array.tensor.fake.dtype, value.value)
     elif len(args) == 2:
         keys = args[0].items if isinstance(args[0], Tuple) else [args[0]]
         one = len(keys) == array.tensor.fake.dim() and all(
@@ -104,24 +99,3 @@ def check_write(cx: Capture, array: Array, args: list[Value]) -> None:
         )
         if not isinstance(value, Array) or (one and value.tensor.fake.dim() > 0):
             raise Break("unsupported-operation", f"{value.describe()} stored into an array")
-
-
-_PYTHONS = ("float64", "int64", "bool", "complex128")  # dtypes of Python's numbers
-
-
-def check_types(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
-    """Break where dtypes of NumPy's numbers count, which the graph's functions take for weak ones, or, in lists, for Python's."""
-    values = [cx.realize(v) for v in (*args, *kwargs.values())]
-    if name in ("where", "clip", "diff"):
-        known = {t: v for v in values[name == "where" :] if (t := type_of(v)) is not None}
-        if len(known) > 1 and any(not isinstance(v, Array) or v.scalar for v in known.values()):
-            raise Break("unsupported-operation", f"numpy.{name} of numbers of other dtypes")
-    if name == "clip" and isinstance(values[0], Array) and values[0].scalar and type_of(values[0]) not in _PYTHONS:
-        raise Break("unsupported-operation", "numpy.clip of a number that is neither int64 nor float64")
-    for items in (v.items for v in values if isinstance(v, (List, Tuple))):
-        found = [cx.realize(item) for item in items]
-        odd = [i for i in found if isinstance(i, Array) and (i.scalar or name in ("array", "asarray"))]
-        if any(type_of(i) not in _PYTHONS for i in odd):
-            raise Break(
-                "unsupported-operation", f"numpy.{name} of a list of numbers that are neither int64 nor float64"
-            )

@@ -7,6 +7,7 @@ involved → graph; containers → their own rules; else the special methods of 
 from __future__ import annotations
 
 import collections.abc
+import decimal
 import operator
 import sys
 import types
@@ -604,9 +605,11 @@ def _compare_special(cx: Capture, op: str, left: Value, right: Value) -> Value |
 
 
 def _equals_itself(cx: Capture, op: str, cls: type) -> bool:
-    """Whether a number or a text of a class of the program's equals itself: a nan does not, nor what says otherwise."""
-    if not issubclass(cls, (*PLAIN_EQUALS, float, complex)):
-        return True
+    """Whether what is of this class equals itself: a nan does not, nor what says otherwise (an array, elementwise)."""
+    if not issubclass(cls, (*PLAIN_EQUALS, float, complex, decimal.Decimal)):
+        root = cls.__module__.partition(".")[0]
+        plain = mro_lookup(cls, "__eq__") is mro_lookup(object, "__eq__")
+        return plain or root in sys.stdlib_module_names or root in ("torch", "pycompiler")
     return lookup(cx, cls, COMPARE[op][1]) in [getattr(c, COMPARE[op][1]) for c in PLAIN_EQUALS if issubclass(cls, c)]
 
 

@@ -60,26 +60,101 @@ def clipped(a: Any) -> Any:
     return np.clip(a[0], 0, 1), np.clip(a, 0, 1)
 
 
+def of_lists(c: Any, s: Any) -> Any:
+    both = np.concatenate([c, [s]]), np.vstack([c, [s, s]]), np.column_stack([c, [s, s]]), np.append(c, s)
+    return *both, np.array([c, [s, s]]), np.array([c[0], s]), np.array([c[0], 2]), np.array([c.max(), c.max() * 0.5])
+
+
+def joined(a: Any, b: Any) -> Any:
+    return np.dot(a, b), np.outer(a, b), np.kron(a, b), np.diff(a, append=b), np.average(b, weights=a), np.append(a, b)
+
+
+def added_beyond(c: Any) -> Any:
+    try:
+        return c + 300
+    except OverflowError as e:
+        return str(e)
+
+
+def roots(a: Any) -> Any:
+    return a.sum() ** 0.5, a.min() ** -0.5, a**0.5, a**-0.5, np.power(a, 0.5), a**2, a.sum() ** 2
+
+
+def of_number(a: Any) -> Any:
+    s = a.sum()
+    b = s[...]
+    b[()] = 9
+    return s, b, a[0][...]
+
+
+def zeros(a: Any) -> Any:
+    return np.maximum(a, 0), np.maximum(0, a), np.minimum(0.0, a), np.minimum(a, -a), np.maximum(a, -a)
+
+
 CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], int]] = {
     "compared with a tensor": (compared, lambda: (torch.arange(3),), 0),
     "in place by name": (added_in_place, lambda: (torch.ones(3),), 1),
     "integers beyond the dtype": (beyond, lambda: (np.array([7, 250], np.uint8),), 1),
-    "where of int8 and int64": (weak, lambda: (np.array([1, 2], np.int8), np.int64(500)), 1),
-    "where of float32 and float64": (weak, lambda: (np.array([1, 2], np.float32), np.float64(0.5)), 1),
+    "where of int8 and int64": (weak, lambda: (np.array([1, 2], np.int8), np.int64(500)), 0),
+    "where of float32 and float64": (weak, lambda: (np.array([1, 2], np.float32), np.float64(0.5)), 0),
     "where of one dtype": (weak, lambda: (np.array([1, 2]), np.int64(5)), 0),
     "square": (squared, lambda: (np.array([2**40 + 1, 3]),), 0),
     "stored, too large": (stored, lambda: (np.array([3, 2], np.int8), np.int64(300)), 1),
     "stored": (stored, lambda: (np.array([3, 2], np.int8), np.int64(30)), 1),
     "truths": (decided, lambda: (torch.ones(2), np.array([True, False])), 1),
     "conj": (conjugated, lambda: (np.arange(4),), 0),
-    "a list of float32": (listed, lambda: (torch.ones(2),), 1),
-    "clip": (clipped, lambda: (np.array([3, -2], np.int8),), 1),
+    "a list of float32": (listed, lambda: (torch.ones(2),), 0),
+    "clip": (clipped, lambda: (np.array([3, -2], np.int8),), 0),
+    "clip beyond": (lambda c: np.clip(c, 0, 200), lambda: (np.array([3, -2], np.int16),), 0),
+    "clip to floats": (
+        lambda c, s: (np.clip(c, s, 2.5), c.clip(0, s)),
+        lambda: (np.array([3, -2]), np.float32(0.5)),
+        0,
+    ),
+    "lists of arrays and numbers": (of_lists, lambda: (np.array([7, 250], np.uint8), np.float32(0.5)), 0),
+    "lists of truths": (of_lists, lambda: (np.array([True, False]), np.int8(3)), 0),
+    "where of Python's numbers": (
+        lambda c: (np.where(c > 1, c, 2), np.where(c > 1, 1, 0.5)),
+        lambda: (np.array([1, 2], np.int8),),
+        0,
+    ),
+    "a row of float32": (
+        lambda a: (np.linspace(a[0], a[1], 3), np.linspace(0, a[1], 5)),
+        lambda: (np.array([1, 2.5], np.float32),),
+        0,
+    ),
+    "joined": (joined, lambda: (np.array([1, -2], np.int8), np.array([0.5, 2], np.float32)), 0),
+    "integers beyond the dtype, by name": (lambda c: np.less(c, 300), lambda: (np.array([7, 250], np.uint8),), 1),
+    "added beyond the dtype": (added_beyond, lambda: (np.array([7, 250], np.uint8),), 1),
+    "mask of nothing": (lambda a: a[a == a], lambda: (np.zeros((0, 2)),), 1),
+    "what no tensor is made of": (
+        lambda a, t: (a == a, a != a, t + 1),
+        lambda: (np.array(["a", "b"]), torch.ones(2)),
+        1,
+    ),
+    "roots of infinity": (roots, lambda: (np.array([-np.inf, -0.0, 4.0]),), 0),
+    "roots of infinity, single": (roots, lambda: (np.array([-np.inf, -0.0, 4.0], np.float32),), 0),
+    "a root of a number": (lambda a: (a**0.5, a**-0.5), lambda: (np.float64("-inf"),), 0),
+    "rounded halves": (lambda a: np.round(a, 1), lambda: (np.array([1, 65504], np.float16),), 1),
+    "spread of halves": (lambda a: a.std(), lambda: (np.array([1, 2, 65504], np.float16),), 1),
+    "an array of a number": (of_number, lambda: (np.ones(3),), 0),
+    "zeros of either sign": (zeros, lambda: (np.array([-0.0, 0.0, np.nan, 1], np.float32),), 0),
+    "zeros of either sign, double": (zeros, lambda: (np.array([-0.0, 0.0, np.nan, 1]),), 0),
+    "zeros of either sign, half": (zeros, lambda: (np.array([-0.0, 0.0, np.nan, 1], np.float16),), 0),
+    "powers of truths": (
+        lambda t: (np.array([True]) ** 2, np.bool_(True) ** 2, np.power(np.array([True]), 2), t),
+        lambda: (torch.ones(1),),
+        0,
+    ),
+    "no imaginary part": (lambda a: (a.imag, a.real is a), lambda: (np.arange(3.0),), 1),
+    "an imaginary part": (lambda a: (a.imag, a[0].imag), lambda: (np.array([1 + 2j, 3]),), 0),
+    "a truth is a float to torch": (lambda t: (torch.full((2,), np.bool_(True)), t + 1), lambda: (torch.ones(2),), 1),
 }
 
 
 def told(result: Any) -> list[Any]:
     items = result if isinstance(result, tuple) else (result,)
-    return [(type(v), getattr(v, "dtype", None), str(v)) for v in items]
+    return [(type(v), getattr(v, "dtype", None), getattr(v, "shape", None), str(v)) for v in items]
 
 
 @pytest.mark.parametrize("backend", ("eager", "native"))
