@@ -200,3 +200,28 @@ def test_what_numpy_says_of_integers() -> None:
     assert torch.equal(compiled(X, np.int64(3)), divided(X, np.int64(3)))
     with pytest.warns(RuntimeWarning):
         assert torch.equal(compiled(X, np.int64(0)), want)
+
+
+@pytest.mark.parametrize("kind", (np.float64, np.float32, np.float16, np.int64, np.int8, np.bool_))
+def test_the_guard_of_a_constant_number_sees_the_very_object(kind: Any) -> None:
+    def program(x: torch.Tensor, n: Any) -> Any:
+        return x * (2 if n else 3) if kind is np.bool_ else x * n
+
+    x, n = torch.ones(2), kind(1)
+    guards = [g for gs in pycompiler.explain(program)(x, n).out_guards for g in gs]
+    assert any(g.kind == "equals" and g.arg is n for g in guards) and not any("number_of" in str(g) for g in guards)
+    compiled = pycompiler.compile(program, backend="eager")
+    for value in (n, kind(1), kind(0), kind(1)):
+        assert torch.equal(compiled(x, value), program(x, value))
+    assert compiled.counters()["compiles"] <= 3
+
+
+def test_zeros_and_nans_of_numpy_are_told_apart() -> None:
+    def program(x: torch.Tensor, n: Any) -> Any:
+        return x * float(n)
+
+    compiled = pycompiler.compile(program, backend="eager", dynamic=False)
+    for value in (0.0, -0.0, float("nan"), float("nan"), -0.0, 0.0):
+        for kind in (np.float32, np.float64):
+            assert str(compiled(torch.ones(1), kind(value))) == str(program(torch.ones(1), kind(value)))
+    assert compiled.counters()["compiles"] == 6

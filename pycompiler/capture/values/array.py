@@ -267,9 +267,16 @@ def to_tensor(cx: Capture, array: Array) -> Tensor:
 
 
 def _existing(cx: Capture, real: Any, source: Source) -> Value | None:
-    """The number of Python's that an existing one is equal to, read when a call begins."""
-    known = arrays.is_taken(type(real)) or type(real.item()) is bool
-    return cx.wrap(real.item(), cx.computed(number_of, source)) if known else None
+    """The number of Python's that an existing one is equal to: a constant, of which the guard sees the very object, or read
+    when a call begins."""
+    number, place = real.item(), cx.computed(number_of, source)
+    symbols = {int: cx.sizes.integer, float: cx.sizes.floating}.get(type(number))
+    if not (arrays.is_taken(type(real)) or type(number) is bool):
+        return None
+    if symbols is not None and symbols(number, place) is not None:
+        return cx.wrap(number, place)
+    cx.guard("equals", source, real)
+    return Const(number)
 
 
 def wrap_array(cx: Capture, real: Any, source: Source) -> Value | None:
