@@ -11,6 +11,7 @@ import collections
 import enum
 import functools
 import inspect
+import math
 import operator
 import sys
 import types
@@ -331,13 +332,21 @@ def _bind_defaults(cx: Capture, fn: Function, bound: dict[str, Value]) -> bool:
 
 
 # builtins -----------------------------------------------------------------------------------------------------
+OF_PYTHONS = (math.trunc, math.ldexp)
+"""Functions of `math` that refuse numbers of NumPy's."""
+
+
 def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a builtin function, a method of a builtin type, or a torch function."""
     cx.direct = False
     marked = _marked(cx, fn, args, kwargs)
     if marked is not None:
         return marked
-    if type(fn) is types.BuiltinFunctionType and (fn.__module__ == "math" or fn is operator.index):
+    if (
+        type(fn) is types.BuiltinFunctionType
+        and (fn.__module__ == "math" or fn is operator.index)
+        and fn not in OF_PYTHONS
+    ):
         args = [a.plain_number() for a in args]
     computed = (symbolic.call(cx, fn, args) or deferred.call(cx, fn, args)) if not kwargs else None
     if computed is not None:

@@ -14,6 +14,7 @@ import torch
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.numpy_checks import (
+    check_key,
     check_options,
     check_part,
     check_squeezed,
@@ -31,7 +32,7 @@ from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.sequences import List, Slice, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, item
-from pycompiler.ir import arrays, promotion
+from pycompiler.ir import arrays
 from pycompiler.ir.computed import element_of
 from pycompiler.ir.source import const as const_source
 
@@ -50,6 +51,8 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
         raise Break("data-dependent-value", f"numpy.ndarray.{name}()")
     if name in ("__getitem__", "__setitem__") and steps_back(args[1]):
         raise Break("unsupported-operation", "an array by a slice that steps backwards: a view, which no tensor can be")
+    if name in ("__getitem__", "__setitem__"):
+        check_key(array, args[1])
     if name in ("__getitem__", "__setitem__") and ellipses(args[1]) > 1:
         raise Break("unsupported-operation", "an array by several ellipses")
     check_squeezed(cx, name, args, kwargs)
@@ -131,6 +134,9 @@ def beside(cx: Capture, op: str, left: Value, right: Value) -> tuple[Value, Valu
     """The operands of an operator, of which a number of NumPy's is one of Python's beside a tensor."""
     if not (isinstance(left, Tensor) or isinstance(right, Tensor)):
         return left, right
+    for value in (left, right):
+        if isinstance(value, Const) and arrays.is_number(value.value) and not arrays.is_taken(type(value.value)):
+            raise Break("unsupported-operation", f"{value.describe()}, which torch takes for a float, beside a tensor")
     return _operand(op, left, right), _operand(op, right, left)
 
 
@@ -154,7 +160,11 @@ def tensor_of_both(cx: Capture, op: str, left: Tensor, right: Value) -> Value:
     ):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     made = binary(cx, op, "", of_tensor(cx, left, [], {}), right)
-    return to_tensor(cx, made) if isinstance(made, Array) else made
+    if not isinstance(made, Array):
+        return made
+    if made.tensor.fake.dtype is torch.bool:  # by `Tensor.__array_wrap__`
+        return cx.graph.call_method("to", [made.tensor, Const(torch.uint8)], {})
+    return to_tensor(cx, made)
 
 
 def _apart(cx: Capture, value: Value) -> Value:
@@ -234,14 +244,9 @@ def binary(cx: Capture, op: str, special: str, left: Value, right: Value) -> Val
         name = OPERATORS[op if op in OPERATORS else op[:-1]]
         name = power_of(left, right) if name == "power" else name
         return record(cx, arrays.function, [Const(name), left, right], {}, scalar=True)
-    dtype = left.tensor.fake.dtype
-    given = right.tensor.fake.dtype if isinstance(right, Array) else dtype
-    other = given != dtype
-    if left.fixed or op in ("@=", "**=") or (other and not promotion.takes_in(special, dtype, given)):
+    if left.fixed or op == "@=":
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}, {left.fixed}")
-    if other:  # now in memory of its own
-        right = call_method(cx, "astype", [right, Const(arrays.dtype_of(dtype).name)], {})
-    return record(cx, arrays.method, [Const(special), left, right if right is left else _apart(cx, right)], {}, True)
+    return record(cx, arrays.method, [Const(special), left, right], {}, True)
 
 
 def power_of(base: Value, exponent: Value) -> str:

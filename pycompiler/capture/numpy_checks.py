@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import torch
+
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.array import Array, is_number
 from pycompiler.capture.values.base import Capture, Value
@@ -34,6 +36,22 @@ def ellipses(key: Value) -> int:
     if isinstance(key, Tuple):
         return sum(map(ellipses, key.items))
     return int(isinstance(key, Const) and key.value is Ellipsis)
+
+
+def check_key(array: Array, key: Value) -> None:
+    """Break where a mask or a list of places does not fit an array: torch says so in other words."""
+    shape, dim = array.tensor.fake.shape, 0
+    for part in key.items if isinstance(key, Tuple) else [key]:
+        if isinstance(part, Const) and part.value is Ellipsis:
+            return
+        mask = part.tensor.fake if isinstance(part, Array) and part.tensor.fake.dtype is torch.bool else None
+        size = shape[dim] if dim < len(shape) else 0
+        if mask is not None and mask.shape != shape[dim : dim + mask.dim()]:
+            raise Break("unsupported-operation", "an array by a mask of another shape")
+        places = [v.value for v in part.items if isinstance(v, Const)] if isinstance(part, List) else []
+        if any(type(i) is int and not -size <= i < size for i in places):
+            raise Break("unsupported-operation", "an array by a place that it does not have")
+        dim += mask.dim() if mask is not None else not (isinstance(part, Const) and part.value is None)
 
 
 def check_options(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value], *, of_method: bool) -> None:

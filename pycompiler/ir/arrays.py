@@ -17,7 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
-from pycompiler.ir.promotion import NARROW, dtype_of, numpy, promoted
+from pycompiler.ir.promotion import IN_PLACE, NARROW, check_fits, dtype_of, numpy, promoted
 
 T = TypeVar("T")
 # In `torch._numpy` they are something else, or not what NumPy gives.
@@ -162,7 +162,7 @@ def function(name: str, *args: Any, **kwargs: Any) -> Any:
     """`numpy.<name>(*args, **kwargs)` of tensors; one that works elementwise has the dtypes that NumPy says it has."""
     made, named, dtype = promoted(name, args, kwargs)
     own = OWN.get(name)
-    result = own(*made) if own is not None else NotImplemented
+    result = own(*made, **named) if own is not None else NotImplemented
     if result is NotImplemented:
         result = _plain(_lookup(name)(*map(_arrays, made), **{k: _arrays(v) for k, v in named.items()}))
     if name in _REMAINDERS:
@@ -204,11 +204,12 @@ def _extreme(name: str, a: Any, b: Any) -> Any:
 
 def _power(base: Any, exponent: Any) -> Any:
     """Of an array: NumPy takes a square and a root, and no inverse of a root (of infinities and zeros, they differ)."""
-    if not isinstance(base, torch.Tensor) or isinstance(exponent, torch.Tensor) or exponent not in (2, 0.5, -0.5):
-        return NotImplemented
-    if exponent > 0:
+    is_number = not isinstance(exponent, torch.Tensor)
+    if is_number and isinstance(base, torch.Tensor) and exponent in (2, 0.5):
         return base * base if exponent == 2 else torch.sqrt(base)
-    return NotImplemented if base.is_complex() else _by_power(base, exponent)
+    if any(isinstance(v, complex) or isinstance(v, torch.Tensor) and v.is_complex() for v in (base, exponent)):
+        raise TypeError("numpy.power of complex numbers, which is another one of infinities and zeros")
+    return _by_power(base, exponent) if is_number and exponent == -0.5 else NotImplemented
 
 
 def _by_power(base: torch.Tensor, exponent: float) -> torch.Tensor:
@@ -218,15 +219,27 @@ def _by_power(base: torch.Tensor, exponent: float) -> torch.Tensor:
     return torch.where(base == -torch.inf, of_infinity, root(base + 0.0))
 
 
+def _full(shape: Any, fill: Any, dtype: str | None = None) -> Any:
+    """With a number in a tensor."""
+    if not isinstance(fill, torch.Tensor) or fill.dim():
+        return NotImplemented
+    fill = fill if dtype is None else fill.to(getattr(torch, dtype))
+    return fill.expand(shape if isinstance(shape, (tuple, list)) else (shape,)).clone()
+
+
 # What is not as `torch._numpy` has it.
 OWN: dict[str, Callable[..., Any]] = {
     "maximum": functools.partial(_extreme, "maximum"), "minimum": functools.partial(_extreme, "minimum"), "power": _power,
-    "square": lambda x: x * x, "power of a number": _by_power,
+    "full": _full, "square": lambda x: x * x, "power of a number": _by_power,
 }  # fmt: skip
 
 
 def method(name: str, array: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """`array.<name>(*args, **kwargs)`."""
+    if name in IN_PLACE:
+        made = function(IN_PLACE[name], array, *args)
+        check_fits(made, array)
+        return array.copy_(made)
     if hasattr(numpy(), name) and name not in OWN_METHODS:  # the function by this name
         return function(name, array, *args, **kwargs)
     found = getattr(_tensors().ndarray(array), name)

@@ -41,13 +41,15 @@ def _numpy() -> types.ModuleType:
 @dataclass(frozen=True)
 class Joined:
     """Operands of one dtype: by position, or by name.  `items`: those in the sequence at the first position.  `weak`: numbers
-    of Python's are; else they have a dtype of their own.  `inexact`: the dtype is no integer's."""
+    of Python's are; else they have a dtype of their own.  `inexact`: the dtype is no integer's.  `doubles`: of integers first of
+    all it is a double's."""
 
     places: tuple[int, ...] = (0,)
     names: tuple[str, ...] = ()
     items: bool = False
     weak: bool = False
     inexact: bool = False
+    doubles: bool = False
 
 
 JOINED: dict[str, Joined] = {
@@ -62,9 +64,11 @@ JOINED: dict[str, Joined] = {
     "where": Joined((1, 2), weak=True),
     "clip": Joined((0, 1, 2), ("a_min", "a_max", "min", "max"), weak=True),
     "diff": Joined((0, 3, 4), ("prepend", "append")),
-    "average": Joined((0, 2), ("weights",)),
+    "average": Joined((0, 2), ("weights",), doubles=True),
 }  # fmt: skip
 
+# What they fill with is their second argument.
+FILLED = frozenset({"full", "full_like"})
 # Their first argument is a sequence of arrays, or none.
 SEQUENCES = frozenset({"meshgrid", "einsum", "reshape", "transpose"})
 
@@ -102,6 +106,8 @@ def promoted(name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs, torch
         if len(args) != ufunc.nin or kwargs:
             raise TypeError(f"numpy.{name} with more than its {ufunc.nin} operands")
         return _for_ufunc(ufunc, args)
+    if name in FILLED and len(args) > 1:
+        _check_filled(args, kwargs)
     joined = rule is not None and "dtype" not in kwargs
     return (*_joined(rule, args, kwargs), None) if rule is not None and joined else (args, kwargs, None)
 
@@ -117,6 +123,17 @@ def _check(name: str, args: Args) -> None:
             other = names
     if other:
         raise TypeError(f"numpy.{name} of {', '.join(sorted(names))}")
+    ranks = [a.dim() if isinstance(a, torch.Tensor) else 0 for a in args]
+    if name == "dot" and len(ranks) == 2 and min(ranks) > 1 and max(ranks) > 2:
+        raise TypeError("numpy.dot of more dimensions")
+
+
+def _check_filled(args: Args, kwargs: Kwargs) -> None:
+    """The dtype that is named, or that of the array which is imitated, holds a number of Python's."""
+    dtype = kwargs.get("dtype", args[2] if len(args) > 2 else None) or getattr(args[0], "dtype", None)
+    torchs = getattr(torch, dtype) if isinstance(dtype, str) else dtype
+    if torchs is not None and not isinstance(args[1], (torch.Tensor, list, tuple)):
+        holds(torchs, args[1])
 
 
 def _harmless(name: str, by: int) -> bool:
@@ -161,7 +178,10 @@ def _joined(rule: Joined, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
 def _as_one(values: list[Any], rule: Joined) -> Iterator[Any]:
     values = [_array(v) if isinstance(v, (list, tuple)) else v for v in values]
     kinds = [_kind(v, weak=rule.weak) for v in values]
-    dtype = _torchs(_numpy().result_type(*(_example(k) for k in kinds), *([1.0] if rule.inexact else [])))
+    more: list[Any] = [1.0] if rule.inexact else []
+    if rule.doubles and kinds[0].kind in "biu":
+        more = [_numpy().dtype(float)]
+    dtype = _torchs(_numpy().result_type(*(_example(k) for k in kinds), *more))
     if dtype is None:
         raise TypeError("numbers of no dtype that tensors have")
     for value in values:
@@ -214,15 +234,13 @@ def _stacked(value: Any, dtype: torch.dtype) -> torch.Tensor:
 
 
 # in place -----------------------------------------------------------------------------------------------------
-IN_PLACE = {"__iadd__": "add", "__isub__": "subtract", "__imul__": "multiply", "__itruediv__": "true_divide",
-            "__iand__": "bitwise_and", "__ior__": "bitwise_or", "__ixor__": "bitwise_xor"}  # fmt: skip
-"""Operators of which no element raises."""
+IN_PLACE = {"__iadd__": "add", "__isub__": "subtract", "__imul__": "multiply", "__itruediv__": "divide",
+            "__ifloordiv__": "floor_divide", "__imod__": "remainder", "__ipow__": "power", "__iand__": "bitwise_and",
+            "__ior__": "bitwise_or", "__ixor__": "bitwise_xor", "__ilshift__": "left_shift",
+            "__irshift__": "right_shift"}  # fmt: skip
 
 
-def takes_in(special: str, left: torch.dtype, right: torch.dtype) -> bool:
-    """Whether ``left += right`` (of the method `special`) converts the elements on the right, and nothing else."""
-    ufunc = getattr(numpy(), IN_PLACE.get(special, ""), None)
-    if ufunc is None or {left, right} == {torch.bool}:
-        return False
-    loop = ufunc.resolve_dtypes((dtype_of(left), dtype_of(right), None))
-    return all(d == dtype_of(left) for d in loop)
+def check_fits(made: torch.Tensor, array: torch.Tensor) -> None:
+    """TypeError where NumPy does not write a result into an array."""
+    if made.shape != array.shape or not _numpy().can_cast(dtype_of(made.dtype), dtype_of(array.dtype), "same_kind"):
+        raise TypeError(f"{made.dtype} of {list(made.shape)} into {array.dtype} of {list(array.shape)}")

@@ -225,3 +225,35 @@ def test_zeros_and_nans_of_numpy_are_told_apart() -> None:
         for kind in (np.float32, np.float64):
             assert str(compiled(torch.ones(1), kind(value))) == str(program(torch.ones(1), kind(value)))
     assert compiled.counters()["compiles"] == 6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_functions_that_refuse_numbers_of_numpy(kind: Any) -> None:
+    def program(x: torch.Tensor, n: Any) -> Any:
+        try:
+            return x + 1, math.trunc(n)
+        except TypeError as e:
+            return str(e)
+
+    args = torch.ones(2), kind(3)
+    assert str(pycompiler.compile(program, backend="eager")(*args)) == str(program(*args))
+
+
+MADE: dict[str, Callable[[Any], Any]] = {
+    "tensor": lambda x: (torch.tensor(np.float64(0.5)), torch.tensor(np.int8(3)), x + 1),
+    "as_tensor": lambda x: (torch.as_tensor(np.float64(0.5)), torch.asarray(np.int16(3)), x + 1),
+    "of lists": lambda x: (
+        torch.tensor([np.float64(0.5), 1]),
+        torch.tensor([[np.float16(1)]]),
+        torch.tensor((np.int8(3), 1)),
+        x,
+    ),
+    "of a dtype": lambda x: (torch.tensor(np.float64(0.5), dtype=torch.float16), x + 1),
+    "of functions": lambda x: (torch.tensor(np.conj(0.5)), torch.tensor(np.sqrt(16)), x + 1),
+}
+
+
+@pytest.mark.parametrize("backend", ("eager", "native"))
+@pytest.mark.parametrize("name", MADE)
+def test_a_tensor_of_a_constant_number_has_its_dtype(name: str, backend: str) -> None:
+    agree(MADE[name], [(torch.ones(2),)] * 2, 1, backend)

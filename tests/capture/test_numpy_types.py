@@ -91,6 +91,62 @@ def zeros(a: Any) -> Any:
     return np.maximum(a, 0), np.maximum(0, a), np.minimum(0.0, a), np.minimum(a, -a), np.maximum(a, -a)
 
 
+def in_place(a: Any, b: Any) -> Any:
+    a += b
+    a *= 2
+    a **= 2
+    a //= 3
+    a %= 5
+    a[1:] -= b[1:]
+    a += a[::2].sum()
+    return a
+
+
+def refused_in_place(a: Any) -> Any:
+    try:
+        a /= 2
+    except TypeError as e:
+        return str(e)
+    return a
+
+
+def divided_by_zeros(a: Any, b: Any) -> Any:
+    with np.errstate(divide="ignore"):
+        a //= b
+    return a
+
+
+def filled(a: Any) -> Any:
+    try:
+        return np.full_like(a, -1)
+    except OverflowError as e:
+        return str(e)
+
+
+def no_loop(a: Any, b: Any) -> Any:
+    try:
+        a &= b
+    except TypeError as e:
+        return str(e)
+    return a
+
+
+def out_of_range(a: Any, x: torch.Tensor) -> Any:
+    try:
+        a[[0, 7]] *= 2
+    except IndexError as e:
+        return str(e), a, x + 1
+    return a
+
+
+def masked_by_another(a: Any) -> Any:
+    try:
+        a[np.array([True, False, True])] = 1
+    except IndexError as e:
+        return str(e)
+    return a
+
+
 CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], int]] = {
     "compared with a tensor": (compared, lambda: (torch.arange(3),), 0),
     "in place by name": (added_in_place, lambda: (torch.ones(3),), 1),
@@ -146,6 +202,36 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], int]] 
         lambda: (torch.ones(1),),
         0,
     ),
+    "in place, of integers": (in_place, lambda: (np.array([1, -2, 3], np.int32), np.array([4, 5, 6])), 0),
+    "in place, of floats": (in_place, lambda: (np.array([1, -2, 3], np.float32), np.array([4, 5, 6])), 0),
+    "in place, refused": (refused_in_place, lambda: (np.array([1, -2, 3]),), 1),
+    "in place, by zeros": (divided_by_zeros, lambda: (np.array([1, -2, 3]), np.array([1, 0, 2])), 1),
+    "a list of places": (out_of_range, lambda: (np.arange(3), torch.ones(1)), 1),
+    "a mask of another shape": (masked_by_another, lambda: (np.zeros((2, 1)),), 1),
+    "weights of another dtype": (
+        lambda a, w: np.average(a, weights=[w, w]),
+        lambda: (np.array([7, 250], np.uint8), np.float32(0.5)),
+        0,
+    ),
+    "dot of more dimensions": (lambda a: np.dot(a, a), lambda: (np.arange(8.0).reshape(2, 2, 2),), 1),
+    "filled beyond the dtype": (filled, lambda: (np.array([7, 250], np.uint8),), 1),
+    "filled": (
+        lambda a: (np.full_like(a, 2.5), np.full(3, 2, dtype=np.int8), np.full((2,), a[0])),
+        lambda: (np.zeros(2, np.uint8),),
+        0,
+    ),
+    "a tensor and truths": (
+        lambda x, a: (x * np.logical_not(a), x + a),
+        lambda: (torch.tensor([True, False]), np.array([0.0, 1])),
+        0,
+    ),
+    "a tensor compared with a truth": (
+        lambda x: (x == np.less(2, 0.5), x != np.bool_(True)),
+        lambda: (torch.ones(2),),
+        1,
+    ),
+    "complex powers": (lambda a, b: a**b, lambda: (np.array([np.nan, np.inf]), np.zeros(2, np.complex128)), 1),
+    "operators of no loop": (no_loop, lambda: (np.array([1, 2]), np.array([0.5, 2])), 1),
     "no imaginary part": (lambda a: (a.imag, a.real is a), lambda: (np.arange(3.0),), 1),
     "an imaginary part": (lambda a: (a.imag, a[0].imag), lambda: (np.array([1 + 2j, 3]),), 0),
     "a truth is a float to torch": (lambda t: (torch.full((2,), np.bool_(True)), t + 1), lambda: (torch.ones(2),), 1),

@@ -18,7 +18,7 @@ from torch.utils._device import DeviceContext
 from pycompiler import config
 from pycompiler.capture import known_arrays, numpy_calls, operators, skip
 from pycompiler.capture.breaks import Break, EagerOnce
-from pycompiler.capture.builtins.tensors_of_numbers import of_tensors, stacked
+from pycompiler.capture.builtins.tensors_of_numbers import dtype_of_numbers, of_tensors, stacked
 from pycompiler.capture.calls import LATE, Args, Kept, Kwargs, builtin, constructor
 from pycompiler.capture.deep import programs_limit
 from pycompiler.capture.values import array, symbolic
@@ -420,6 +420,8 @@ def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
         if (stack := of_tensors(cx, fn, args, kwargs)) is not None:
             return stack
         raise Break("data-dependent-value", f"torch.{fn.__name__}([tensor, ...])")
+    if args and cx.is_none(kwargs.get("dtype", Const(None))) and (found := dtype_of_numbers(cx, args[0])) is not None:
+        kwargs = {**kwargs, "dtype": found}
     return stacked(cx, fn, args, kwargs) or cx.graph.call_function(fn, args, kwargs)
 
 
