@@ -18,6 +18,7 @@ from pycompiler.capture.numpy_checks import (
     check_options,
     check_part,
     check_squeezed,
+    check_weights,
     check_write,
     ellipses,
     flat,
@@ -122,12 +123,15 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
     check_squeezed(cx, name, args, kwargs)
     if args:
         check_part(cx.realize(args[0]), name)
+    if name == "average":
+        check_weights(cx, kwargs["weights"] if "weights" in kwargs else args[2] if len(args) > 2 else Const(None))
     dtype = kwargs.get("dtype", args[3] if len(args) > 3 else Const(None))
     if name == "arange" and not cx.is_none(dtype) and argument(cx, dtype).const() == "bool":
         raise Break("unsupported-operation", "numpy.arange of bool")
     if name in arrays.LIKES and args and isinstance(first := cx.realize(args[0]), Tensor):
         args = [of_tensor(cx, first, [], {}), *args[1:]]
-    return record(cx, arrays.function, [Const(name), *args], kwargs, scalar=name not in arrays.ARRAYS)
+    of_number = name in arrays.EITHER and isinstance(first := cx.realize(args[0]), Array) and first.scalar
+    return record(cx, arrays.function, [Const(name), *args], kwargs, scalar=of_number or name not in arrays.ARRAYS)
 
 
 def beside(cx: Capture, op: str, left: Value, right: Value) -> tuple[Value, Value]:
@@ -326,18 +330,28 @@ def _result(cx: Capture, value: Value, given: list[Array], name: str, scalar: bo
         return value
     scalar = scalar and value.fake.dim() == 0
     known = next((v for v in given if v.tensor is value), None)
+    if known is None and name in arrays.SAME:
+        known = next((v for v in given if not v.scalar and _is_same(v.tensor.fake, value.fake)), None)
     if known is not None and known.scalar and name == "asarray":  # a new array of a number
         copied = cx.graph.call_method("clone", [value], {})
         assert isinstance(copied, Tensor)
         return Array(copied)
-    if known is not None and (name in arrays.VIEWS or name in WRITES or name.startswith("__i")):
+    if known is not None and (name in arrays.SAME or name in WRITES or name.startswith("__i")):
         return known
+    if known is not None and name in arrays.VIEWS and not known.scalar:
+        value = to_tensor(cx, known)
     shares = [v for v in given if _memory(v.tensor) == _memory(value)]
     if shares and (scalar or name not in arrays.VIEWS or any(v.scalar for v in shares)):
         copy = cx.graph.call_method("clone", [value], {})
         assert isinstance(copy, Tensor)
         return Array(copy, scalar=scalar)
     return Array(value, scalar=scalar, fixed=next((v.fixed for v in shares), ""))
+
+
+def _is_same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    """Whether a view is all of what it views."""
+    same = a.untyped_storage()._cdata == b.untyped_storage()._cdata and a.dtype == b.dtype
+    return same and a.shape == b.shape and a.stride() == b.stride()
 
 
 def _memory(tensor: Tensor) -> int:

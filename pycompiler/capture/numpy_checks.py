@@ -12,6 +12,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.sequences import List, Slice, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES
+from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays, promotion
 
 
@@ -49,6 +50,8 @@ def check_key(array: Array, key: Value) -> None:
         if mask is not None and mask.shape != shape[dim : dim + mask.dim()]:
             raise Break("unsupported-operation", "an array by a mask of another shape")
         places = [v.value for v in part.items if isinstance(v, Const)] if isinstance(part, List) else []
+        if isinstance(part, Array) and mask is None and not part.scalar and (known := part.known()) is not None:
+            places = known.ravel().tolist()
         if any(type(i) is int and not -size <= i < size for i in places):
             raise Break("unsupported-operation", "an array by a place that it does not have")
         dim += mask.dim() if mask is not None else not (isinstance(part, Const) and part.value is None)
@@ -99,6 +102,22 @@ def type_of(value: Value) -> str | None:
 
 def is_integer(value: Value) -> bool:
     return isinstance(value, Array) and (type_of(value) or "").startswith(("int", "uint"))
+
+
+def check_weights(cx: Capture, weights: Value) -> None:
+    """Weights have a sum, which is assumed: NumPy refuses others."""
+    weights = cx.realize(weights)
+    if cx.is_none(weights):
+        return
+    tensor = weights.tensor if isinstance(weights, Array) else None
+    if tensor is None or tensor.fake.dim() != 1 or not _has_sum(cx, tensor):
+        raise Break("data-dependent-value", "numpy.average with weights")
+
+
+def _has_sum(cx: Capture, tensor: Tensor) -> bool:
+    total = cx.graph.call_function(torch.sum, [tensor], {})
+    held = cx.graph.call_function(torch.ne, [total, Const(0)], {})
+    return isinstance(held, Tensor) and cx.graph.expect(held, True)
 
 
 def check_write(cx: Capture, array: Array, args: list[Value]) -> None:

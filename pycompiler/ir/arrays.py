@@ -57,13 +57,17 @@ VIEWS = frozenset(
      "atleast_2d", "atleast_3d", "split", "array_split", "hsplit", "vsplit", "dsplit", "__getitem__", "T", "real", "imag",
      "real_if_close"}
 )  # fmt: skip
+# Of these, which give their very argument where there is nothing to do; the others give another array.
+SAME = frozenset({"asarray", "atleast_1d", "atleast_2d", "atleast_3d", "squeeze", "real", "real_if_close"})
+# What is an array of an array without dimensions, and a number of a number.
+EITHER = frozenset({"real", "imag", "squeeze", "transpose"})
 LISTS = frozenset({"split", "array_split", "hsplit", "vsplit", "dsplit"})
 NAMED = {"linalg.svd": "SVDResult", "linalg.qr": "QRResult", "linalg.eig": "EigResult", "linalg.eigh": "EighResult",
          "linalg.slogdet": "SlogdetResult"}  # fmt: skip
 PLAIN_DTYPES = {int: "int64", float: "float64", bool: "bool", complex: "complex128"}
 # Without dimensions their results are arrays; those of all other functions are numbers.
 ARRAYS = MAKES | {
-    "cov", "diff", "expand_dims", "pad", "full_like", "imag", "linalg.tensorsolve", "moveaxis", "nan_to_num", "ones_like", "real",
+    "cov", "diff", "expand_dims", "pad", "full_like", "imag", "linalg.tensorsolve", "moveaxis", "ones_like", "real",
     "real_if_close", "reshape", "roll", "rollaxis", "sort", "squeeze", "swapaxes", "tensordot", "tile", "transpose", "where",
     "zeros_like",
 }  # fmt: skip

@@ -123,6 +123,29 @@ def filled(a: Any) -> Any:
         return str(e)
 
 
+def no_weight(a: Any, w: Any) -> Any:
+    try:
+        return np.average(a, weights=w)
+    except ZeroDivisionError as e:
+        return str(e)
+
+
+def the_very(a: Any) -> Any:
+    views = (
+        np.ravel(a),
+        a.reshape(3),
+        a.squeeze(),
+        a.T,
+        np.real(a),
+        np.asarray(a),
+        np.atleast_1d(a),
+        a[:],
+        np.expand_dims(a, 0)[0],
+    )
+    views[0][0] = 7
+    return *(v is a for v in views), *views, a
+
+
 def no_loop(a: Any, b: Any) -> Any:
     try:
         a &= b
@@ -211,8 +234,11 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], int]] 
     "weights of another dtype": (
         lambda a, w: np.average(a, weights=[w, w]),
         lambda: (np.array([7, 250], np.uint8), np.float32(0.5)),
-        0,
+        1,
     ),
+    "weights without a sum": (no_weight, lambda: (np.array([7.0, 2]), np.array([1, -1])), 0),
+    "the very array": (the_very, lambda: (np.arange(3.0),), 0),
+    "parts of numbers": (lambda a: (np.nan_to_num(a), np.real(a), np.squeeze(a), a.T), lambda: (np.float32(3),), 0),
     "dot of more dimensions": (lambda a: np.dot(a, a), lambda: (np.arange(8.0).reshape(2, 2, 2),), 1),
     "filled beyond the dtype": (filled, lambda: (np.array([7, 250], np.uint8),), 1),
     "filled": (
