@@ -79,3 +79,18 @@ def test_a_truth_is_no_factor(backend: str) -> None:
     compiled = pycompiler.compile(program, backend=backend)
     for args in ((torch.ones(2), torch.tensor(True)), (torch.ones(2, dtype=torch.bool), torch.tensor(True))):
         assert told(compiled, args) == told(program, args)
+
+
+REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
+    "lerp of integers": lambda x: torch._foreach_lerp([x], [x * 2], 0.5),
+    "lerp of integers by a list": lambda x: torch._foreach_lerp([x], [x * 2], [0.5]),
+    "addcdiv of integers": lambda x: torch._foreach_addcdiv_([x.clone()], [x], [x], [1.0]),
+    "an inverse of integers": lambda x: torch._foreach_pow([x], -1),
+}
+
+
+@pytest.mark.parametrize("backend", ("eager", "native"))
+@pytest.mark.parametrize("name", REFUSED)
+def test_operators_on_lists_refuse_what_their_kernels_refuse(name: str, backend: str) -> None:
+    args = (torch.arange(1, 5),)
+    assert told(pycompiler.compile(REFUSED[name], backend=backend), args) == told(REFUSED[name], args)
