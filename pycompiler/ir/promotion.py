@@ -97,6 +97,8 @@ def promoted(name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs, torch
     """The arguments of `numpy.<name>` as it takes them, and the dtype of its result (None: as it comes).  TypeError where
     `torch._numpy` is known to give something else than NumPy, OverflowError where a dtype does not hold a number."""
     _check(name, args)
+    if name == "tensordot":
+        _check_sums(*args, **kwargs)
     rule = JOINED.get(name)
     first = 1 if name in SEQUENCES or (rule is not None and rule.items) else 0
     args = (*args[:first], *(_array(a) if _has_tensors(a) else a for a in args[first:]))
@@ -119,13 +121,22 @@ def _check(name: str, args: Args) -> None:
         other = names - {"float64", "complex128"}
     if name in BY_ELEMENT and not any(n.startswith(("float", "complex")) for n in names):
         by = args[1] if len(args) > 1 else None
-        if isinstance(by, torch.Tensor) or (isinstance(by, int) and not _harmless(name, by)):
+        if isinstance(by, (torch.Tensor, list, tuple)) or (isinstance(by, int) and not _harmless(name, by)):
             other = names
     if other:
         raise TypeError(f"numpy.{name} of {', '.join(sorted(names))}")
     ranks = [a.dim() if isinstance(a, torch.Tensor) else 0 for a in args]
     if name == "dot" and len(ranks) == 2 and min(ranks) > 1 and max(ranks) > 2:
         raise TypeError("numpy.dot of more dimensions")
+
+
+def _check_sums(a: Any, b: Any, axes: Any = 2) -> None:
+    """torch sums over a dimension of one beside longer ones."""
+    if type(axes) is int:
+        axes = range(-axes, 0), range(axes)
+    pairs = zip(*([d] if type(d) is int else d for d in axes), strict=True)
+    if any(a.shape[i] != b.shape[j] for i, j in pairs):
+        raise TypeError("numpy.tensordot over dimensions of different sizes")
 
 
 def _check_filled(args: Args, kwargs: Kwargs) -> None:
@@ -184,8 +195,9 @@ def _as_one(values: list[Any], rule: Joined) -> Iterator[Any]:
     dtype = _torchs(_numpy().result_type(*(_example(k) for k in kinds), *more))
     if dtype is None:
         raise TypeError("numbers of no dtype that tensors have")
+    device = _device_of(values)
     for value in values:
-        yield value.to(dtype) if isinstance(value, torch.Tensor) else _stored(dtype, value)
+        yield value.to(dtype) if isinstance(value, torch.Tensor) else _stored(dtype, value, device)
 
 
 def _kind(value: Any, *, weak: bool) -> Any:
@@ -203,9 +215,13 @@ def _torchs(dtype: Any) -> torch.dtype | None:
     return getattr(torch, dtype.name, None)
 
 
-def _stored(dtype: torch.dtype, number: Any) -> torch.Tensor:
+def _stored(dtype: torch.dtype, number: Any, device: torch.device | None) -> torch.Tensor:
     holds(dtype, number)
-    return torch.full((), number, dtype=dtype)
+    return torch.full((), number, dtype=dtype, device=device)
+
+
+def _device_of(values: list[Any]) -> torch.device | None:
+    return next((v.device for v in values if isinstance(v, torch.Tensor)), None)
 
 
 def holds(dtype: torch.dtype, number: Any) -> None:
@@ -224,13 +240,13 @@ def _array(value: Any) -> torch.Tensor:
     dtype = _torchs(_numpy().result_type(*(_kind(v, weak=False) for v in leaves))) if leaves else None
     if dtype is None:
         raise TypeError("a list of what no tensor can be made of")
-    return _stacked(value, dtype)
+    return _stacked(value, dtype, _device_of(leaves))
 
 
-def _stacked(value: Any, dtype: torch.dtype) -> torch.Tensor:
+def _stacked(value: Any, dtype: torch.dtype, device: torch.device | None) -> torch.Tensor:
     if isinstance(value, (list, tuple)):
-        return torch.stack([_stacked(v, dtype) for v in value])
-    return value.to(dtype) if isinstance(value, torch.Tensor) else _stored(dtype, value)
+        return torch.stack([_stacked(v, dtype, device) for v in value])
+    return value.to(dtype) if isinstance(value, torch.Tensor) else _stored(dtype, value, device)
 
 
 # in place -----------------------------------------------------------------------------------------------------

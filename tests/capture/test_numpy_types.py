@@ -123,6 +123,13 @@ def filled(a: Any) -> Any:
         return str(e)
 
 
+def not_summed(a: Any) -> Any:
+    try:
+        return np.tensordot(a, a, 1)
+    except ValueError as e:
+        return str(e)
+
+
 def no_weight(a: Any, w: Any) -> Any:
     try:
         return np.average(a, weights=w)
@@ -239,6 +246,8 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], int]] 
     "weights without a sum": (no_weight, lambda: (np.array([7.0, 2]), np.array([1, -1])), 0),
     "the very array": (the_very, lambda: (np.arange(3.0),), 0),
     "parts of numbers": (lambda a: (np.nan_to_num(a), np.real(a), np.squeeze(a), a.T), lambda: (np.float32(3),), 0),
+    "sums over other sizes": (not_summed, lambda: (np.ones((1, 3)),), 1),
+    "sums": (lambda a: (np.tensordot(a, a), np.tensordot(a, a, ([0], [0]))), lambda: (np.ones((1, 3)),), 0),
     "dot of more dimensions": (lambda a: np.dot(a, a), lambda: (np.arange(8.0).reshape(2, 2, 2),), 1),
     "filled beyond the dtype": (filled, lambda: (np.array([7, 250], np.uint8),), 1),
     "filled": (
