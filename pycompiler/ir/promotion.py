@@ -69,6 +69,7 @@ JOINED: dict[str, Joined] = {
 
 # What they fill with is their second argument.
 FILLED = frozenset({"full", "full_like"})
+CHAINED = frozenset({"concatenate", "hstack", "append"})
 # Their first argument is a sequence of arrays, or none.
 SEQUENCES = frozenset({"meshgrid", "einsum", "reshape", "transpose"})
 
@@ -99,6 +100,8 @@ def promoted(name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs, torch
     _check(name, args)
     if name == "tensordot":
         _check_sums(*args, **kwargs)
+    if name in CHAINED:
+        _check_ranks(name, args, kwargs)
     rule = JOINED.get(name)
     first = 1 if name in SEQUENCES or (rule is not None and rule.items) else 0
     args = (*args[:first], *(_array(a) if _has_tensors(a) else a for a in args[first:]))
@@ -128,6 +131,15 @@ def _check(name: str, args: Args) -> None:
     ranks = [a.dim() if isinstance(a, torch.Tensor) else 0 for a in args]
     if name == "dot" and len(ranks) == 2 and min(ranks) > 1 and max(ranks) > 2:
         raise TypeError("numpy.dot of more dimensions")
+
+
+def _check_ranks(name: str, args: Args, kwargs: Kwargs) -> None:
+    """torch leaves out what has no elements, whatever its rank."""
+    if name == "append" and kwargs.get("axis", args[2] if len(args) > 2 else None) is None:
+        return
+    items = args[0] if args and isinstance(args[0], (list, tuple)) else args[:2]
+    if len({max(a.dim(), int(name == "hstack")) for a in items if isinstance(a, torch.Tensor)}) > 1:
+        raise TypeError(f"numpy.{name} of arrays of several ranks")
 
 
 def _check_sums(a: Any, b: Any, axes: Any = 2) -> None:

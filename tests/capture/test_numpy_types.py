@@ -130,6 +130,13 @@ def not_summed(a: Any) -> Any:
         return str(e)
 
 
+def not_joined(a: Any) -> Any:
+    try:
+        return np.concatenate([a[0, :0], a])
+    except ValueError as e:
+        return str(e)
+
+
 def no_weight(a: Any, w: Any) -> Any:
     try:
         return np.average(a, weights=w)
@@ -246,6 +253,7 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], int]] 
     "weights without a sum": (no_weight, lambda: (np.array([7.0, 2]), np.array([1, -1])), 0),
     "the very array": (the_very, lambda: (np.arange(3.0),), 0),
     "parts of numbers": (lambda a: (np.nan_to_num(a), np.real(a), np.squeeze(a), a.T), lambda: (np.float32(3),), 0),
+    "nothing beside more dimensions": (not_joined, lambda: (np.ones((2, 3)),), 1),
     "sums over other sizes": (not_summed, lambda: (np.ones((1, 3)),), 1),
     "sums": (lambda a: (np.tensordot(a, a), np.tensordot(a, a, ([0], [0]))), lambda: (np.ones((1, 3)),), 0),
     "dot of more dimensions": (lambda a: np.dot(a, a), lambda: (np.arange(8.0).reshape(2, 2, 2),), 1),
