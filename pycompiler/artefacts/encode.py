@@ -28,6 +28,7 @@ from pycompiler.autograd import runtime
 from pycompiler.autograd.branches import Choice
 from pycompiler.capture.recipe import Hole, Resume
 from pycompiler.errors import describe
+from pycompiler.ir import arrays
 from pycompiler.ir.expr import Atom, Expr
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.later import Later, LaterCall
@@ -202,6 +203,8 @@ class Encoder:
         for kind, write in BY_BASE:
             if issubclass(type(value), kind):
                 return write(self, value)
+        if arrays.is_number(value) and type(value.item()) in (int, float, bool):
+            return self.add("call", self.value(type(value)), self.value((value.item(),)))
         return self.named_value(value)
 
     def named_value(self, value: Any) -> Token:

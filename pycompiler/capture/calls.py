@@ -11,6 +11,7 @@ import collections
 import enum
 import functools
 import inspect
+import math
 import operator
 import sys
 import types
@@ -20,14 +21,14 @@ from typing import Any, NoReturn
 import torch
 
 from pycompiler import config
-from pycompiler.capture import arguments, collectives, known_arrays, operators, skip, wrappers
+from pycompiler.capture import arguments, collectives, known_arrays, numpy_calls, operators, skip, wrappers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.cached import call_cached, describe_call
 from pycompiler.capture.funnel import tensor_descriptor
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.polyfills import OF_CLOSURES
-from pycompiler.capture.values import array, deferred, exceptions, owned, symbolic
+from pycompiler.capture.values import deferred, exceptions, owned, symbolic
 from pycompiler.capture.values.attributes import MISSING, bind, is_mutable, lookup, mro_lookup, reference
 from pycompiler.capture.values.base import Capture, Lazy, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeProperty
@@ -138,7 +139,7 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
         if skip.in_graph(fn.real):
             return cx.graph.call_function(fn.real, args, kwargs)
         if config.trace_numpy and arrays.is_pure(fn.real):
-            return array.of_dtypes(cx, fn.real, args, kwargs)
+            return numpy_calls.of_dtypes(cx, fn.real, args, kwargs)
         if config.trace_numpy and (name := arrays.name_of(fn.real)) is not None:
             return known_arrays.call_function(cx, fn.real, name, args, kwargs)
         if config.trace_numpy and (name := arrays.folded_name(fn.real)) is not None:
@@ -331,13 +332,21 @@ def _bind_defaults(cx: Capture, fn: Function, bound: dict[str, Value]) -> bool:
 
 
 # builtins -----------------------------------------------------------------------------------------------------
+OF_PYTHONS = (math.trunc, math.ldexp)
+"""Functions of `math` that refuse numbers of NumPy's."""
+
+
 def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a builtin function, a method of a builtin type, or a torch function."""
     cx.direct = False
     marked = _marked(cx, fn, args, kwargs)
     if marked is not None:
         return marked
-    if type(fn) is types.BuiltinFunctionType and (fn.__module__ == "math" or fn is operator.index):
+    if (
+        type(fn) is types.BuiltinFunctionType
+        and (fn.__module__ == "math" or fn is operator.index)
+        and fn not in OF_PYTHONS
+    ):
         args = [a.plain_number() for a in args]
     computed = (symbolic.call(cx, fn, args) or deferred.call(cx, fn, args)) if not kwargs else None
     if computed is not None:
@@ -359,7 +368,7 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     if type(fn) is types.GenericAlias:
         return _of_alias(cx, fn, args, kwargs)
     if config.trace_numpy and arrays.is_pure(fn):
-        return array.of_dtypes(cx, fn, args, kwargs)
+        return numpy_calls.of_dtypes(cx, fn, args, kwargs)
     if config.trace_numpy and (numpys := arrays.name_of(fn)) is not None:
         return known_arrays.call_function(cx, fn, numpys, args, kwargs)
     if config.trace_numpy and (numpys := arrays.folded_name(fn)) is not None:
@@ -524,9 +533,9 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
                 cx.evaluate_raw(cls, **{name: None})  # its error
         return arguments.handled(cx, cls, handler, args, kwargs)
     if config.trace_numpy and arrays.is_pure(cls):
-        return array.of_dtypes(cx, cls, args, kwargs)
+        return numpy_calls.of_dtypes(cx, cls, args, kwargs)
     if config.trace_numpy and arrays.dtype_name(cls) is not None:
-        return array.make_scalar(cx, cls, args, kwargs)
+        return numpy_calls.make_scalar(cx, cls, args, kwargs)
     meta_call = lookup(cx, type(cls), "__call__")
     if isinstance(cls, enum.EnumMeta):
         if len(args) != 1 or kwargs:  # which may make a class

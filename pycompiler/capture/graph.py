@@ -11,7 +11,7 @@ import itertools
 import keyword
 import operator
 import types
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -411,7 +411,8 @@ class GraphBuilder:
         elif any(isinstance(a, type) for a in (*nodes, *knodes.values())):
             raise Break("unsupported-operation", f"a class as an argument of {name_of(target)}")
         try:
-            return self._record(Call(op, target, run, nodes, knodes, always=always, whole=whole))
+            call = Call(op, target, run, nodes, knodes, always=always, whole=whole)
+            return self._record(call, [*args, *kwargs.values()])
         except ReadsNumber as reads:
             again = None if whole else self._with_number(op, target, self.by_fake.get(id(reads.fake)), args, kwargs)
             if again is None:
@@ -438,8 +439,8 @@ class GraphBuilder:
             else (given[0].getattr(self.cx, target), given[1:], named)
         )
 
-    def _record(self, call: Call) -> Value:
-        """Run the call on fakes, and add it to the graph."""
+    def _record(self, call: Call, given: Sequence[Value] = ()) -> Value:
+        """Run the call on fakes, and add it to the graph; a list that it gives back is the one that was `given`."""
         self._check_operands(call)
         self._check_layout(call)
         before = Before(self.fake_mode, call)
@@ -466,6 +467,10 @@ class GraphBuilder:
         node = self._add(call, did, result)
         if known is not None:  # an in-place operator: the result is its argument
             return known
+        if given and isinstance(result, (list, tuple)):
+            fakes = (*call.fakes, *call.kfakes.values())
+            if (same := next((v for v, fake in zip(given, fakes, strict=True) if fake is result), None)) is not None:
+                return same
         value = self.from_result(result, node)
         if self.bound.binding:
             self.numbers.known |= self.bound.note(node, result)

@@ -12,10 +12,9 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import numpy_numbers
+from pycompiler.capture import numpy_calls, numpy_numbers
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values import array
-from pycompiler.capture.values.array import Array
+from pycompiler.capture.values.array import WRITES, Array, is_wrapped
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
@@ -63,15 +62,15 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
     """`args[0].<name>(*args[1:])` of an array."""
 
     def ordinary() -> Value:
-        return array.call_method(cx, name, args, kwargs)
+        return numpy_calls.call_method(cx, name, args, kwargs)
 
     def method(self: Any, *rest: Any, **named: Any) -> Any:
         return getattr(self, name)(*rest, **named)
 
     owner = args[0]
-    if isinstance(owner, Array) and owner.scalar and owner.may_be_known and not array.is_wrapped(cx):
+    if isinstance(owner, Array) and owner.scalar and owner.may_be_known and not is_wrapped(cx):
         return _of_number(cx, method, owner, args[1:], kwargs, ordinary())
-    if not isinstance(owner, Array) or owner.known() is None or name in array.WRITES or name.startswith("__i"):
+    if not isinstance(owner, Array) or owner.known() is None or name in WRITES or name.startswith("__i"):
         return ordinary()
     return _computed(cx, method, args, kwargs, ordinary)
 
@@ -100,13 +99,13 @@ def _of_number(
 def binary(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
     """`left <op> right` or a comparison, where an array is known; None of others."""
     found = numpy_numbers.binary(cx, op, left, right)
-    if found is not None or op not in array.OPERATORS:
+    if found is not None or op not in numpy_calls.OPERATORS:
         return found
 
     def ordinary() -> Value:
-        return array.binary(cx, op, "", left, right)
+        return numpy_calls.binary(cx, op, "", left, right)
 
-    return _computed(cx, getattr(arrays.numpy(), array.OPERATORS[op]), [left, right], {}, ordinary)
+    return _computed(cx, numpy_calls.PYTHONS[numpy_calls.OPERATORS[op]], [left, right], {}, ordinary)
 
 
 def _computed(
@@ -114,7 +113,7 @@ def _computed(
 ) -> Value:
     """What a call gives: an array that is known where its arguments are."""
     try:
-        if array.is_wrapped(cx) or "out" in kwargs:
+        if is_wrapped(cx) or "out" in kwargs:
             raise Unknown
         given, named = _constants(cx, args), dict(zip(kwargs, _constants(cx, kwargs.values()), strict=True))
     except Unknown:
@@ -162,6 +161,7 @@ def _constant(cx: Capture, found: Any, given: list[Any]) -> Value | None:
     device = cx.device or torch.get_default_device()
     if (
         not arrays.is_array(found)
+        or not found.flags.writeable
         or arrays.shares(found, given)
         or found.size > MOST
         or cx.graph.is_inner

@@ -14,9 +14,10 @@ from typing import Any
 
 import torch
 
+from pycompiler.capture import numpy_calls
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values import array
-from pycompiler.capture.values.array import COMPARED, OPERATORS, UNARY, Array, argument, is_number, is_wrapped, record
+from pycompiler.capture.numpy_calls import COMPARED, OPERATORS, PYTHONS, UNARY, argument, power_of, record
+from pycompiler.capture.values.array import Array, is_number, is_wrapped
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.sequences import List, Tuple
@@ -30,12 +31,6 @@ LEAST, GREATEST = -(2**63), 2**63 - 1
 SUMS = frozenset({"add", "subtract", "multiply", "negative", "positive"})
 PARTS = frozenset({"remainder", "floor_divide"})
 COMPARISONS = frozenset(OPERATORS[op] for op in COMPARED)
-PYTHONS: dict[str, Callable[..., Any]] = {
-    "add": operator.add, "subtract": operator.sub, "multiply": operator.mul, "negative": operator.neg,
-    "positive": operator.pos, "remainder": operator.mod, "floor_divide": operator.floordiv, "divide": operator.truediv,
-    "less": operator.lt, "less_equal": operator.le, "greater": operator.gt, "greater_equal": operator.ge,
-    "equal": operator.eq, "not_equal": operator.ne,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -61,40 +56,40 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
     if any(isinstance(v, Symbolic) for v in values) and name not in arrays.MAKES and not is_wrapped(cx):
         if all(isinstance(v, PLAIN_VALUES) for v in values):  # numbers alone, which NumPy computes at once
             args = [v.settle("as an argument of a function of NumPy's") for v in values]
-    return array.call_function(cx, fn, name, args, kwargs)
+    return numpy_calls.call_function(cx, fn, name, args, kwargs)
 
 
 def _ufunc(cx: Capture, fn: Any, name: str, values: list[Value]) -> Value | None:
     """What a function that works elementwise gives of numbers of which each call knows the value; None of others."""
     if not arrays.is_ufunc(fn) or len(values) != fn.nin or not any(isinstance(v, (Array, Symbolic)) for v in values):
         return None
-    return elementwise(cx, name, values)
+    return elementwise(cx, name, fn, values)
 
 
 def binary(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
     """`left <op> right` or a comparison, also in place, of numbers that are known; None of others."""
     plain = op in OPERATORS or (isinstance(left, Array) and left.scalar)
     name = OPERATORS.get(op if op in OPERATORS else op[:-1])
-    return elementwise(cx, name, [left, right]) if plain and name is not None else None
+    return elementwise(cx, name, PYTHONS[name], [left, right]) if plain and name is not None else None
 
 
 def unary(cx: Capture, op: str, value: Value) -> Value | None:
-    return elementwise(cx, UNARY[op], [value])
+    return elementwise(cx, UNARY[op], PYTHONS[UNARY[op]], [value])
 
 
-def elementwise(cx: Capture, name: str, values: list[Value]) -> Value | None:
-    """What is computed elementwise of numbers: one whose value is asked for where torch takes it; None where another value is
-    among them."""
+def elementwise(cx: Capture, name: str, fn: Callable[..., Any], values: list[Value]) -> Value | None:
+    """What `fn`, an operator or a function of NumPy's, computes elementwise of numbers: one whose value is asked for where
+    torch takes it; None where another value is among them."""
     if is_wrapped(cx) or not all(map(_is_known, values)) or cx.call_builtin(arrays.raises_errors, [], {}).const():
         return None
-    cls = _class_of(name, [v.python_type() for v in values])
+    cls = _class_of(fn, [v.python_type() for v in values])
     if cls is None:
         return None
 
     def known() -> Value | None:
         numbers = [(_python(v), v.python_type()) for v in values]
         operands = [Operand(n, c) for n, c in numbers if n is not None]
-        return _combined(cx, name, operands, cls) if len(operands) == len(numbers) else None
+        return _combined(cx, name, fn, operands, cls) if len(operands) == len(numbers) else None
 
     if not any(isinstance(v, Array) for v in values):  # of Python's numbers
         return _known_number(cx, cls, known)
@@ -102,7 +97,8 @@ def elementwise(cx: Capture, name: str, values: list[Value]) -> Value | None:
     def make() -> Tensor:
         try:
             plain = [v.settle("beside an array") for v in values]
-            found = record(cx, arrays.function, [Const(name), *plain], {}, scalar=True)
+            called = power_of(*plain) if fn is operator.pow else name
+            found = record(cx, arrays.function, [Const(called), *plain], {}, scalar=True)
         except Break:
             number = made.number()
             if number is None:
@@ -149,23 +145,23 @@ def _python(value: Value) -> Value | None:
     return value
 
 
-def _class_of(name: str, classes: Sequence[type]) -> type | None:
-    """Of what class NumPy's function gives a number, of such numbers; None where it gives something else, or nothing."""
+def _class_of(fn: Callable[..., Any], classes: Sequence[type]) -> type | None:
+    """Of what class `fn` gives a number, of such numbers; None where it gives something else, or nothing."""
     try:
         with arrays.quietly():
-            made = getattr(arrays.numpy(), name)(*(cls(1) for cls in classes))
+            made = fn(*(cls(1) for cls in classes))
     except Exception:
         return None
     return type(made) if arrays.is_number(made) else None
 
 
-def _combined(cx: Capture, name: str, operands: Sequence[Operand], cls: type) -> Value:
-    """What NumPy's function gives of numbers, a number of the class `cls` (or `bool`), as Python's."""
+def _combined(cx: Capture, name: str, fn: Callable[..., Any], operands: Sequence[Operand], cls: type) -> Value:
+    """What `fn` gives of numbers, a number of the class `cls` (or `bool`), as Python's."""
     symbols = any(not isinstance(o.number, Const) for o in operands)
     made = _as_python(cx, name, operands, cls) if symbols else None
     if made is not None:
         return made
-    return Const(cx.evaluate_raw(getattr(arrays.numpy(), name), *(o.settled() for o in operands)).item())
+    return Const(cx.evaluate_raw(fn, *(o.settled() for o in operands)).item())
 
 
 def _as_python(cx: Capture, name: str, operands: Sequence[Operand], cls: type) -> Value | None:

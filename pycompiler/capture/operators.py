@@ -7,17 +7,18 @@ involved → graph; containers → their own rules; else the special methods of 
 from __future__ import annotations
 
 import collections.abc
+import decimal
 import operator
 import sys
 import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pycompiler.capture import hints, known_arrays, numpy_numbers, whole_lists
+from pycompiler.capture import hints, known_arrays, numpy_calls, numpy_numbers, whole_lists
 from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.polyfills import POLYFILLS
-from pycompiler.capture.values import array, deferred, exceptions, owned, symbolic
+from pycompiler.capture.values import deferred, exceptions, owned, symbolic
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
@@ -111,12 +112,12 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
             return printf(cx, left.value, right)
         if not isinstance(left, Object):
             raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
-    left, right = array.beside(cx, op, left, right)
+    left, right = numpy_calls.beside(cx, op, left, right)
     if isinstance(left, Array) or isinstance(right, Array):
         if isinstance(left, Tensor) and not cx.functions.concerns([left], {}):
-            return array.tensor_of_both(cx, op.rstrip("="), left, right)
+            return numpy_calls.tensor_of_both(cx, op.rstrip("="), left, right)
         known = known_arrays.binary(cx, op, left, right)
-        return known or array.binary(cx, op, INPLACE[op][1] if inplace else special, left, right)
+        return known or numpy_calls.binary(cx, op, INPLACE[op][1] if inplace else special, left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
         found = _overridden(cx, INPLACE[op][1] if inplace else special, reflected, left, right)
         if found is not None:
@@ -511,9 +512,9 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     fn = COMPARE[op][0]
     if isinstance(left, Deferred) or isinstance(right, Deferred):
         return deferred.compute(cx, fn, [left, right])
-    left, right = array.beside(cx, op, left, right)
+    left, right = numpy_calls.beside(cx, op, left, right)
     if isinstance(left, Array) or isinstance(right, Array):
-        return known_arrays.binary(cx, op, left, right) or array.binary(cx, op, COMPARE[op][1], left, right)
+        return known_arrays.binary(cx, op, left, right) or numpy_calls.binary(cx, op, COMPARE[op][1], left, right)
     if isinstance(left, NestedInt) or isinstance(right, NestedInt):
         return compute_nested(cx, fn, left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
@@ -604,9 +605,11 @@ def _compare_special(cx: Capture, op: str, left: Value, right: Value) -> Value |
 
 
 def _equals_itself(cx: Capture, op: str, cls: type) -> bool:
-    """Whether a number or a text of a class of the program's equals itself: a nan does not, nor what says otherwise."""
-    if not issubclass(cls, (*PLAIN_EQUALS, float, complex)):
-        return True
+    """Whether what is of this class equals itself: a nan does not, nor what says otherwise (an array, elementwise)."""
+    if not issubclass(cls, (*PLAIN_EQUALS, float, complex, decimal.Decimal)):
+        root = cls.__module__.partition(".")[0]
+        plain = mro_lookup(cls, "__eq__") is mro_lookup(object, "__eq__")
+        return plain or root in sys.stdlib_module_names or root in ("torch", "pycompiler")
     return lookup(cx, cls, COMPARE[op][1]) in [getattr(c, COMPARE[op][1]) for c in PLAIN_EQUALS if issubclass(cls, c)]
 
 
@@ -702,7 +705,7 @@ def unary(cx: Capture, op: str, value: Value) -> Value:
     if isinstance(value, PLAIN_VALUES):
         return _of_plain(cx, fn, fn, value)
     if isinstance(value, Array):
-        return numpy_numbers.unary(cx, op, value) or array.unary(cx, op, value)
+        return numpy_numbers.unary(cx, op, value) or numpy_calls.unary(cx, op, value)
     if isinstance(value, Tensor):
         value.assume(cx, special)
         own = value.special(cx, special) if value.is_special else None

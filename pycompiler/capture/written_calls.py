@@ -63,6 +63,8 @@ def plain_constant(value: Any) -> Any:
         return f"{value.__module__}.{value.__name__}"  # type: ignore[attr-defined]
     if isinstance(value, enum.Enum):
         return next((base(value) for base in (int, float, str) if isinstance(value, base)), value)  # type: ignore[arg-type, call-overload]
+    if arrays.is_number(value) and not arrays.is_taken(type(value)):
+        raise Break("unsupported-operation", f"numpy.{type(value).__name__}, which torch takes for a float")
     return value.item() if arrays.is_number(value) else value
 
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
-import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 import torch
 from torch.utils import _pytree as pytree
+
+from pycompiler.ir.promotion import IN_PLACE, NARROW, check_fits, dtype_of, numpy, promoted
 
 T = TypeVar("T")
 # In `torch._numpy` they are something else, or not what NumPy gives.
@@ -41,26 +42,7 @@ FOLDED = frozenset(
      "digitize", "interp", "union1d", "intersect1d", "setdiff1d", "isin", "delete", "insert", "append", "lexsort", "ldexp",
      "linalg.matrix_power"}
 )  # fmt: skip
-_NARROW_INTEGERS = frozenset({"uint8", "int8", "int16", "int32"})
-_NARROW = _NARROW_INTEGERS | {"bool", "float16", "float32", "complex64"}
-# Of these dtypes `torch._numpy` gives another dtype than NumPy.
-OTHERWISE: dict[str, frozenset[str]] = {
-    **dict.fromkeys(("sum", "prod", "trace"), frozenset({"uint8"})),
-    **dict.fromkeys(("cumsum", "cumprod"), _NARROW_INTEGERS),
-    **dict.fromkeys(("around", "round"), frozenset({"bool"})),
-    **dict.fromkeys(("all", "any"), frozenset({"uint8"})),
-    **dict.fromkeys(("corrcoef", "cov"), _NARROW | {"int64"}),
-    **dict.fromkeys(("linalg.solve", "take"), _NARROW),
-    "sinc": _NARROW_INTEGERS | {"bool", "int64"},
-    **dict.fromkeys(("einsum", "tensordot"), _NARROW_INTEGERS | {"bool", "float16"}),
-    **dict.fromkeys(("power", "float_power"), frozenset({"bool"})),
-}
-# Of integers NumPy looks at each element of the second operand: it raises, or gives 0 with a warning.
-BY_ELEMENT = frozenset(
-    {"power", "float_power", "floor_divide", "remainder", "mod", "fmod", "divmod", "left_shift", "right_shift"}
-)
 _REMAINDERS = frozenset({"remainder", "mod", "divmod"})
-SAME = frozenset({"kron", "outer"})  # ... of arguments of several dtypes
 # Their result is a new array, whatever their arguments are.
 MAKES = frozenset(
     {"array", "asarray", "zeros", "ones", "full", "arange", "linspace", "logspace", "geomspace", "indices", "hamming",
@@ -75,13 +57,17 @@ VIEWS = frozenset(
      "atleast_2d", "atleast_3d", "split", "array_split", "hsplit", "vsplit", "dsplit", "__getitem__", "T", "real", "imag",
      "real_if_close"}
 )  # fmt: skip
+# Of these, which give their very argument where there is nothing to do; the others give another array.
+SAME = frozenset({"asarray", "atleast_1d", "atleast_2d", "atleast_3d", "squeeze", "real", "real_if_close"})
+# What is an array of an array without dimensions, and a number of a number.
+EITHER = frozenset({"real", "imag", "squeeze", "transpose"})
 LISTS = frozenset({"split", "array_split", "hsplit", "vsplit", "dsplit"})
 NAMED = {"linalg.svd": "SVDResult", "linalg.qr": "QRResult", "linalg.eig": "EigResult", "linalg.eigh": "EighResult",
          "linalg.slogdet": "SlogdetResult"}  # fmt: skip
 PLAIN_DTYPES = {int: "int64", float: "float64", bool: "bool", complex: "complex128"}
 # Without dimensions their results are arrays; those of all other functions are numbers.
 ARRAYS = MAKES | {
-    "cov", "diff", "expand_dims", "full_like", "imag", "linalg.tensorsolve", "moveaxis", "nan_to_num", "ones_like", "real",
+    "cov", "diff", "expand_dims", "pad", "full_like", "imag", "linalg.tensorsolve", "moveaxis", "ones_like", "real",
     "real_if_close", "reshape", "roll", "rollaxis", "sort", "squeeze", "swapaxes", "tensordot", "tile", "transpose", "where",
     "zeros_like",
 }  # fmt: skip
@@ -92,11 +78,6 @@ LIKES = frozenset(
 SIZED: dict[str, range] = {**dict.fromkeys(("ones", "zeros", "full"), range(1, 2)), "reshape": range(2, 66)}
 SPACES = ("", "linalg", "fft")
 UNKNOWN_DTYPES = frozenset({"uint16", "uint32", "uint64", "float128", "longdouble", "complex256"})
-
-
-def numpy() -> types.ModuleType | None:
-    """NumPy, if the program has imported it."""
-    return sys.modules.get("numpy")
 
 
 @functools.cache
@@ -183,14 +164,11 @@ def _plain(value: Any) -> Any:
 
 def function(name: str, *args: Any, **kwargs: Any) -> Any:
     """`numpy.<name>(*args, **kwargs)` of tensors; one that works elementwise has the dtypes that NumPy says it has."""
-    made, dtype = args, None
-    _check(name, args)
-    ufunc = getattr(numpy(), name, None)
-    if isinstance(ufunc, numpy().ufunc):  # type: ignore[union-attr]
-        if len(args) != ufunc.nin or kwargs:
-            raise TypeError(f"numpy.{name} with more than its {ufunc.nin} operands")
-        made, dtype = _promoted(ufunc, args)
-    result = _plain(_lookup(name)(*map(_arrays, made), **{k: _arrays(v) for k, v in kwargs.items()}))
+    made, named, dtype = promoted(name, args, kwargs)
+    own = OWN.get(name)
+    result = own(*made, **named) if own is not None else NotImplemented
+    if result is NotImplemented:
+        result = _plain(_lookup(name)(*map(_arrays, made), **{k: _arrays(v) for k, v in named.items()}))
     if name in _REMAINDERS:
         *quotient, rest = result if isinstance(result, tuple) else (result,)
         result = (*quotient, _signed(rest, made[1])) if quotient else _signed(rest, made[1])
@@ -204,56 +182,68 @@ def _signed(rest: torch.Tensor, divisor: Any) -> torch.Tensor:
     return torch.copysign(rest, divisor)
 
 
-def _check(name: str, args: tuple[Any, ...]) -> None:
-    """TypeError where `torch._numpy` is known to give something else than NumPy."""
-    names = {str(a.dtype).removeprefix("torch.") for a in pytree.tree_leaves(args) if isinstance(a, torch.Tensor)}
-    if name == "where" and not all(isinstance(a, torch.Tensor) for a in args):
-        raise TypeError("numpy.where of numbers")
-    other = names & OTHERWISE.get(name, frozenset())
-    if name.startswith("fft.") and not name.endswith("shift"):  # which computes nothing
-        other = names - {"float64", "complex128"}
-    if name in BY_ELEMENT and not any(n.startswith(("float", "complex")) for n in names):
-        by = args[1] if len(args) > 1 else None
-        if isinstance(by, torch.Tensor) or (isinstance(by, int) and not _harmless(name, by)):
-            other = names
-    if other or (name in SAME and len(names) > 1):
-        raise TypeError(f"numpy.{name} of {', '.join(sorted(names))}")
+@functools.cache
+def _tie(name: str, dtype: torch.dtype) -> int | None:
+    """Which of two zeros of either sign NumPy's `maximum` or `minimum` gives: the first, or the second; None: it depends."""
+    module = numpy()
+    assert module is not None
+    left, right = (module.full(19, zero, dtype_of(dtype)) for zero in (-0.0, 0.0))
+    found = [module.signbit(getattr(module, name)(a, b)) for a, b in ((left, right), (right, left))]
+    if not all((f == f[0]).all() for f in found) or found[0][0] == found[1][0]:
+        return None
+    return 0 if found[0][0] else 1
 
 
-def _harmless(name: str, by: int) -> bool:
-    """Whether NumPy and torch do the same with each integer and this one."""
-    if name == "power":
-        return by >= 0
-    return 0 <= by < 8 if name.endswith("shift") else by not in (0, -1)
+def _extreme(name: str, a: Any, b: Any) -> Any:
+    """... of floating-point numbers, as NumPy's; gradients are torch's."""
+    tensors = [v for v in (a, b) if isinstance(v, torch.Tensor)]
+    dtype = tensors[0].dtype
+    if not dtype.is_floating_point or any(t.requires_grad for t in tensors) or (tie := _tie(name, dtype)) is None:
+        return NotImplemented
+    if isinstance(b, torch.Tensor) and not isinstance(a, torch.Tensor):
+        a = torch.full((), a, dtype=dtype, device=b.device)
+    beyond = (torch.ge, torch.gt) if name == "maximum" else (torch.le, torch.lt)
+    return torch.where(beyond[tie](a, b) | torch.isnan(a), a, b)
 
 
-def _promoted(ufunc: Any, args: tuple[Any, ...]) -> tuple[tuple[Any, ...], torch.dtype | None]:
-    """The arguments as the loop of a function of NumPy's takes them, and the dtype of its result (None: as it comes)."""
-    if not all(isinstance(a, (torch.Tensor, int, float, complex)) for a in args):
-        return args, None
-    kinds = [dtype_of(a.dtype) if isinstance(a, torch.Tensor) else type(a) for a in args]
-    kinds = [numpy().dtype(bool) if k is bool else k for k in kinds]  # type: ignore[union-attr]
-    loop = [getattr(torch, d.name, None) for d in ufunc.resolve_dtypes((*kinds, *[None] * ufunc.nout))]
-    cast = (a.to(d) if isinstance(a, torch.Tensor) and d is not None else a for a, d in zip(args, loop, strict=False))
-    return tuple(cast), loop[ufunc.nin] if ufunc.nout == 1 else None
+def _power(base: Any, exponent: Any) -> Any:
+    """Of an array: NumPy takes a square and a root, and no inverse of a root (of infinities and zeros, they differ)."""
+    is_number = not isinstance(exponent, torch.Tensor)
+    if is_number and isinstance(base, torch.Tensor) and exponent in (2, 0.5):
+        return base * base if exponent == 2 else torch.sqrt(base)
+    if any(isinstance(v, complex) or isinstance(v, torch.Tensor) and v.is_complex() for v in (base, exponent)):
+        raise TypeError("numpy.power of complex numbers, which is another one of infinities and zeros")
+    return _by_power(base, exponent) if is_number and exponent == -0.5 else NotImplemented
 
 
-def takes_in(special: str, left: torch.dtype, right: torch.dtype) -> bool:
-    """Whether ``left += right`` (of the method `special`) converts the elements on the right, and nothing else."""
-    ufunc = getattr(numpy(), IN_PLACE.get(special, ""), None)
-    if ufunc is None or {left, right} == {torch.bool}:
-        return False
-    loop = ufunc.resolve_dtypes((dtype_of(left), dtype_of(right), None))
-    return all(d == dtype_of(left) for d in loop)
+def _by_power(base: torch.Tensor, exponent: float) -> torch.Tensor:
+    """A power of half of one, also of infinity and zero below zero."""
+    base = base if base.is_floating_point() else base.to(torch.float64)
+    root, of_infinity = (torch.sqrt, torch.inf) if exponent > 0 else (torch.rsqrt, 0.0)
+    return torch.where(base == -torch.inf, of_infinity, root(base + 0.0))
 
 
-IN_PLACE = {"__iadd__": "add", "__isub__": "subtract", "__imul__": "multiply", "__itruediv__": "true_divide",
-            "__iand__": "bitwise_and", "__ior__": "bitwise_or", "__ixor__": "bitwise_xor"}  # fmt: skip
-"""Operators of which no element raises."""
+def _full(shape: Any, fill: Any, dtype: str | None = None) -> Any:
+    """With a number in a tensor."""
+    if not isinstance(fill, torch.Tensor) or fill.dim():
+        return NotImplemented
+    fill = fill if dtype is None else fill.to(getattr(torch, dtype))
+    return fill.expand(shape if isinstance(shape, (tuple, list)) else (shape,)).clone()
+
+
+# What is not as `torch._numpy` has it.
+OWN: dict[str, Callable[..., Any]] = {
+    "maximum": functools.partial(_extreme, "maximum"), "minimum": functools.partial(_extreme, "minimum"), "power": _power,
+    "full": _full, "square": lambda x: x * x, "power of a number": _by_power,
+}  # fmt: skip
 
 
 def method(name: str, array: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
     """`array.<name>(*args, **kwargs)`."""
+    if name in IN_PLACE:
+        made = function(IN_PLACE[name], array, *args)
+        check_fits(made, array)
+        return array.copy_(made)
     if hasattr(numpy(), name) and name not in OWN_METHODS:  # the function by this name
         return function(name, array, *args, **kwargs)
     found = getattr(_tensors().ndarray(array), name)
@@ -315,13 +305,6 @@ def raises_errors() -> bool:
     """Whether NumPy raises, or calls somebody, where a floating-point operation is invalid."""
     module = numpy()
     return module is not None and bool(set(module.geterr().values()) & {"raise", "call", "log"})
-
-
-def store(dtype: torch.dtype, value: Any) -> None:
-    """Raise what NumPy raises when this number is stored into an array of that dtype."""
-    module = numpy()
-    assert module is not None
-    module.empty((), dtype_of(dtype))[()] = value
 
 
 def is_dtype(value: object) -> bool:
@@ -388,7 +371,7 @@ def says_dtype(value: object) -> bool:
     return type(value) is str or is_dtype(value) or _is_kind(value) or any(value is kind for kind in PLAIN_DTYPES)
 
 
-_KNOWN_DTYPES = _NARROW | {"int64", "float64", "complex128"}
+_KNOWN_DTYPES = NARROW | {"int64", "float64", "complex128"}
 
 
 @functools.cache
@@ -494,13 +477,6 @@ def _abstract() -> frozenset[Any]:
     names = ("generic", "number", "integer", "signedinteger", "unsignedinteger", "inexact", "floating", "complexfloating",
              "flexible", "character")  # fmt: skip
     return frozenset(getattr(numpy(), name) for name in names)
-
-
-def dtype_of(dtype: torch.dtype) -> Any:
-    """The dtype of NumPy's of the same numbers."""
-    module = numpy()
-    assert module is not None
-    return module.dtype(str(dtype).removeprefix("torch."))
 
 
 def mark(value: Any) -> Any:

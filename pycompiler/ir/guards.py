@@ -27,6 +27,7 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
+from pycompiler.ir import arrays
 from pycompiler.ir.source import Scope, Source, mro_of, namespace_of, read
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
@@ -137,6 +138,8 @@ def same_constant(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(map(same_constant, a, b))
     if isinstance(a, (frozenset, set)):
         return bool(a == b) and sorted(map(repr, a)) == sorted(map(repr, b))
+    if arrays.is_taken(type(a)):
+        return same_constant(a.item(), b.item())
     return bool(a == b)
 
 

@@ -181,7 +181,7 @@ def set_version(t: torch.Tensor, version: int) -> None:
 
 
 # Kernels behind functions check nothing, and crash: only those are asked that programs call themselves, or nearly so.
-_INNER = re.compile(r"_|mkldnn|cudnn|miopen|fbgemm|quantized|.*backward")
+_INNER = re.compile(r"_(?!foreach_)|mkldnn|cudnn|miopen|fbgemm|quantized|.*backward")
 _NEARLY_OUTER = frozenset(
     (
         *("_softmax", "_log_softmax", "_to_copy", "_unsafe_index", "__lshift__", "__rshift__", "_fft_r2c", "_fft_c2c"),

@@ -191,9 +191,12 @@ class Lowering:
 
     def _single(self, kind: str, body: Body, v: Val, names: tuple[str, ...], ranges: Exprs, index: Sequence[Expr],
                 outs: Sequence[Buffer]) -> tuple[Value, ...]:  # fmt: skip
-        """A fold over one element is no fold: the element itself (its position is 0, its distance to the mean 0)."""
+        """A fold over one element is no fold: the element itself (its position is 0, its distance to the mean 0; a sum begins
+        at zero, which takes the sign of another zero)."""
         results: tuple[Val, ...] = (v,)
-        if kind in ("argmax", "argmin"):
+        if kind == "sum" and v.dtype.is_floating_point:
+            results = (v + 0.0,)
+        elif kind in ("argmax", "argmin"):
             results = (body.const(0, torch.int64),)
         elif kind == "welford":
             apart = v - v  # NaN for what is not finite

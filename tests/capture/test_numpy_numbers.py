@@ -200,3 +200,60 @@ def test_what_numpy_says_of_integers() -> None:
     assert torch.equal(compiled(X, np.int64(3)), divided(X, np.int64(3)))
     with pytest.warns(RuntimeWarning):
         assert torch.equal(compiled(X, np.int64(0)), want)
+
+
+@pytest.mark.parametrize("kind", (np.float64, np.float32, np.float16, np.int64, np.int8, np.bool_))
+def test_the_guard_of_a_constant_number_sees_the_very_object(kind: Any) -> None:
+    def program(x: torch.Tensor, n: Any) -> Any:
+        return x * (2 if n else 3) if kind is np.bool_ else x * n
+
+    x, n = torch.ones(2), kind(1)
+    guards = [g for gs in pycompiler.explain(program)(x, n).out_guards for g in gs]
+    assert any(g.kind == "equals" and g.arg is n for g in guards) and not any("number_of" in str(g) for g in guards)
+    compiled = pycompiler.compile(program, backend="eager")
+    for value in (n, kind(1), kind(0), kind(1)):
+        assert torch.equal(compiled(x, value), program(x, value))
+    assert compiled.counters()["compiles"] <= 3
+
+
+def test_zeros_and_nans_of_numpy_are_told_apart() -> None:
+    def program(x: torch.Tensor, n: Any) -> Any:
+        return x * float(n)
+
+    compiled = pycompiler.compile(program, backend="eager", dynamic=False)
+    for value in (0.0, -0.0, float("nan"), float("nan"), -0.0, 0.0):
+        for kind in (np.float32, np.float64):
+            assert str(compiled(torch.ones(1), kind(value))) == str(program(torch.ones(1), kind(value)))
+    assert compiled.counters()["compiles"] == 6
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_functions_that_refuse_numbers_of_numpy(kind: Any) -> None:
+    def program(x: torch.Tensor, n: Any) -> Any:
+        try:
+            return x + 1, math.trunc(n)
+        except TypeError as e:
+            return str(e)
+
+    args = torch.ones(2), kind(3)
+    assert str(pycompiler.compile(program, backend="eager")(*args)) == str(program(*args))
+
+
+MADE: dict[str, Callable[[Any], Any]] = {
+    "tensor": lambda x: (torch.tensor(np.float64(0.5)), torch.tensor(np.int8(3)), x + 1),
+    "as_tensor": lambda x: (torch.as_tensor(np.float64(0.5)), torch.asarray(np.int16(3)), x + 1),
+    "of lists": lambda x: (
+        torch.tensor([np.float64(0.5), 1]),
+        torch.tensor([[np.float16(1)]]),
+        torch.tensor((np.int8(3), 1)),
+        x,
+    ),
+    "of a dtype": lambda x: (torch.tensor(np.float64(0.5), dtype=torch.float16), x + 1),
+    "of functions": lambda x: (torch.tensor(np.conj(0.5)), torch.tensor(np.sqrt(16)), x + 1),
+}
+
+
+@pytest.mark.parametrize("backend", ("eager", "native"))
+@pytest.mark.parametrize("name", MADE)
+def test_a_tensor_of_a_constant_number_has_its_dtype(name: str, backend: str) -> None:
+    agree(MADE[name], [(torch.ones(2),)] * 2, 1, backend)

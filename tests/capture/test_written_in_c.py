@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import bisect
 import collections
+import datetime
 import heapq
 import re
 from collections.abc import Callable
+from decimal import Decimal
 from typing import Any
 
 import pytest
@@ -148,3 +150,14 @@ def test_another_pattern() -> None:
     assert compiled(X, "aab").tolist() == [2.0, 2.0] and compiled(X, "ab").tolist() == [1.0, 1.0]
     space["pattern"] = re.compile("a")
     assert compiled(X, "aab").tolist() == [1.0, 1.0]
+
+
+@pytest.mark.parametrize(
+    "value", [Decimal("nan"), Decimal(2), float("nan"), datetime.date(2024, 1, 1), re.compile("a")], ids=str
+)
+def test_what_says_itself_whether_it_equals_itself(value: Any) -> None:
+    def program(x: torch.Tensor, v: Any) -> Any:
+        return x + 1, v == v, v != v, v in [v]
+
+    x = torch.ones(2)
+    assert str(pycompiler.compile(program, backend="eager")(x, value)) == str(program(x, value))

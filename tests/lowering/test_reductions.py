@@ -240,3 +240,23 @@ def test_normalised_beside_a_far_first_number():
     exact = F.layer_norm(x.double(), (1024,))
     found = pycompiler.compile(F.layer_norm)(x, (1024,)).double()
     assert (found - exact).abs().max() < 4 * 2.0**-23 * exact.abs().max()  # four roundings of the largest, 32
+
+
+@pytest.mark.parametrize("dtype", [f32, f64, bf16, torch.float16])
+def test_a_sum_of_one_zero_has_no_sign(dtype):
+    def program(x):
+        views = x[:1], x[0], x[:, None]
+        means = x.mean(1), x[:1].mean(0, keepdim=True), x[0, 0].mean(), x.nansum(1)
+        return [v.sum(d, keepdim=True) for v in views for d in (0, -1)], x[0, 0].sum(), x.sum((0, 1)), means, x.prod(1)
+
+    for shape in ((3, 1), (1, 1), (1, 2)):
+        x = torch.full(shape, -0.0, dtype=dtype)
+        got, want = (torch.utils._pytree.tree_leaves(f(x)) for f in (pycompiler.compile(program), program))
+        assert [torch.signbit(t).tolist() for t in got] == [torch.signbit(t).tolist() for t in want]
+
+
+def test_gradients_of_a_sum_of_one():
+    x = torch.tensor([[-0.0], [2.0]], requires_grad=True)
+    for f in (lambda x: x.sum(1), lambda x: x.expand(2, 3) * -0.0, lambda x: x.mean(-1, keepdim=True)):
+        grads = [torch.autograd.grad(g(x).sum(), x)[0] for g in (f, pycompiler.compile(f))]
+        assert torch.equal(*grads) and torch.equal(*map(torch.signbit, grads))

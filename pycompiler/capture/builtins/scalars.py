@@ -44,7 +44,7 @@ def foreach_pow(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return cx.sequence(made, tuple)
 
 
-def _lerp(fn: Any, single: Callable[[Capture, list[Value]], Value], cls: type) -> None:
+def _lerp(fn: Any, single: Callable[[Capture, list[Value]], Value], *, in_place: bool) -> None:
     @builtin(fn)
     def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if len(args) != 3 or kwargs or (weights := _weights(cx, args)) is None:
@@ -52,7 +52,8 @@ def _lerp(fn: Any, single: Callable[[Capture, list[Value]], Value], cls: type) -
         starts, ends = ([*v.iterate(cx)] for v in args[:2])
         if not len(starts) == len(ends) == len(weights):
             return cx.graph.call_function(fn, args, kwargs)
-        return cx.sequence([single(cx, [*row]) for row in zip(starts, ends, weights, strict=True)], cls)
+        made = [single(cx, [*row]) for row in zip(starts, ends, weights, strict=True)]
+        return args[0] if in_place else cx.sequence(made, tuple)
 
 
 def _weights(cx: Capture, args: Args) -> list[Value] | None:
@@ -68,8 +69,8 @@ def _weights(cx: Capture, args: Args) -> list[Value] | None:
     return [cx.graph.call_method("to", [w, Const(dtype)], {}) for w in weights]
 
 
-_lerp(torch._foreach_lerp, lambda cx, given: cx.graph.call_function(torch.lerp, given, {}), tuple)
-_lerp(torch._foreach_lerp_, lambda cx, given: cx.graph.call_method("lerp_", given, {}), list)
+_lerp(torch._foreach_lerp, lambda cx, given: cx.graph.call_function(torch.lerp, given, {}), in_place=False)
+_lerp(torch._foreach_lerp_, lambda cx, given: cx.graph.call_method("lerp_", given, {}), in_place=True)
 
 
 def _scaled(fn: Any, name: str) -> None:
@@ -83,10 +84,9 @@ def _scaled(fn: Any, name: str) -> None:
         lists = [[*v.iterate(cx)] for v in args[:3]]
         if any(len(v) != len(numbers) for v in lists) or not _are_wide(cx, *lists):
             return cx.graph.call_function(fn, args, kwargs)
-        made = []
         for x, y, z, number in zip(*lists, numbers, strict=True):
-            made.append(cx.graph.call_method(name, [x, cx.graph.call_function(torch.mul, [y, number], {}), z], {}))
-        return cx.sequence(made, list)
+            cx.graph.call_method(name, [x, cx.graph.call_function(torch.mul, [y, number], {}), z], {})
+        return args[0]
 
 
 def _numbers(cx: Capture, given: Value) -> list[Value] | None:
@@ -163,6 +163,8 @@ def _weight(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
 def _alpha(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
     """One in a tensor of the program's is read as Python would."""
     alpha = kwargs.get("alpha") if len(args) == 2 and len(kwargs) == 1 else None
+    if isinstance(alpha, Tensor) and alpha.fake.dtype is torch.bool:  # eager refuses it
+        return None
     if not isinstance(alpha, Tensor) or cx.items.is_number(alpha) or _number(alpha) is None:
         return alpha
     return cx.items.take(alpha) if _computes_wide(cx, args) else alpha
@@ -202,6 +204,31 @@ _KINDS: dict[torch.dtype, torch.dtype] = {torch.bool: torch.bool} | dict.fromkey
 )
 
 
+def _expect_held(cx: Capture, number: Value, dtype: torch.dtype) -> None:
+    """A dtype holds a number, which is assumed: eager refuses one that overflows."""
+    fake = _number(number)
+    assert fake is not None
+    given, dtype = fake.dtype, dtype.to_real()
+    if dtype is torch.bool or given is torch.bool or given == dtype:
+        return
+    limits = torch.finfo(dtype) if dtype.is_floating_point else torch.iinfo(dtype)
+    if given.is_floating_point and dtype.is_floating_point and torch.finfo(given).max <= limits.max:
+        return
+    if not given.is_floating_point and limits.min <= torch.iinfo(given).min and torch.iinfo(given).max <= limits.max:
+        return
+    wide = cx.graph.call_method("to", [number, Const(torch.float64)], {})
+    size = cx.graph.call_function(torch.abs, [wide], {})
+    held = cx.graph.call_function(torch.lt, [size, Const(float(limits.max))], {})
+    if dtype.is_floating_point:  # which have a NaN, and infinities
+        edge = cx.graph.call_function(torch.le, [size, Const(float(limits.max))], {})
+        finite = cx.graph.call_function(torch.isfinite, [wide], {})
+        held = cx.graph.call_function(
+            torch.logical_or, [edge, cx.graph.call_function(torch.logical_not, [finite], {})], {}
+        )
+    if not isinstance(held, Tensor) or not cx.graph.expect(held, True):
+        raise Break("data-dependent-value", f"a number that {dtype} may not hold")
+
+
 @builtin(torch.full)
 def full(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """Of a tensor on the host: its value, spread over the size."""
@@ -221,6 +248,7 @@ def full(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     dtype = given.get("dtype", Const(None))
     if cx.is_none(dtype):
         dtype = Const(_KINDS.get(number.dtype, torch.get_default_dtype()))
+    _expect_held(cx, given["fill_value"], dtype.const())
     made = cx.graph.call_function(torch.empty, [given["size"]], {"dtype": dtype})
     return cx.graph.call_method("fill_", [made, given["fill_value"]], {})
 
@@ -236,4 +264,5 @@ def full_like(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         or not _are_wide(cx, args[:1])
     ):
         return cx.graph.call_function(torch.full_like, args, kwargs)
+    _expect_held(cx, args[1], args[0].fake.dtype)  # type: ignore[attr-defined]
     return cx.graph.call_method("fill_", [cx.graph.call_function(torch.empty_like, args[:1], {}), args[1]], {})

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, Kwargs
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
@@ -20,6 +21,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic, compute, symbols_in
 from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import arrays
 
 MOST = 64  # numbers: of more, constants are the better graph
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
@@ -72,6 +74,16 @@ def of_tensors(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value | None
         return None
     whole = _stack(cx, args[0], dtype)
     return cx.graph.call_method("to", [whole, kwargs["device"]], {}) if whole and "device" in names else whole
+
+
+def dtype_of_numbers(cx: Capture, data: Value) -> Value | None:
+    """What torch finds among numbers of which some are NumPy's, which have a dtype (a graph has Python's); None without such."""
+    leaves = [*_leaves(cx, cx.realize(data))]
+    if not any(isinstance(v, Const) and arrays.is_number(v.value) for v in leaves):
+        return None
+    if not all(isinstance(v, Const) for v in leaves):
+        raise Break("unsupported-operation", "a tensor of numbers of NumPy's beside some that change")
+    return Const(cx.evaluate_raw(torch.tensor, cx.snapshot(data)).dtype)
 
 
 def _tensor_of(value: Value, *, scalars: bool) -> Tensor | None:

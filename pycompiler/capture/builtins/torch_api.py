@@ -16,9 +16,9 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from torch.utils._device import DeviceContext
 
 from pycompiler import config
-from pycompiler.capture import known_arrays, operators, skip
+from pycompiler.capture import known_arrays, numpy_calls, operators, skip
 from pycompiler.capture.breaks import Break, EagerOnce
-from pycompiler.capture.builtins.tensors_of_numbers import of_tensors, stacked
+from pycompiler.capture.builtins.tensors_of_numbers import dtype_of_numbers, of_tensors, stacked
 from pycompiler.capture.calls import LATE, Args, Kept, Kwargs, builtin, constructor
 from pycompiler.capture.deep import programs_limit
 from pycompiler.capture.values import array, symbolic
@@ -322,6 +322,11 @@ def method_of_array(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return known_arrays.call_method(cx, args[0].const(), args[1:], kwargs)
 
 
+@builtin(arrays.attribute)
+def attribute_of_array(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    return numpy_calls.attribute(cx, args[0].const(), args[1])
+
+
 @builtin(arrays.mark)
 def arrays_of_tensors(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return _mapped(cx, args[0], Tensor, Array)
@@ -368,6 +373,8 @@ def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
         if (stack := of_tensors(cx, fn, args, kwargs)) is not None:
             return stack
         raise Break("data-dependent-value", f"torch.{fn.__name__}([tensor, ...])")
+    if args and cx.is_none(kwargs.get("dtype", Const(None))) and (found := dtype_of_numbers(cx, args[0])) is not None:
+        kwargs = {**kwargs, "dtype": found}
     return stacked(cx, fn, args, kwargs) or cx.graph.call_function(fn, args, kwargs)
 
 

@@ -1,0 +1,138 @@
+"""What NumPy does and a graph does not: the call breaks it, or raises what NumPy raises."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import torch
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.array import Array, is_number
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.sequences import List, Slice, Tuple
+from pycompiler.capture.values.symbolic import PLAIN_VALUES
+from pycompiler.capture.values.tensor import Tensor
+from pycompiler.ir import arrays, promotion
+
+
+def flat(cx: Capture, values: list[Value]) -> Iterator[Value]:
+    for value in map(cx.realize, values):
+        if isinstance(value, (Tuple, List)):
+            yield from flat(cx, value.items)
+        else:
+            yield value
+
+
+def steps_back(key: Value) -> bool:
+    if isinstance(key, Tuple):
+        return any(steps_back(k) for k in key.items)
+    if isinstance(key, Const) and isinstance(key.value, slice):
+        return key.value.step is not None and key.value.step < 0
+    step = key.parts[2].settle("as a step in an array") if isinstance(key, Slice) and len(key.parts) > 2 else None
+    return step is not None and not (isinstance(step, Const) and (step.value is None or step.value > 0))
+
+
+def ellipses(key: Value) -> int:
+    if isinstance(key, Tuple):
+        return sum(map(ellipses, key.items))
+    return int(isinstance(key, Const) and key.value is Ellipsis)
+
+
+def check_key(array: Array, key: Value) -> None:
+    """Break where a mask or a list of places does not fit an array: torch says so in other words."""
+    shape, dim = array.tensor.fake.shape, 0
+    for part in key.items if isinstance(key, Tuple) else [key]:
+        if isinstance(part, Const) and part.value is Ellipsis:
+            return
+        mask = part.tensor.fake if isinstance(part, Array) and part.tensor.fake.dtype is torch.bool else None
+        size = shape[dim] if dim < len(shape) else 0
+        if mask is not None and mask.shape != shape[dim : dim + mask.dim()]:
+            raise Break("unsupported-operation", "an array by a mask of another shape")
+        places = [v.value for v in part.items if isinstance(v, Const)] if isinstance(part, List) else []
+        if isinstance(part, Array) and mask is None and not part.scalar and (known := part.known()) is not None:
+            places = known.ravel().tolist()
+        if any(type(i) is int and not -size <= i < size for i in places):
+            raise Break("unsupported-operation", "an array by a place that it does not have")
+        dim += mask.dim() if mask is not None else not (isinstance(part, Const) and part.value is None)
+
+
+def check_options(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value], *, of_method: bool) -> None:
+    """Break where a call says in what memory its result lies, or in what order."""
+    given = {k: cx.realize(v) for k, v in arrays.options(name, of_method, args, kwargs).items() if isinstance(v, Value)}
+    in_order = all(v.tensor.fake.is_contiguous() for v in flat(cx, args) if isinstance(v, Array))
+    out, order, copy = (given.get(option, Const(None)) for option in ("out", "order", "copy"))
+    wrong = {
+        "out": isinstance(out, Array) or ("out" in kwargs and not cx.is_none(out)),
+        "order": isinstance(order, Const) and isinstance(order.value, str) and not (order.value in "CK" and in_order),
+        "copy": "copy" in given and not (isinstance(copy, Const) and copy.value is True),
+    }
+    for option in (k for k, v in wrong.items() if v):
+        raise Break("unsupported-operation", f"numpy.{name}({option}=...)")
+
+
+def check_part(array: Value, name: str) -> None:
+    if name == "imag" and isinstance(array, Array) and not (array.scalar or array.tensor.fake.dtype.is_complex):
+        raise Break("unsupported-operation", "numpy.imag of real numbers, which gives an array that may not be written")
+
+
+def check_squeezed(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
+    """NumPy refuses to squeeze a dimension that is no single one; torch leaves it."""
+    array = cx.realize(args[0]) if args else None
+    axis = cx.realize(kwargs["axis"] if "axis" in kwargs else args[1] if len(args) > 1 else Const(None))
+    if name != "squeeze" or cx.is_none(axis):
+        return
+    axes = axis.items if isinstance(axis, (Tuple, List)) else [axis]
+    if not isinstance(array, Array) or not all(v.is_const() and type(v.const()) is int for v in map(cx.realize, axes)):
+        raise Break("unsupported-operation", "numpy.squeeze of what is no array, or by what is no number")
+    shape, places = array.tensor.fake.shape, [cx.realize(v).const() for v in axes]
+    if any(not -len(shape) <= d < len(shape) or int(shape[d]) != 1 for d in places):
+        raise Break("unsupported-operation", "numpy.squeeze of a dimension that is no single one")
+    if len(places) > 1 and min(places) < 0:
+        raise Break("unsupported-operation", "numpy.squeeze of several dimensions, counted from the end")
+
+
+def type_of(value: Value) -> str | None:
+    """The name of the dtype of an array, or of a number of NumPy's."""
+    if isinstance(value, Array):
+        known = arrays.dtype_name(value.python_type()) if value.scalar else None
+        return known or str(arrays.dtype_of(value.tensor.fake.dtype).name)
+    return str(value.value.dtype.name) if isinstance(value, Const) and arrays.is_number(value.value) else None
+
+
+def is_integer(value: Value) -> bool:
+    return isinstance(value, Array) and (type_of(value) or "").startswith(("int", "uint"))
+
+
+def check_weights(cx: Capture, weights: Value) -> None:
+    """Weights have a sum, which is assumed: NumPy refuses others."""
+    weights = cx.realize(weights)
+    if cx.is_none(weights):
+        return
+    tensor = weights.tensor if isinstance(weights, Array) else None
+    if tensor is None or tensor.fake.dim() != 1 or not _has_sum(cx, tensor):
+        raise Break("data-dependent-value", "numpy.average with weights")
+
+
+def _has_sum(cx: Capture, tensor: Tensor) -> bool:
+    total = cx.graph.call_function(torch.sum, [tensor], {})
+    held = cx.graph.call_function(torch.ne, [total, Const(0)], {})
+    return isinstance(held, Tensor) and cx.graph.expect(held, True)
+
+
+def check_write(cx: Capture, array: Array, args: list[Value]) -> None:
+    """Break, or raise, where NumPy does not simply write."""
+    if array.fixed:
+        raise Break("unsupported-operation", f"a write into {array.fixed}")
+    value = cx.realize(args[-1]).settle("to store it in an array") if args else Const(0)
+    if isinstance(value, Array) and value.scalar and (is_integer(array) and type_of(value) != type_of(array)):
+        raise Break("unsupported-operation", f"{value.describe()} stored into integers of another dtype")
+    if isinstance(value, Const) and is_number(value.value):
+        cx.evaluate_raw(promotion.holds, array.tensor.fake.dtype, value.value)
+    elif len(args) == 2:
+        keys = args[0].items if isinstance(args[0], Tuple) else [args[0]]
+        one = len(keys) == array.tensor.fake.dim() and all(
+            isinstance(k, PLAIN_VALUES) and k.python_type() is int for k in keys
+        )
+        if not isinstance(value, Array) or (one and value.tensor.fake.dim() > 0):
+            raise Break("unsupported-operation", f"{value.describe()} stored into an array")
