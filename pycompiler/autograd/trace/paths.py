@@ -15,6 +15,7 @@ from pycompiler.autograd.joint import Path
 from pycompiler.autograd.recorder import tensors_in
 from pycompiler.autograd.saved import modified
 from pycompiler.autograd.trace.inputs import ARRIVED, storage_of
+from pycompiler.autograd.trace.writes import FOREACH, name_of
 from pycompiler.autograd.unsupported import AutogradUnsupported
 
 Edge = tuple[Any, int]
@@ -25,8 +26,8 @@ WRITE = "torch::autograd::CopySlices"  # keeps the node of the operator that wro
 
 
 class Slices:
-    """What nodes keep that a write to a view hides behind ``CopySlices``, where nobody can ask them: the tensors that the
-    operators of such a write saved, by the node of the view's base."""
+    """What nodes keep that nobody can ask them for: the tensors that the operators of a write to a view saved, which it hides
+    behind ``CopySlices``, by the node of the view's base; and those of one operator of a list, whose node names none."""
 
     def __init__(self) -> None:
         self.kept: dict[Any, list[torch.Tensor]] = {}
@@ -36,7 +37,7 @@ class Slices:
         """Around the call of `node`, which may write what it is given: the tensors that its operators save."""
         saved: list[torch.Tensor] = []
         views = node.target is operator.setitem or any(t._is_view() for t in given)
-        if not views or not torch.is_grad_enabled():
+        if not (views or is_of_a_list(node)) or not torch.is_grad_enabled():
             yield saved
             return
 
@@ -53,6 +54,18 @@ class Slices:
             base = t._base if t._is_view() else t
             if base is not None and base.grad_fn is not None and not _saved_names(type(base.grad_fn)):
                 self.kept[base.grad_fn] = saved
+
+    def note_results(self, saved: list[torch.Tensor], made: Any) -> None:
+        """One operator of a list gave these, and saved those, some of them among the results."""
+        results = {storage_of(t): t for t in tensors_in(made) if t.grad_fn is not None}
+        kept = [results.get(storage_of(t), t) for t in saved]
+        for t in results.values() if saved else ():
+            self.kept[t.grad_fn] = kept
+
+
+def is_of_a_list(node: fx.Node) -> bool:
+    """Whether it is one node of autograd's for all its results; one that writes makes nodes as others do."""
+    return name_of(node).startswith(FOREACH) and not name_of(node).endswith("_")
 
 
 def _unpacked(packed: tuple[torch.Tensor, int]) -> torch.Tensor:
@@ -80,6 +93,7 @@ def paths(
     numbers = {name: 1 << i for i, name in enumerate(names)}
     bits = {storage: numbers[name] for storage, name in kept_as.items()}
     found: dict[Any, tuple[int, int, int, int]] = {}
+    held = set[Edge]()
     for number, node in enumerate(_in_order([t.grad_fn for t in outputs])):
         keeps = [*_kept_tensors(node), *slices.kept.get(node, ())]
         if type(node).__name__.startswith("ProdBackward") and written(node._saved_result):
@@ -91,6 +105,7 @@ def paths(
         inputs, nodes, kept = 0 if leaf is None else 1 << leaf, once << number, 0
         for t in (*keeps, *hooked.get(node, ())):  # what a hook reads may not change, but is not freed
             kept |= bits.get(storage_of(t), 0)
+        held.update((t.grad_fn, t.output_nr) for t in keeps)
         for edge in node.next_functions:
             if edge in cut:
                 inputs |= 1 << cut[edge]
@@ -98,8 +113,8 @@ def paths(
                 a, b, c, _ = found[edge[0]]
                 inputs, nodes, kept = inputs | a, nodes | b, kept | c
         found[node] = inputs, nodes, kept, number
-    found_of = [found[t.grad_fn] for t in outputs]
-    return [Path(_bits(a), _bits(b), frozenset(names[k] for k in _bits(c)), n) for a, b, c, n in found_of]
+    found_of = [(*found[t.grad_fn], (t.grad_fn, t.output_nr) in held) for t in outputs]
+    return [Path(_bits(a), _bits(b), frozenset(names[k] for k in _bits(c)), n, h) for a, b, c, n, h in found_of]
 
 
 def cuts(
