@@ -94,8 +94,8 @@ def paths(
     bits = {storage: numbers[name] for storage, name in kept_as.items()}
     found: dict[Any, tuple[int, int, int, int]] = {}
     held = set[Edge]()
-    for number, node in enumerate(_in_order([t.grad_fn for t in outputs])):
-        keeps = [*_kept_tensors(node), *slices.kept.get(node, ())]
+    for number, node in enumerate(nodes_in_order([t.grad_fn for t in outputs])):
+        keeps = [*kept_tensors(node), *slices.kept.get(node, ())]
         if type(node).__name__.startswith("ProdBackward") and written(node._saved_result):
             raise AutogradUnsupported(  # whose values the formula reads where nothing is zero: a trace has the other one
                 "a product is written behind autograd's back", "`.data` of a result of prod", "clone it first"
@@ -123,7 +123,7 @@ def cuts(
     """Those of the `candidates` (numbers of `outputs`, then of views) at which gradients of others can end, so that no node of
     autograd's graph is run for outputs whose gradients end at different ones; and what would have to be an output, too: work
     that an output shares with what was computed from it.  `known`: what can be one."""
-    order = _in_order([t.grad_fn for t in outputs])
+    order = nodes_in_order([t.grad_fn for t in outputs])
     order.reverse()
     ends, first = dict(candidates), len(outputs) + len(candidates)
     roots: list[Edge] = [(t.grad_fn, t.output_nr) for t in outputs]
@@ -196,7 +196,7 @@ def _bits(number: int) -> frozenset[int]:
     return frozenset(k for k, digit in enumerate(reversed(bin(number)[2:])) if digit == "1")
 
 
-def _in_order(roots: Sequence[Any]) -> list[Any]:
+def nodes_in_order(roots: Sequence[Any]) -> list[Any]:
     """The nodes of autograd's graph behind `roots`, each after those that its gradients flow to."""
     order: list[Any] = []
     seen: set[Any] = set()
@@ -212,7 +212,12 @@ def _in_order(roots: Sequence[Any]) -> list[Any]:
     return order
 
 
-def _kept_tensors(node: Any) -> list[torch.Tensor]:
+def nodes_behind(root: Any) -> list[Any]:
+    """The nodes of autograd's graph that gradients pass which begin at the node `root`."""
+    return nodes_in_order([root])
+
+
+def kept_tensors(node: Any) -> list[torch.Tensor]:
     """What a node of autograd's graph keeps until its gradient is computed."""
     if isinstance(node, torch.autograd.function.BackwardCFunction):
         return list(node.saved_tensors)
