@@ -54,13 +54,15 @@ class Path:
 
     inputs: those that it reaches, be it zero, then cuts (`Joint.cuts`), numbered on from the inputs. nodes: numbers of the
     nodes that keep something, which can be gone through once. kept: the inputs ("input", i) and fresh outputs ("fresh", k)
-    that these keep, whose versions are checked. begins: the number of the node that it begins at.
+    that these keep, whose versions are checked. begins: the number of the node that it begins at. held: whether nodes keep
+    the output that it is of, be it this one.
     """
 
     inputs: frozenset[int]
     nodes: frozenset[int]
     kept: frozenset[tuple[str, int]]
     begins: int = -1
+    held: bool = False
 
 
 def _joined(found: Mapping[frozenset[int], list[int]]) -> dict[frozenset[int], list[int]]:

@@ -28,7 +28,7 @@ from pycompiler import _native
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.partition import Partition, is_copied
 from pycompiler.autograd.recorder import identity
-from pycompiler.autograd.replayed import bare, go_on, results_of
+from pycompiler.autograd.replayed import Onward, bare, end_of, go_on, results_of
 from pycompiler.autograd.saved import TWICE
 from pycompiler.errors import DoubleBackwardError
 from pycompiler.ir import transforms
@@ -71,6 +71,7 @@ class Replay:
         self.random = sorted({_device(n) for n in joint.graph.nodes if draws(n.target)}, key=str)
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES]
         self.names = [n.name for n in joint.inputs]
+        self.kept = _kept_results(joint)
         self._find(part)
 
     def of(self, part: Partition) -> Replay:
@@ -111,10 +112,11 @@ class Replay:
         try:
             with torch.enable_grad(), self._ambient():
                 with _disable_current_modes():
-                    own = [_own(x) for x in inputs]
+                    onward = self._onward(ctx) if create_graph and self.kept else Onward({})
+                    own = [self._own(i, x, onward) for i, x in enumerate(inputs)]
                     # The graph writes copies: gradients are those of what was there before.
                     mine = [x.clone() if i in self.written else x for i, x in enumerate(own)]
-                results = self._run(ctx, mine)
+                results = self._run(ctx, mine, onward)
                 pairs = self._differentiated(mine, results, tangents)
                 ends = [
                     (self.count + c, self._end(cut, results[len(results) - len(self.cuts) + c], results))
@@ -133,6 +135,8 @@ class Replay:
                         found[i] = g
                     if create_graph:
                         self._refuse_derivatives(ctx, ends)
+                    for k in onward.ends:
+                        onward.take(k, results[self.origins[k][1]])
         finally:
             _native.resume_hook()
         return tuple(found)
@@ -187,9 +191,27 @@ class Replay:
             if c in own and not self.linked[c] and t.grad_fn is not None:
                 t.grad_fn.register_prehook(functools.partial(check, own[c][0]))
 
-    def _run(self, ctx: Any, inputs: list[Any]) -> Sequence[Any]:
+    def _onward(self, ctx: Any) -> Onward:
+        """For the results that are kept and that somebody still has."""
+        made = {k: reference() for k, reference in ctx.made.items()}
+        return Onward({k: end_of(t) for k, t in made.items() if t is not None and t.requires_grad})
+
+    def _own(self, index: int, value: Any, onward: Onward) -> Any:
+        """What the graph gets: gradients with respect to it do not flow on into inputs that it was computed from."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if not value.requires_grad:
+            return value.detach()
+        root = self._root(index, value, onward)
+        return value.view_as(value) if root is value else root
+
+    def _root(self, index: int, value: torch.Tensor, onward: Onward) -> torch.Tensor:
+        results = [k for k in onward.ends if index in self.kept[k]]
+        return value if not results else onward.root(value, results, has_memory=index < self.count)
+
+    def _run(self, ctx: Any, inputs: list[Any], onward: Onward) -> Sequence[Any]:
         own: dict[int, tuple[Any, torch.Tensor]] = getattr(ctx, "ends", {})
-        ends = [own[c][1] if c in own else None for c in range(len(self.cuts))]
+        ends = [self._root(self.count + c, own[c][1], onward) if c in own else None for c in range(len(self.cuts))]
         with _untransformed(), self._numbers(ctx):
             results = self.module(*inputs, *ends)
         if own:
@@ -229,13 +251,6 @@ class Replay:
             if tangent is not None and differentiable and (out := find[kind](index)).requires_grad:
                 pairs.append((out, tangent))
         return pairs
-
-
-def _own(value: Any) -> Any:
-    """What the graph gets: gradients with respect to it do not flow on into inputs that it was computed from."""
-    if not isinstance(value, torch.Tensor):
-        return value
-    return value.view_as(value) if value.requires_grad else value.detach()
 
 
 def generator_states(devices: Sequence[torch.device], generators: Sequence[int], inputs: Sequence[Any]) -> list[Any]:
@@ -309,6 +324,12 @@ def _inputs_of_gradients(joint: Joint) -> list[int]:
             seen.add(node)
             stack.extend(node.all_input_nodes)
     return [i for i, n in enumerate(joint.inputs) if n in seen and isinstance(n.meta["val"], torch.Tensor)]
+
+
+def _kept_results(joint: Joint) -> dict[int, frozenset[int]]:
+    """The fresh outputs that nodes of autograd's graph keep, and the inputs, then cuts, that their gradients reach."""
+    held = [(k, path) for k, path in zip(joint.tangent_of, joint.paths, strict=True) if path.held]
+    return {k: path.inputs for k, path in held if joint.origins[k][0] == "result"}
 
 
 def _node_of(gm: fx.GraphModule, joint: Joint, cut: tuple[str, int]) -> fx.Node | None:

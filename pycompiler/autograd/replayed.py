@@ -8,8 +8,9 @@ Example: of ``y = x.exp(); return y, y.sin()`` the gradient of the second result
 
 from __future__ import annotations
 
+import functools
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -175,6 +176,52 @@ def end_of(value: torch.Tensor) -> torch.Tensor:
         end = value.view_as(value)
     end.data = _NOTHING
     return end
+
+
+class Onward:
+    """Results that nodes of autograd's graph keep, their own or later ones': derivatives of gradients by such a result reach the
+    caller's tensor, as in eager, where the replay has one of its own.
+
+    What arrives at the node that made the replay's own is taken there, and handed on where the replay begins."""
+
+    def __init__(self, ends: Mapping[int, torch.Tensor]) -> None:
+        self.ends = ends
+        self._taken: dict[int, torch.Tensor] = {}
+
+    def root(self, value: torch.Tensor, results: Sequence[int], *, has_memory: bool) -> torch.Tensor:
+        """`value`, from which the replay begins; the `results` depend on it."""
+        node: Any = value.grad_fn
+        like = None if has_memory else node._input_metadata[value.output_nr]
+        return _Root.apply(self, results, like, value, *(self.ends[k] for k in results))  # type: ignore[no-untyped-call,no-any-return]
+
+    def take(self, result: int, made: torch.Tensor) -> None:
+        """`made` is the replay's own `result`, and the gradients are computed."""
+        if made.grad_fn is not None:
+            made.grad_fn.register_prehook(functools.partial(self._take, result, made.output_nr))
+
+    def _take(self, result: int, number: int, gradients: Sequence[Any]) -> tuple[Any, ...]:
+        if gradients[number] is not None:
+            self._taken[result] = gradients[number]
+        return tuple(None if k == number else g for k, g in enumerate(gradients))
+
+    def taken(self, results: Sequence[int]) -> list[torch.Tensor | None]:
+        return [self._taken.pop(k, None) for k in results]
+
+
+class _Root(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        ctx: Any, onward: Onward, results: Sequence[int], like: Any, value: torch.Tensor, *ends: torch.Tensor
+    ) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        ctx.onward, ctx.results = onward, results
+        if like is None:
+            return value.view_as(value)
+        return torch.empty((), dtype=like.dtype, device=like.device).expand(like.shape)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return None, None, None, grad, *ctx.onward.taken(ctx.results)
 
 
 _NOTHING = torch.empty(0)

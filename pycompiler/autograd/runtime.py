@@ -395,6 +395,8 @@ def _forward_lines(node: Node) -> list[str]:
             for i in again.watched
         ]
         lines.append(f"    ctx.watched = ({', '.join(watched)},)")
+    if again.kept:
+        lines.append(f"    ctx.made = {{{', '.join(f'{k}: ref(outs[{k}])' for k in again.kept)}}}")
     if node.watched:
         counted = {m.index for m in joint.mutations if m.how != "hidden"} - node.behind  # they are written yet, once
         kept = [

@@ -140,6 +140,7 @@ class Seen:
     tracked: list[int] = field(default_factory=list)  # the outputs that gradients come to
     # for each of them eager's nodes that save something, numbered
     saving: list[frozenset[int]] = field(default_factory=list)
+    held: dict[int, frozenset[int]] = field(default_factory=dict)  # outputs that nodes keep → the inputs they depend on
     has_grad: list[bool] = field(default_factory=list)  # of each tensor among the inputs
     grads: Made = field(default_factory=lambda: Made([], []))  # how those that have one are made
 

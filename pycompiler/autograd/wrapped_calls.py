@@ -5,6 +5,7 @@ Of a graph with gradients a call makes one node of autograd's, which takes and g
 
 from __future__ import annotations
 
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch import fx
 
 from pycompiler.autograd.replay import transformed
+from pycompiler.autograd.replayed import Onward
 from pycompiler.autograd.saved import TWICE, keeps_graph
 from pycompiler.autograd.tape import AHEAD
 from pycompiler.autograd.wrapped import (
@@ -78,7 +80,7 @@ class Pair:
     def __init__(self, trace: Seen, traced: fx.Graph, given: list[torch.Tensor], compile_plain: CompilePlain) -> None:
         self.gm, self.inputs, self.results = trace.gm, trace.inputs, trace.results
         self.has_grad, self.grads = trace.has_grad, trace.grads
-        self.tracked, self.saving = trace.tracked, trace.saving
+        self.tracked, self.saving, self.held = trace.tracked, trace.saving, trace.held
         self.n_results = trace.n_results
         nodes = traced.find_nodes(op="placeholder")
         count, end = len(self.inputs.firsts), len(given)
@@ -126,6 +128,7 @@ class Pair:
         outputs = self.results.rebuilt(found[: self.n_results], given, self.inputs.env(inputs))
         ctx.pair, ctx.given, ctx.freed = self, [(t, version_of(t)) for t in inputs], frozenset()
         ctx.structures = [structure_of(outputs[i], self.results.specs[i]) for i in self.tracked]
+        ctx.made = {i: weakref.ref(outputs[i]) for i in self.held}
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(t for i, t in enumerate(outputs) if i not in self.tracked))
         kept = [(inputs if kind == "input" else outputs)[i] for kind, i in self.kept]
@@ -182,13 +185,30 @@ class Pair:
                 "one of the variables needed for gradient computation has been modified by an inplace operation"
             )
         creates = torch.is_grad_enabled()
-        wanted = [t for t in inputs if isinstance(t, torch.Tensor) and t.requires_grad]
         with torch.enable_grad():
-            made = self.gm(*inputs)
+            onward = self._onward(ctx) if creates else Onward({})
+            own = [self._own(i, t, onward) for i, t in enumerate(inputs)]
+            wanted = [t for t in own if isinstance(t, torch.Tensor) and t.requires_grad]
+            made = self.gm(*own)
             outputs, given = [made[i] for i in tangents], [*tangents.values()]
             found = iter(torch.autograd.grad(outputs, wanted, given, create_graph=creates, allow_unused=True))
+            for i in onward.ends:
+                onward.take(i, made[i])
         known = {*map(id, wanted)}
-        return [next(found) if id(t) in known else None for t in inputs]
+        return [next(found) if id(t) in known else None for t in own]
+
+    def _onward(self, ctx: Any) -> Onward:
+        made = {i: reference() for i, reference in ctx.made.items()}
+        return Onward({i: t.view_as(t) for i, t in made.items() if t is not None and t.requires_grad})
+
+    def _own(self, index: int, value: Any, onward: Onward) -> Any:
+        """What the graph gets: gradients with respect to it do not flow on into inputs that it was computed from."""
+        if not isinstance(value, torch.Tensor):
+            return value
+        if not value.requires_grad:
+            return value.detach()
+        results = [i for i in onward.ends if index in self.held[i]]
+        return onward.root(value, results, has_memory=True) if results else value.view_as(value)
 
 
 class _Node(torch.autograd.Function):

@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from pycompiler.autograd.tape import Unrecorded, mark_ahead, record, without_writes
+from pycompiler.autograd.trace.paths import kept_tensors, nodes_behind
 from pycompiler.autograd.wrapped import (
     Inputs,
     Made,
@@ -133,7 +134,8 @@ class _Trace(Seen):
     def _run(self, plain: list[torch.Tensor]) -> tuple[fx.Graph, list[torch.Tensor]]:
         mode = mode_of(plain)
         with mode:
-            outputs = self._outputs(self._inputs(plain)) if self.tracks else ()
+            inputs = self._inputs(plain)
+            outputs = self._outputs(inputs) if self.tracks else ()
         self.tracked = [i for i, t in enumerate(outputs) if t.requires_grad]
         if not self.tracked:
             return _traced(mode, self._forward, plain, self.inputs.symbols, writes=True), plain
@@ -141,8 +143,25 @@ class _Trace(Seen):
         self.saving = [
             frozenset(numbers.setdefault(n, len(numbers)) for n in _saving(outputs[i])) for i in self.tracked
         ]
+        self._note_held(inputs, outputs)
         given = [*plain, *like([t for i in self.tracked for t in data_of(outputs[i])])]
         return _traced(mode, self._joint, given, self.inputs.symbols), given
+
+    def _note_held(self, inputs: Sequence[Any], outputs: Sequence[torch.Tensor]) -> None:
+        """Which outputs nodes keep.  A call makes one node, at which gradients of all of them begin: one that another was
+        computed from would lack what arrives by that."""
+        edges = {(outputs[i].grad_fn, outputs[i].output_nr): i for i in self.tracked}
+        behind = {i: nodes_behind(outputs[i].grad_fn) for i in self.tracked}
+        for i, nodes in behind.items():
+            for node in nodes:
+                if any(edges.get(edge, i) != i for edge in node.next_functions):
+                    refuse("an output that another one was computed from")
+        leaves = {id(t): k for k, t in enumerate(inputs) if isinstance(t, torch.Tensor)}
+        kept = {(t.grad_fn, t.output_nr) for nodes in behind.values() for n in nodes for t in kept_tensors(n)}
+        for edge, i in edges.items():
+            if edge in kept:
+                found = (leaves.get(id(getattr(n, "variable", None))) for n in behind[i])
+                self.held[i] = frozenset(k for k in found if k is not None)
 
     def _inputs(self, plain: Sequence[torch.Tensor]) -> list[Any]:
         made = self.inputs.rebuilt(plain)
@@ -234,14 +253,7 @@ class _Trace(Seen):
 
 def _saving(output: torch.Tensor) -> list[Any]:
     """The nodes of autograd's graph behind an output that have saved tensors, in order."""
-    found, todo = dict[Any, None](), [output.grad_fn]
-    while todo:
-        node: Any = todo.pop()
-        if node is not None and node not in found:
-            found[node] = None
-            todo += [n for n, _ in node.next_functions]
-    names = {n: [a for a in dir(n) if a.startswith("_saved_")] for n in found}
-    return [n for n in found if any(isinstance(getattr(n, a), torch.Tensor) for a in names[n])]
+    return [n for n in nodes_behind(output.grad_fn) if kept_tensors(n)]
 
 
 def _traced(

@@ -581,6 +581,7 @@ class GraphBuilder:
         node.meta["mutates"], node.meta["acts"] = did.mutates or call.always, did.acts
         node.meta["lasts"] = did.lasts or did.acts or call.always
         node.meta["refuses"], node.meta["draws"], node.meta["writes"] = did.refuses, did.draws_only, did.written
+        node.meta["wrote"] = did.counts.writes > 0
         if did.python:
             node.meta["python"] = True  # no trace of its operators stands for a call
         return node

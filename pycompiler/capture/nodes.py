@@ -56,7 +56,9 @@ def remove_dead(graph: fx.Graph, *, unused: bool = False) -> None:
     for node in reversed(list(graph.nodes)):
         if node.op == "placeholder" or node.op == "output" or node.users:
             continue
-        if not (node.meta.get("mutates") or node.meta.get("acts") or (unused and is_programs(node))):
+        # What wrote anything, though no version tells of what, may have written an argument.
+        effects = node.meta.get("mutates") or node.meta.get("acts") or node.meta.get("wrote")
+        if not (effects or (unused and is_programs(node))):
             graph.erase_node(node)
 
 
@@ -75,8 +77,8 @@ def has_effects(graph: fx.Graph) -> bool:
             continue
         elif n.meta.get("acts"):
             return True
-        elif n.meta.get("mutates"):
-            unread = isinstance(n.meta["example_value"], torch.Tensor) and not n.users
+        elif n.meta.get("mutates") or n.meta.get("wrote"):
+            unread = n.meta["mutates"] and isinstance(n.meta["example_value"], torch.Tensor) and not n.users
             if unread or any(_memories(operand) & given for operand in n.all_input_nodes):
                 return True
     return False

@@ -15,12 +15,12 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from pycompiler.autograd import composites, kernels
+from pycompiler.autograd import kernels
 from pycompiler.autograd.decomp.registry import PARTIAL, RULES
 from pycompiler.autograd.decompositions import WHOLE, default_decompositions
 from pycompiler.autograd.recorder import is_composite
 from pycompiler.errors import ArgumentError
-from pycompiler.ir import effects
+from pycompiler.ir import composites, effects
 from pycompiler.lowering.kept import KEPT
 from pycompiler.lowering.registry import LOWERINGS
 from pycompiler.lowering.updates import PARTS, WRITES

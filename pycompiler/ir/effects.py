@@ -160,7 +160,7 @@ def node_stays(node: Node) -> bool:
 @cache
 def stays(op: object) -> bool:
     """A call runs though nobody reads its result."""
-    return draws(op) or acts(op) or raises(op)
+    return draws(op) or acts(op) or raises(op) or writes_unseen(op)
 
 
 # Operators that only look: they may be called again.
@@ -218,14 +218,18 @@ def fails(op: object) -> bool:
     return isinstance(op, OpOverload) and op.namespace not in _OURS
 
 
-# Batch norms whose schemas do not say that they write running statistics.
-_WRITES_UNSEEN = frozenset((aten.native_batch_norm, aten.cudnn_batch_norm, aten.miopen_batch_norm))
+# Batch norms whose schemas do not say that they write running statistics, or for which nobody counts it: torch's rules
+# for symbolic sizes call the latter.
+_WRITES_UNSEEN = frozenset(
+    (aten.native_batch_norm, aten.cudnn_batch_norm, aten.miopen_batch_norm)
+    + (aten._native_batch_norm_legit, aten._batch_norm_with_update)
+)
 
 
 @cache
 def writes_unseen(op: object) -> bool:
     """Writes arguments without counting their versions."""
-    return isinstance(op, OpOverload) and op.overloadpacket in _WRITES_UNSEEN
+    return isinstance(op, OpOverload) and op.overloadpacket in _WRITES_UNSEEN and op._overloadname == "default"
 
 
 @cache
@@ -253,4 +257,4 @@ def count_writes(op: object, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
 def noted(op: object) -> tuple[bool, bool, bool]:
     """Whether a call must run though nobody reads its result, writes arguments, and whether it happens once only."""
     writes = isinstance(op, OpOverload) and op._schema.is_mutable
-    return stays(op) or writes_unseen(op), writes, ordered(op) and not is_check(op)
+    return stays(op), writes, ordered(op) and not is_check(op)

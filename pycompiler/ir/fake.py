@@ -20,12 +20,12 @@ from typing import TYPE_CHECKING, Any, cast
 import torch
 import torch._refs.nn.functional
 from torch import _decomp
-from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 from torch._subclasses import fake_tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._mode_utils import no_dispatch
 
+from pycompiler.ir.composites import python_rules
 from pycompiler.ir.demands import check_demands
 from pycompiler.ir.effects import (
     acts,
@@ -327,7 +327,7 @@ def _symbolic(plain: type[FakeMode]) -> type[FakeMode]:
     the mode.  Its cache would ask for sympy's expressions."""
 
     def enter(mode: Any) -> Any:
-        guard: Any = enable_python_dispatcher()
+        guard: Any = python_rules()
         guard.__enter__()
         mode.guards = [*mode.guards, guard]
         return plain.__enter__(mode)

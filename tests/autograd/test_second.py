@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import weakref
 from collections.abc import Callable
 from typing import Any
 
@@ -330,3 +331,75 @@ def test_sizes_that_the_compile_settled_are_numbers() -> None:
         (first,) = torch.autograd.grad(f(x).sum(), x, create_graph=True)
         made.append(torch.autograd.grad(first.pow(2).sum(), x)[0])
     torch.testing.assert_close(made[1], made[0])
+
+
+def _its_own(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return a.exp(), b.sigmoid()
+
+
+def _of_later_ones(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = (a * b).exp()
+    return y, y * a
+
+
+def _in_a_chain(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    h = a * 2
+    y = h.exp()
+    return h, y, y.tanh() * b
+
+
+def _in_place(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = a * b
+    return y.exp_(), y * b
+
+
+def _beside_a_view(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    y = (a * b).exp()
+    return y.view(1, -1)[0], y[:1] * b[:1]
+
+
+def _of_several_operators(a: torch.Tensor, b: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return torch.softmax(a * b, 0), (a @ b).sqrt()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "program", [_its_own, _of_later_ones, _in_a_chain, _in_place, _beside_a_view, _of_several_operators]
+)
+def test_derivatives_of_gradients_by_results_that_are_kept(program: Callable[..., Any], backend: str) -> None:
+    """`exp` keeps what it gave: in eager the derivative of its gradient goes on at the caller's tensor."""
+    compiled = pycompiler.compile(program, backend=backend)
+    for n in (2, 3):
+        found = []
+        for run in (program, compiled):
+            a, b = (torch.linspace(0.3, 0.7, n, dtype=torch.float64).add(k).requires_grad_() for k in (0, 0.1))
+            made = run(a, b)
+            log: list[Any] = []
+            for t in made:
+                t.register_hook(lambda grad, log=log: log.append(grad.detach()))
+            total = sum(((k + 1) * t).pow(k + 1).sum() for k, t in enumerate(made))
+            first = torch.autograd.grad(total, (a, b), create_graph=True)
+            loss = sum(g.sin().sum() for g in first)
+            asked = [
+                torch.autograd.grad(loss, by, create_graph=True, allow_unused=True) for by in ((*made, a, b), (a, b))
+            ]
+            third = torch.autograd.grad(sum(t.sum() for t in asked[0] if t is not None), (*made, a), allow_unused=True)
+            found.append([first, *asked, third, log])
+        same(found[1], found[0])
+    assert compiled.counters()["compiles"] == 2
+
+
+def test_results_that_are_kept_are_let_go() -> None:
+    compiled = pycompiler.compile(lambda x: x.exp())
+    x = vector().requires_grad_()
+    y = compiled(x)
+    (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+    (second,) = torch.autograd.grad(first.sum(), y, retain_graph=True)
+    assert torch.equal(second, torch.ones_like(y))
+    ends = [weakref.ref(t) for t in (y, first)]
+    gc.disable()
+    try:
+        del y, first
+        assert [end() for end in ends] == [None, None]
+    finally:
+        gc.enable()

@@ -15,7 +15,7 @@ from pycompiler.autograd import attention
 from pycompiler.autograd.policies import Policy
 from pycompiler.autograd.recorder import Recorder, tensors_in
 from pycompiler.autograd.trace.inputs import inner, storage_of
-from pycompiler.autograd.trace.paths import Edge, Slices
+from pycompiler.autograd.trace.paths import Edge, Slices, is_of_a_list
 from pycompiler.autograd.trace.writes import Given, Place, is_metadata, name_of, part_of, refuse_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir import functional, interrupts, late, transforms
@@ -125,12 +125,16 @@ class Forward:
         args = fx.node.map_arg(node.args, env.__getitem__)
         kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
         if not node.meta.get("mutates", True):
-            return self._read(node, self._called(node, args, kwargs), args, kwargs)
+            with self.slices.watch(node, ()) as saved:
+                out = self._called(node, args, kwargs)
+            self.slices.note_results(saved, out)
+            return self._read(node, out, args, kwargs)
         given, into = Given(args, kwargs), part_of(node, args)
         with self.slices.watch(node, [p.tensor for places in given.places for p in places]) as saved:
             out = self._called(node, args, kwargs)
         wrote, read = given.written()
         if not wrote:
+            self.slices.note_results(saved if is_of_a_list(node) else [], out)
             return self._read(node, out, args, kwargs)
         refuse_overlap(node, wrote, read, into, given.row)
         self._note_views(node, wrote, env)

@@ -15,6 +15,7 @@ from pycompiler.autograd.joint import Path
 from pycompiler.autograd.recorder import tensors_in
 from pycompiler.autograd.saved import modified
 from pycompiler.autograd.trace.inputs import ARRIVED, storage_of
+from pycompiler.autograd.trace.writes import FOREACH, name_of
 from pycompiler.autograd.unsupported import AutogradUnsupported
 
 Edge = tuple[Any, int]
@@ -25,8 +26,8 @@ WRITE = "torch::autograd::CopySlices"  # keeps the node of the operator that wro
 
 
 class Slices:
-    """What nodes keep that a write to a view hides behind ``CopySlices``, where nobody can ask them: the tensors that the
-    operators of such a write saved, by the node of the view's base."""
+    """What nodes keep that nobody can ask them for: the tensors that the operators of a write to a view saved, which it hides
+    behind ``CopySlices``, by the node of the view's base; and those of one operator of a list, whose node names none."""
 
     def __init__(self) -> None:
         self.kept: dict[Any, list[torch.Tensor]] = {}
@@ -36,7 +37,7 @@ class Slices:
         """Around the call of `node`, which may write what it is given: the tensors that its operators save."""
         saved: list[torch.Tensor] = []
         views = node.target is operator.setitem or any(t._is_view() for t in given)
-        if not views or not torch.is_grad_enabled():
+        if not (views or is_of_a_list(node)) or not torch.is_grad_enabled():
             yield saved
             return
 
@@ -53,6 +54,18 @@ class Slices:
             base = t._base if t._is_view() else t
             if base is not None and base.grad_fn is not None and not _saved_names(type(base.grad_fn)):
                 self.kept[base.grad_fn] = saved
+
+    def note_results(self, saved: list[torch.Tensor], made: Any) -> None:
+        """One operator of a list gave these, and saved those, some of them among the results."""
+        results = {storage_of(t): t for t in tensors_in(made) if t.grad_fn is not None}
+        kept = [results.get(storage_of(t), t) for t in saved]
+        for t in results.values() if saved else ():
+            self.kept[t.grad_fn] = kept
+
+
+def is_of_a_list(node: fx.Node) -> bool:
+    """Whether it is one node of autograd's for all its results; one that writes makes nodes as others do."""
+    return name_of(node).startswith(FOREACH) and not name_of(node).endswith("_")
 
 
 def _unpacked(packed: tuple[torch.Tensor, int]) -> torch.Tensor:
@@ -80,8 +93,9 @@ def paths(
     numbers = {name: 1 << i for i, name in enumerate(names)}
     bits = {storage: numbers[name] for storage, name in kept_as.items()}
     found: dict[Any, tuple[int, int, int, int]] = {}
-    for number, node in enumerate(_in_order([t.grad_fn for t in outputs])):
-        keeps = [*_kept_tensors(node), *slices.kept.get(node, ())]
+    held = set[Edge]()
+    for number, node in enumerate(nodes_in_order([t.grad_fn for t in outputs])):
+        keeps = [*kept_tensors(node), *slices.kept.get(node, ())]
         if type(node).__name__.startswith("ProdBackward") and written(node._saved_result):
             raise AutogradUnsupported(  # whose values the formula reads where nothing is zero: a trace has the other one
                 "a product is written behind autograd's back", "`.data` of a result of prod", "clone it first"
@@ -91,6 +105,7 @@ def paths(
         inputs, nodes, kept = 0 if leaf is None else 1 << leaf, once << number, 0
         for t in (*keeps, *hooked.get(node, ())):  # what a hook reads may not change, but is not freed
             kept |= bits.get(storage_of(t), 0)
+        held.update((t.grad_fn, t.output_nr) for t in keeps)
         for edge in node.next_functions:
             if edge in cut:
                 inputs |= 1 << cut[edge]
@@ -98,8 +113,8 @@ def paths(
                 a, b, c, _ = found[edge[0]]
                 inputs, nodes, kept = inputs | a, nodes | b, kept | c
         found[node] = inputs, nodes, kept, number
-    found_of = [found[t.grad_fn] for t in outputs]
-    return [Path(_bits(a), _bits(b), frozenset(names[k] for k in _bits(c)), n) for a, b, c, n in found_of]
+    found_of = [(*found[t.grad_fn], (t.grad_fn, t.output_nr) in held) for t in outputs]
+    return [Path(_bits(a), _bits(b), frozenset(names[k] for k in _bits(c)), n, h) for a, b, c, n, h in found_of]
 
 
 def cuts(
@@ -108,7 +123,7 @@ def cuts(
     """Those of the `candidates` (numbers of `outputs`, then of views) at which gradients of others can end, so that no node of
     autograd's graph is run for outputs whose gradients end at different ones; and what would have to be an output, too: work
     that an output shares with what was computed from it.  `known`: what can be one."""
-    order = _in_order([t.grad_fn for t in outputs])
+    order = nodes_in_order([t.grad_fn for t in outputs])
     order.reverse()
     ends, first = dict(candidates), len(outputs) + len(candidates)
     roots: list[Edge] = [(t.grad_fn, t.output_nr) for t in outputs]
@@ -181,7 +196,7 @@ def _bits(number: int) -> frozenset[int]:
     return frozenset(k for k, digit in enumerate(reversed(bin(number)[2:])) if digit == "1")
 
 
-def _in_order(roots: Sequence[Any]) -> list[Any]:
+def nodes_in_order(roots: Sequence[Any]) -> list[Any]:
     """The nodes of autograd's graph behind `roots`, each after those that its gradients flow to."""
     order: list[Any] = []
     seen: set[Any] = set()
@@ -197,7 +212,12 @@ def _in_order(roots: Sequence[Any]) -> list[Any]:
     return order
 
 
-def _kept_tensors(node: Any) -> list[torch.Tensor]:
+def nodes_behind(root: Any) -> list[Any]:
+    """The nodes of autograd's graph that gradients pass which begin at the node `root`."""
+    return nodes_in_order([root])
+
+
+def kept_tensors(node: Any) -> list[torch.Tensor]:
     """What a node of autograd's graph keeps until its gradient is computed."""
     if isinstance(node, torch.autograd.function.BackwardCFunction):
         return list(node.saved_tensors)

@@ -13,7 +13,6 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import _engine_run_backward
 
-from pycompiler.autograd.composites import python_rules
 from pycompiler.autograd.joint import Hook, Joint, Mutation, Path, drop_dead
 from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, plain
 from pycompiler.autograd.replayed import is_asked
@@ -34,6 +33,7 @@ from pycompiler.autograd.trace.writes import may_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import view_root
 from pycompiler.ir import transforms
+from pycompiler.ir.composites import python_rules
 
 
 def trace_joint(

@@ -123,7 +123,7 @@ def refuse_overlap(
     they know.  `into`: the part of what is written that `x[...] = y` writes.  `row`: see `Given`; operators on lists go through
     these, so what an element is made of may be the same in its own row only."""
     by_element = _by_element(node) if node.target is not operator.setitem else into is not None
-    lists = str(getattr(node.target, "__name__", "")).startswith(_FOREACH)
+    lists = str(getattr(node.target, "__name__", "")).startswith(FOREACH)
 
     def in_place(a: Place, b: Place) -> bool:
         return by_element and (not lists or (id(a) in row and row[id(a)] == row.get(id(b))))
@@ -167,7 +167,7 @@ def _is_basic(index: Any) -> bool:
 def _by_element(node: fx.Node) -> bool:
     """Whether each element of the result is made of the elements at its place."""
     name = name_of(node)
-    packet = getattr(aten, _OPERATORS.get(name, name).removeprefix(_FOREACH).rstrip("_"), None)
+    packet = getattr(aten, _OPERATORS.get(name, name).removeprefix(FOREACH).rstrip("_"), None)
     return (
         packet is not None
         and functional.writing(node.target) is None
@@ -175,7 +175,7 @@ def _by_element(node: fx.Node) -> bool:
     )
 
 
-_FOREACH = "_foreach_"
+FOREACH = "_foreach_"
 _OPERATORS = {
     "iadd": "add", "isub": "sub", "imul": "mul", "itruediv": "div", "ipow": "pow", "setitem": "copy"
 }  # fmt: skip

@@ -1,0 +1,85 @@
+"""Operators on lists of tensors (`torch._foreach_exp`) are one node of autograd's graph, which keeps and frees for all of them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+BACKENDS = ("aot_eager", "native")
+Made = tuple[torch.Tensor, torch.Tensor]
+
+
+def keeps_results(a: torch.Tensor, b: torch.Tensor) -> Made:
+    x, y = torch._foreach_tanh([a, b])
+    return x, y
+
+
+def keeps_arguments(a: torch.Tensor, b: torch.Tensor) -> Made:
+    x, y = torch._foreach_mul([a, b], [b, a])
+    return x, y
+
+
+def keeps_nothing(a: torch.Tensor, b: torch.Tensor) -> Made:
+    x, y = torch._foreach_add([a, b], [b, a])
+    return x, y
+
+
+def is_read_later(a: torch.Tensor, b: torch.Tensor) -> Made:
+    x, y = torch._foreach_exp([a, b])
+    return x, y * x
+
+
+def is_written(a: torch.Tensor, b: torch.Tensor) -> Made:
+    made = [a * 1, b * 1]
+    torch._foreach_exp_(made)
+    return made[0], made[1] * b
+
+
+PROGRAMS = [keeps_results, keeps_arguments, keeps_nothing, is_read_later, is_written]
+
+
+def gradient(of: torch.Tensor, by: Any, **kwargs: Any) -> Any:
+    try:
+        found = torch.autograd.grad(of, by, torch.ones_like(of), allow_unused=True, **kwargs)
+    except RuntimeError as error:
+        return str(error)[:60]
+    return [[round(v, 9) for v in g.tolist()] for g in found if g is not None and g.any()]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_what_they_keep(program: Any, backend: str) -> None:
+    """Whether a second backward, and one after a write, is an error."""
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    found: list[list[Any]] = []
+    for run in (program, compiled):
+        seen: list[Any] = []
+        for written in (None, "a", "b", "x", "y"):
+            for retain in (False, True):
+                a, b = (torch.tensor([0.3, 0.5], dtype=torch.float64, requires_grad=True) * k for k in (1, 2))
+                x, y = run(a, b)
+                with torch.no_grad():
+                    if written is not None:
+                        {"a": a, "b": b, "x": x, "y": y}[written].add_(1)
+                for t in (x, y, x):
+                    seen.append(gradient(t, (a, b), retain_graph=retain))
+        found.append(seen)
+    assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_derivatives_of_their_gradients(program: Any, backend: str) -> None:
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    found = []
+    for run in (program, compiled):
+        a, b = (torch.tensor([0.3, 0.5], dtype=torch.float64, requires_grad=True) for _ in range(2))
+        x, y = run(a, b)
+        first = torch.autograd.grad((x * y).sin().sum(), (a, b), create_graph=True)
+        second = torch.autograd.grad((first[0] * first[1]).sum(), (x, y, a, b), allow_unused=True)
+        found.append([*first, *second])
+    torch.testing.assert_close(found[1], found[0])

@@ -1,0 +1,77 @@
+"""Gradients of graphs of wrappers, by results that others were computed from, and of inputs that depend on each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from torch.testing._internal.two_tensor import TwoTensor
+
+import pycompiler
+
+BACKENDS = ("aot_eager", "native")
+Program = Callable[..., tuple[torch.Tensor, ...]]
+
+
+def leaf(n: int) -> Any:
+    parts = (torch.linspace(start, 1, n, dtype=torch.float64) for start in (-0.7, 0.2))
+    return TwoTensor(*parts).requires_grad_()  # type: ignore[no-untyped-call]
+
+
+def inside(tensors: Any) -> list[Any]:
+    return [None if t is None else (t.a, t.b) if isinstance(t, TwoTensor) else t for t in tensors]
+
+
+def apart(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x * y, (x + y).exp()
+
+
+def in_a_row(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    z = x.exp()
+    return z, z * y
+
+
+def one_of_several(x: torch.Tensor, y: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    return x.sin() * y, torch.cat([x, y]).tanh()
+
+
+PROGRAMS = [apart, in_a_row, one_of_several]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_by_results(program: Program, backend: str) -> None:
+    compiled = pycompiler.compile(program, backend=backend)
+    for n in (3, 4):
+        found = []
+        for run in (program, compiled):
+            x, y = leaf(n), leaf(n)
+            made = run(x, y)
+            loss = sum((t * t).sum() for t in made)
+            once = torch.autograd.grad(loss, [*made, x, y], retain_graph=True)
+            first = torch.autograd.grad(loss, [*made, x, y], create_graph=True)
+            total = sum((g * g).sum() for g in first[len(made) :])
+            second = torch.autograd.grad(total, [*made, x, y], allow_unused=True, create_graph=True)
+            third = torch.autograd.grad(sum(t.sum() for t in second if t is not None), [x, y])
+            found.append(inside([*once, *first, *second, *third]))
+        torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", PROGRAMS)
+def test_inputs_that_depend_on_each_other(program: Program, backend: str) -> None:
+    """What one input was computed from got what reaches it by that input twice, where a result had no gradient, and in gradients
+    that are differentiated."""
+    compiled = pycompiler.compile(program, backend=backend)
+    for asked in (0, 1):
+        for creates in (False, True):
+            found = []
+            for run in (program, compiled):
+                x = leaf(3)
+                y = x * 2
+                made = run(x, y)
+                total = (made[asked] ** 2).sum()
+                found.append(inside(torch.autograd.grad(total, (x, y), create_graph=creates, allow_unused=True)))
+            torch.testing.assert_close(found[1], found[0])
