@@ -461,6 +461,7 @@ def _effectful(name: str) -> Callable[[Capture, Args, Kwargs], Value]:
     return handler
 
 
+FRAME_STATE = {"f_locals", "f_lineno", "f_lasti"}
 ITS_OWN = "asks for its own variables (locals(), dir(), eval, exec)"
 
 
@@ -514,7 +515,9 @@ def dir_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(*(getattr(sys, name) for name in ("_getframe", "_getframemodulename") if hasattr(sys, name)))
 def getframe(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """The frames of calls are counted, so all of them have to be there."""
+    """The frames of calls are counted, so all of them have to be there; one whose state is read is Python's own."""
+    if FRAME_STATE & {*cx.frames[0].code.co_names}:
+        raise SkipFrame("it asks for the state of a frame (f_locals, f_lineno), which may be its own")
     raise Break("builtin-call", "sys._getframe(), which counts frames", step=cx.frames[0].begin)
 
 
