@@ -70,6 +70,7 @@ from pycompiler.ir.autocast import step_nesting
 from pycompiler.ir.fake import Layout
 from pycompiler.ir.guards import as_usual, function_modes, global_state, in_kernel, levels, modes_off
 from pycompiler.ir.leaves import Leaves
+from pycompiler.ir.mortal import may_end
 from pycompiler.ir.source import Source, local
 from pycompiler.ir.symbols import Specialise
 from pycompiler.logs import stage
@@ -385,8 +386,9 @@ class _Session:
         """Variables of a frame that are read at or after `entry`, in slot order, and those whose end is seen."""
         # Asked first: it notes what containers are asked for.
         ending = {n for n, v in frame.locals.items() if ends_others(v)}
-        wanted = {*frame.reading.live[entry], *ending, *(n for n, v in frame.locals.items() if holds_ends(v))}
         code = frame.code
+        kept = {n for n, v in frame.locals.items() if holds_ends(v) or is_known_to_others(v)}
+        wanted = {*frame.reading.live[entry], *ending, *kept}
         original = origin_of(code)[0]
         if original is not code:  # parameters in which a resume function is given cells and its stack are no variables
             wanted &= {*slot_names(original)}
@@ -690,6 +692,12 @@ def reaches_ends(frame: Frame) -> bool:
     values = [v.contents if isinstance(v, Cell) else v for v in held]
     classes: list[Any] = [v.cls if isinstance(v, (Class, Object)) else getattr(v, "real", None) for v in values]
     return any(issubclass(type(c), type) and is_ended(c) for c in classes)
+
+
+def is_known_to_others(value: Value) -> bool:
+    """Whether a variable holds a class that ends: its bases know it, and so does what is done to them."""
+    held = value.contents if isinstance(value, Cell) else value
+    return may_end(held.cls if isinstance(held, Class) else getattr(held, "real", None))
 
 
 def in_head(frame: Frame) -> bool:

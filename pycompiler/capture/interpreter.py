@@ -233,12 +233,15 @@ def breaking_frame(frames: Sequence[Frame]) -> Frame:
     """The innermost frame that can be resumed: reached from the root by direct calls outside of any try or with.
 
     torch's operators that take functions are entered otherwise when nothing compiles them, so their callers are resumed.
+    While a frame waits below the root that is none of Python's, nobody may count frames: then the root is resumed.
     """
     found = frames[0]
+    direct = 0
     for caller, callee in zip(frames, frames[1:], strict=False):
         plain = caller.current.opname in CALLS and caller.current.handler is None and not caller.handled
         within = str(callee.globals.get("__name__")).startswith("torch._higher_order_ops.")
         if not (plain and callee.direct) or within or skip.why_frame_skipped(callee.code):
-            return found
-        found = callee
-    return found
+            break
+        found, direct = callee, direct + 1
+    counted = direct > 1 and any(skip.counts_frames(f.code, f.globals) for f in frames[1 : direct + 1])
+    return frames[0] if counted else found

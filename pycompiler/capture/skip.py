@@ -302,3 +302,27 @@ def why_frame_skipped(code: types.CodeType) -> str | None:
     if reading(code).replaces_free:
         return f"a function {REPLACES_FREE}"
     return None
+
+
+LOOKS = {
+    "_getframe",
+    "_getframemodulename",
+    "currentframe",
+    "extract_stack",
+    "format_stack",
+    "print_stack",
+    "walk_stack",
+}
+STACKLEVEL = "stacklevel"
+
+
+def counts_frames(code: types.CodeType, namespace: dict[str, Any]) -> bool:
+    """Whether a function, or one that it names, asks which frames there are, by a name or an argument that says so."""
+    named = [namespace[name] for name in code.co_names if name in namespace]
+    todo = [code, *(real.__code__ for real in named if type(real) is types.FunctionType)]
+    for code in todo:
+        words = [name for c in code.co_consts if type(c) is tuple for name in c]
+        if LOOKS & {*code.co_names} or STACKLEVEL in words or ("inspect" in code.co_names and "stack" in code.co_names):
+            return True
+        todo += [c for c in code.co_consts if type(c) is types.CodeType]
+    return False

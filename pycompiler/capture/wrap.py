@@ -24,7 +24,7 @@ from torch.torch_version import TorchVersion
 
 from pycompiler import _native, config
 from pycompiler.capture import skip
-from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.breaks import Break, Raised, SkipFrame
 from pycompiler.capture.cached import Tried
 from pycompiler.capture.jagged import wrap_jagged
 from pycompiler.capture.values import array
@@ -67,7 +67,7 @@ from pycompiler.ir.fake import as_plain, is_transparent
 from pycompiler.ir.guards import TensorSpec, levels
 from pycompiler.ir.jagged import is_jagged, is_nested_int
 from pycompiler.ir.numbers import symbol_of
-from pycompiler.ir.source import Source
+from pycompiler.ir.source import Source, mro_of
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.subclasses import is_wrapper
 from pycompiler.ir.unloaded import namespace_of
@@ -456,6 +456,8 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
         if found is not None:
             return found
     if issubclass(cls, type):
+        if mro_of(real) is None:
+            raise SkipFrame("a class has no order yet: its metaclass's mro() runs")
         cx.guard("id_is", source, real)
         return Class(real)
     if skip.makes_constants(cls) and source.kind == "const":
@@ -497,13 +499,23 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
         cx.sizes.modules[source] = real
     known = torch.nn.Module, types.SimpleNamespace, threading.local
     if is_mutable(cls) or storage is not None or issubclass(cls, known):
+        space = instance_dict(real)
+        if any(map(_asks_the_program, {*map(type, space or ())} - {str})):
+            raise Break(
+                "unsupported-type", f"a {cls.__qualname__} with a key among its attributes that compares itself"
+            )
         made = (ThreadLocal if is_plain_local(cls) else Object)(cls, real=real, storage=storage)
-        cx.effects.namespaces.reached(instance_dict(real), made)
+        cx.effects.namespaces.reached(space, made)
         return made
     if callable(real) and not hasattr(cls, "__get__") and not isinstance(real, torch.autograd.graph.Node):
         cx.guard("id_is", source, reference(real))
         return Builtin(real)
     return Opaque(real)
+
+
+def _asks_the_program(cls: type) -> bool:
+    """Whether a key of this class runs code of the program's when another one is looked up beside it."""
+    return isinstance(mro_lookup(cls, "__eq__"), types.FunctionType)
 
 
 def _storage(cx: Capture, real: Any, source: Source) -> Value | None:

@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import gc
 import sys
 import typing
 import warnings
@@ -240,6 +241,107 @@ def warnings_of_a_text(x: Any) -> Any:
         compile("x is 1", "<a text>", "exec")
         y = eval("2 is 2")
     return x + y, [(str(w.message), w.filename) for w in seen]
+
+
+@program
+def bases_of_classes_that_no_variable_reads_again(x: Any) -> Any:
+    class A: ...
+
+    class B: ...
+
+    class C(A, B): ...
+
+    class D(A, B): ...
+
+    class E(C, D): ...  # not read
+
+    pycompiler.graph_break()
+    gc.collect()
+    y = x + 1
+    pycompiler.graph_break()
+    gc.collect()
+    try:
+        C.__bases__ = (B, A)
+    except TypeError as e:
+        return y, str(e), [c.__name__ for c in D.__subclasses__()]
+    return "no conflict"
+
+
+@program
+def a_metaclass_whose_order_fails(x: Any) -> Any:
+    class Once(type):
+        def __new__(cls, name: Any, bases: Any, space: Any) -> Any:
+            cls.flag = 0  # type: ignore[attr-defined]
+            return super().__new__(cls, name, bases, space)
+
+        def mro(cls) -> Any:
+            if cls.flag > 0:  # type: ignore[attr-defined]
+                raise RuntimeError("bozo")
+            cls.flag += 1  # type: ignore[attr-defined]
+            return type.mro(cls)
+
+    class C: ...
+
+    class D: ...
+
+    class E(C): ...
+
+    class F(E, metaclass=Once): ...  # not read
+
+    pycompiler.graph_break()
+    gc.collect()
+    before = E.__mro__
+    try:
+        E.__bases__ = (D,)
+    except RuntimeError:
+        return x + 1, E.__mro__ == before
+    return "nothing failed"
+
+
+@program
+def a_key_that_deletes_what_is_looked_up(x: Any) -> Any:
+    class C: ...
+
+    class Evil:
+        def __hash__(self) -> int:
+            return hash("attr")
+
+        def __eq__(self, other: Any) -> Any:
+            with contextlib.suppress(AttributeError):
+                del C.attr
+            return 0
+
+    class Descr:
+        def __get__(self, owner: Any, cls: Any = None) -> int:
+            return 1
+
+    C.attr = Descr()  # type: ignore[attr-defined]
+    c: Any = C()
+    c.__dict__[Evil()] = 0
+    return x + 1, c.attr, hasattr(c, "attr")
+
+
+@program
+def a_metaclass_that_is_asked_for_set_name(x: Any) -> Any:
+    class Custom(Exception): ...
+
+    class Meta(type):
+        def __getattribute__(cls, name: str) -> Any:
+            if name == "__set_name__":
+                raise Custom
+            return object.__getattribute__(cls, name)
+
+    class Annoying(metaclass=Meta): ...
+
+    value = Annoying()
+    try:
+
+        class Named(typing.NamedTuple):
+            attr = value  # type: ignore[misc]
+
+    except Custom:
+        return x + 1, "raised"
+    return x + 1, Named._fields
 
 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import abc
 import enum
 import functools
+import inspect
 import sys
 import types
 from collections.abc import Callable
@@ -336,3 +337,54 @@ def test_a_class_that_is_abstract_no_more() -> None:
         if names is not None:
             Abstract.__abstractmethods__ = names
         assert str(compiled(torch.ones(2))) == str(fn(torch.ones(2)))
+
+
+def test_the_signature_of_a_function_that_changes() -> None:
+    def make(log: list[Any]) -> Callable[..., Any]:
+        def asked(a: Any, /, b: Any, *, c: int = 1) -> Any:
+            return a
+
+        def change(k: int) -> None:
+            if k == 1:
+                asked.__kwdefaults__ = {"c": 9}
+            elif k == 2:
+                asked.__kwdefaults__["c"] = 10  # type: ignore[index]
+            elif k == 3:
+                asked.__defaults__ = (4,)
+            elif k == 4:
+                asked.__annotations__["b"] = str
+            elif k == 5:
+                asked.__wrapped__ = lambda q: q  # type: ignore[attr-defined]
+            elif k == 6:
+                del asked.__wrapped__  # type: ignore[attr-defined]
+                asked.__code__ = (lambda a, z=1, *y: a).__code__
+
+        def fn(x: Any, k: int) -> Any:
+            if k > 10:
+                change(k - 10)
+            signature = inspect.signature(asked)
+            return x + 1, str(signature), list(signature.parameters)
+
+        def calls(x: Any, k: int) -> Any:
+            if k < 10:
+                change(k)
+            return fn(x, k)
+
+        return calls
+
+    both(make, *[(torch.ones(2), k) for k in range(7)])
+    both(make, *[(torch.ones(2), k) for k in range(11, 17)])
+
+
+def test_a_signature_is_captured() -> None:
+    def asked(a: Any, b: int = 2, *, c: Any = None) -> Any:
+        return a
+
+    def fn(x: Any) -> Any:
+        return x + len(inspect.signature(asked).parameters)
+
+    compiled = pycompiler.compile(fn, backend="eager", fullgraph=True)
+    for default in (2, 3):
+        asked.__defaults__ = (default,)
+        assert [compiled(torch.ones(2)).tolist() for _ in range(2)] == [[4.0, 4.0]] * 2
+    assert compiled.counters()["compiles"] == 2

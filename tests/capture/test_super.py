@@ -144,3 +144,54 @@ def test_across_a_break() -> None:
     shell = Wrapper.__new__(Wrapper, X)
     pycompiler.compile(Wrapper.__init__)(shell, X)  # type: ignore[misc]
     assert shell.inner is X
+
+
+BEHIND = """
+class Base:
+    def name(self):
+        return "base"
+
+class C(Base):
+    def behind(self):
+        pycompiler.graph_break()
+        return super().name(), super(C, self).name()
+
+    def around(self):
+        found = super()
+        pycompiler.graph_break()
+        return found.name(), super().name()
+
+    def nested(self):
+        def inner():
+            pycompiler.graph_break()
+            return super(C, self).name()
+
+        pycompiler.graph_break()
+        return inner(), [super(C, self).name() for _ in range(2)]
+
+def fn(x):
+    c = C()
+    return x + 1, c.behind(), c.around(), c.nested()
+"""
+ANOTHER = """
+class super:
+    def __init__(self, *args):
+        self.count = len(args)
+
+    def name(self):
+        return "another", self.count
+"""
+
+
+def test_another_super_of_the_module_behind_a_break() -> None:
+    """It is called as it is written, without arguments; the builtin, in code that is cut, with both."""
+    scope: dict[str, Any] = {"pycompiler": pycompiler}
+    exec(BEHIND, scope)
+    fn = scope["fn"]
+    compiled = pycompiler.compile(fn, backend="eager")
+    seen = []
+    for change in ("", ANOTHER, "del super"):
+        exec(change, scope)
+        assert str(compiled(X)) == str(fn(X)) == str(compiled(X))
+        seen.append(fn(X)[1])
+    assert seen == [("base", "base"), (("another", 0), ("another", 2)), ("base", "base")]

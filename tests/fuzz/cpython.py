@@ -15,6 +15,7 @@ import io
 import json
 import logging
 import os
+import re
 import resource
 import signal
 import subprocess
@@ -108,6 +109,7 @@ def outcome(test: unittest.TestCase, alarm: Alarm, *, compiled: bool) -> tuple[s
         method = getattr(test, name)
         setattr(test, name, pycompiler.compile(method.__func__, backend="eager").__get__(test))
     result = unittest.TestResult()
+    re.purge()  # what is warned of once for each pattern
     limit, stdout = sys.getrecursionlimit(), sys.stdout
     try:
         sys.stdout = io.StringIO()

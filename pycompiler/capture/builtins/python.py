@@ -22,7 +22,7 @@ from pycompiler.capture.bytecode.resume import origin_of
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate, takes_none
 from pycompiler.capture.interpreter import breaking_frame
 from pycompiler.capture.values import deferred
-from pycompiler.capture.values.attributes import MISSING, bind, is_subclass, lookup, mro_lookup
+from pycompiler.capture.values.attributes import MISSING, bind, hold, is_subclass, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Cell, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, Super
 from pycompiler.capture.values.constant import Const, Identity
@@ -470,6 +470,7 @@ def _effectful(name: str) -> Callable[[Capture, Args, Kwargs], Value]:
     return handler
 
 
+FRAME_STATE = {"f_locals", "f_lineno", "f_lasti"}
 ITS_OWN = "asks for its own variables (locals(), dir(), eval, exec)"
 
 
@@ -523,7 +524,9 @@ def dir_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(*(getattr(sys, name) for name in ("_getframe", "_getframemodulename") if hasattr(sys, name)))
 def getframe(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """The frames of calls are counted, so all of them have to be there."""
+    """The frames of calls are counted, so all of them have to be there; one whose state is read is Python's own."""
+    if FRAME_STATE & {*cx.frames[0].code.co_names}:
+        raise SkipFrame("it asks for the state of a frame (f_locals, f_lineno), which may be its own")
     raise Break("builtin-call", "sys._getframe(), which counts frames", step=cx.frames[0].begin)
 
 
@@ -534,9 +537,32 @@ for _name in ("input", "open", "breakpoint"):
 @builtin(inspect.signature)
 def signature(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn, bound = (args[0].function, True) if isinstance(args[0], Method) else (args[0], False)
-    if not isinstance(fn, Function) or fn.real is None or kwargs:
+    if not isinstance(fn, Function) or fn.real is None or fn.overlay or kwargs:
         raise Break("builtin-call", f"inspect.signature({args[0].describe()})")
+    _hold_signature(cx, fn)
     return cx.make(inspect.signature(types.MethodType(fn.real, cx) if bound else fn.real))
+
+
+def _hold_signature(cx: Capture, fn: Function) -> None:
+    """What the signature of a function says is assumed: its code, defaults and annotations, and that nothing else says it."""
+    assert fn.real is not None and fn.source is not None
+    if fn.real.__dict__.keys() & SAY_SIGNATURE:
+        raise Break("builtin-call", "inspect.signature() of a function that stands for another")
+    for name in SAY_SIGNATURE:
+        cx.guard("instance_absent", fn.source, name)
+    hold(cx, fn.source.then("code"), fn.real.__code__)
+    hold(cx, fn.source.then("defaults"), fn.real.__defaults__)
+    for name in ("__kwdefaults__", "__annotations__"):
+        known = cx.realize(fn.getattr(cx, name))
+        if not isinstance(known, Dict):
+            continue
+        if known.changed or known.source is None:
+            raise Break("builtin-call", f"inspect.signature() of a function whose {name} the frame has changed")
+        for key, _ in known.pairs(cx):
+            hold(cx, known.source.dict_item(key.const()), getattr(fn.real, name)[key.const()])
+
+
+SAY_SIGNATURE = ("__wrapped__", "__signature__", "__text_signature__")
 
 
 @builtin(classmethod.__get__, staticmethod.__get__)

@@ -24,6 +24,7 @@ from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.sets import Set
 
 DESCRIPTORS = ("__get__", "__set__", "__delete__", "__set_name__")
+LOOKS = ("__getattribute__", "__getattr__")
 READ_BY_TYPE = ("__annotations__", "__slots__", "__match_args__")  # what is looked into when a class is made
 
 
@@ -54,8 +55,11 @@ def is_descriptor(value: Value) -> bool:
 
 
 def is_written(cls: type) -> bool:
-    """Whether instances are descriptors by code of the program's, which nobody may run who looks at a stand-in."""
-    return any(is_programs(mro_lookup(cls, name), ("functools", "enum", "dataclasses")) for name in DESCRIPTORS)
+    """Whether instances are descriptors by code of the program's, which nobody may run who looks at a stand-in, or such code
+    says whether they are."""
+    library = "functools", "enum", "dataclasses"
+    own, of_class = ([mro_lookup(c, name) for name in names] for c, names in ((cls, DESCRIPTORS), (type(cls), LOOKS)))
+    return any(is_programs(hook, library) for hook in (*own, *of_class))
 
 
 IN_C = (

@@ -39,6 +39,9 @@ from pycompiler.capture.bytecode.tables import (
 _INSPECTS_FRAME = frozenset(["locals", "vars", "dir", "eval", "exec"])
 """Builtins that read all variables of the calling frame."""
 _GLOBAL_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
+_LOOKS = frozenset(["f_locals", "getrefcount"])
+"""What shows all variables of a frame, or tells that they are there."""
+_NAMED_LOADS = (*_GLOBAL_LOADS, "LOAD_ATTR", "LOAD_METHOD")
 _CALLS = ("PRECALL", "CALL", "CALL_KW", "CALL_FUNCTION_EX")
 LOCAL_SUFFIX = "#local"
 _CONSTANTS: dict[str, Callable[[int], object]] = {
@@ -165,7 +168,12 @@ def _attach_handlers(code: CodeType, instructions: list[Instruction], starts: di
 
 def _mark_hidden_reads(code: CodeType, instructions: list[Instruction], slots: list[str]) -> None:
     """The load that leads to such a call is marked, and the call itself: the frame may be cut between the two."""
-    inspects = [i for i in instructions if i.opname in _GLOBAL_LOADS and i.argval in _INSPECTS_FRAME]
+    inspects = [
+        i
+        for i in instructions
+        for loads, names in ((_GLOBAL_LOADS, _INSPECTS_FRAME), (_NAMED_LOADS, _LOOKS))
+        if i.opname in loads and i.argval in names
+    ]
     calls = [i for i in instructions if i.opname in _CALLS] if inspects else []
     for instruction in (*inspects, *calls):
         instruction.reads = tuple(slots)

@@ -31,6 +31,7 @@ from pycompiler.capture.bytecode.decode import cell_names, decode, preamble_cell
 from pycompiler.capture.bytecode.instruction import Instruction
 from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.bytecode.shapes import check_function, find, group, shielded
+from pycompiler.capture.bytecode.supers import with_explicit_super
 from pycompiler.ir.source import BOX
 
 
@@ -148,7 +149,9 @@ def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str 
     items = {position: _stack_name(position, known) for position, kind in enumerate(stack) if kind != "null"}
     first, error = known[0] if known else "", _fresh(ERROR, known)
     preamble = preamble_cells(code, body)
-    body, entry = _with_explicit_super(body, entry, first, first in cell_names(code))
+    body, entry = with_explicit_super(
+        body, entry, build.load_deref(first) if first in cell_names(code) else build.load_fast(first)
+    )
     kept = reachable(body, [entry])
     body = shielded([instruction for instruction in body if instruction in kept])
     used = variables_used(body)
@@ -289,35 +292,3 @@ def _unboxed(name: str) -> list[Instruction]:
     """Push the one item of a list that a parameter holds and take it out."""
     item = [*build.load_fast(name), *build.unpack_sequence(1)]
     return [*item, *build.load_fast(name), *build.load_const(0), *build.delete_item(), *build.delete_fast(name)]
-
-
-def _with_explicit_super(
-    body: list[Instruction], entry: Instruction, first: str, first_is_cell: bool
-) -> tuple[list[Instruction], Instruction]:
-    """`super()` with both arguments written out, because it looks for `__class__` among free variables, which are gone.
-
-    An entry at the call itself moves to the first instruction inserted, where the stack is the original's.
-    """
-    result: list[Instruction] = []
-    pending = iter(body)
-    for instruction in pending:
-        result.append(instruction)
-        if instruction.opname == "LOAD_SUPER_ATTR":
-            instruction.flag |= 2
-        elif instruction.opname == "LOAD_GLOBAL" and instruction.argval == "super" and instruction.reads:
-            inserted = [
-                *build.load_deref("__class__"),
-                *(build.load_deref(first) if first_is_cell else build.load_fast(first)),
-            ]
-            call = [next(pending)]
-            if call[0].opname == "PRECALL":
-                call.append(next(pending))
-            entry = inserted[0] if entry is call[0] else entry
-            inserted[0].offset = call[0].offset
-            for part in call:
-                part.arg = part.argval = 2
-                part.offset = None
-            for part in inserted:
-                part.positions, part.lineno, part.handler = call[0].positions, call[0].lineno, call[0].handler
-            result += [*inserted, *call]
-    return result, entry
