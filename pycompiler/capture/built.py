@@ -29,9 +29,9 @@ from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.codegen import BUILDERS, Head, flat, is_alias
 from pycompiler.capture.values.array import Array, ArrayMethod
 from pycompiler.capture.values.attributes import is_held
-from pycompiler.capture.values.base import Cell, Value
+from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, PyModule, Super
-from pycompiler.capture.values.constant import Addressed, Untold, Withheld
+from pycompiler.capture.values.constant import Addressed, Identity, Untold, Withheld
 from pycompiler.capture.values.deferred import Deferred, ThreadIdent
 from pycompiler.capture.values.dicts import Dict, DictView, Proxy, Variables
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
@@ -42,7 +42,7 @@ from pycompiler.capture.values.owned import Owned
 from pycompiler.capture.values.references import FIRST, HookNumber, MadeReference, Registered
 from pycompiler.capture.values.sequences import Deque, List, Slice, Tuple
 from pycompiler.capture.values.sets import UNORDERED, Set
-from pycompiler.capture.values.symbolic import NestedInt
+from pycompiler.capture.values.symbolic import PLAIN_VALUES, NestedInt
 from pycompiler.capture.values.tensor import Handle, Storage, StorageMethod, Tensor, TensorMethod
 from pycompiler.ir import jagged
 from pycompiler.ir.arrays import array_of, number_of
@@ -414,6 +414,15 @@ def _thread_ident(head: Head, value: ThreadIdent, name: str) -> None:
     head.store(head.call(threading.get_ident), name)
 
 
+def _identity(head: Head, value: Identity, name: str) -> None:
+    """The id of an object that exists, or that is made once."""
+    of = value.value
+    is_one = of.source is not None and not isinstance(of, (*PLAIN_VALUES, Lazy))
+    if value.is_gone() or not (is_one or isinstance(of, (Object, List, Dict, Set))):
+        raise SkipFrame(f"the id of {of.describe()} leaves the graph")
+    head.store(head.call(id, head.load(of)), name)
+
+
 def _nested_int(head: Head, value: NestedInt, name: str) -> None:
     owner, dim = value.owner(head.cx)
     head.store(head.call(jagged.size, head.load(owner), build.load_const(dim)), name)
@@ -443,7 +452,7 @@ BUILDERS |= {
     Builtin: _const, Opaque: _const, Owned: _owned, Partial: _partial, Getter: _getter, Slice: _slice,
     DictView: _view, Proxy: _proxy,
     TensorMethod: _tensor_method, NestedInt: _nested_int, Addressed: _addressed,
-    Deferred: _addressed, ThreadIdent: _thread_ident, Storage: _storage, StorageMethod: _storage_method,
+    Deferred: _addressed, ThreadIdent: _thread_ident, Identity: _identity, Storage: _storage, StorageMethod: _storage_method,
     Untold: _untold, Withheld: _untold,
     MadeReference: _reference, Registered: _registered, HookNumber: _hook_number, IteratorMethod: _iterator_method, Super: _super,
     MadeProperty: _made_descriptor, MadeMethod: _made_descriptor,

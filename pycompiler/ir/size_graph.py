@@ -7,6 +7,7 @@ expression: a graph stays runnable, with real ints.  `s0 * 2 + 1` is `add(mul(s0
 from __future__ import annotations
 
 import functools
+import math
 import operator
 from collections.abc import Callable
 from typing import Any
@@ -15,7 +16,7 @@ import torch
 from torch import fx
 
 from pycompiler.ir.expr import Atom, Expr
-from pycompiler.ir.symbolic_node import Real
+from pycompiler.ir.symbolic_node import OF_MATH, Real
 from pycompiler.ir.symbols import Symbols, hint_of, symbols_of
 
 
@@ -36,6 +37,23 @@ def _extreme(name: str, a: Any, b: Any) -> torch.SymFloat:
     return torch.SymFloat(getattr(first, name)(second))
 
 
+def _of_math(name: str) -> Callable[[Any], Any]:
+    """torch's function, or one that the module has by a name of its own."""
+    if (known := getattr(torch, f"_sym_{name}", None)) is not None:
+        return known  # type: ignore[no-any-return]
+
+    def function(a: Any) -> Any:
+        if not isinstance(a, (torch.SymInt, torch.SymFloat)):
+            return getattr(math, name)(a)
+        node: Any = torch.sym_float(a).node
+        return torch.SymFloat(getattr(node, f"sym_{name}")())
+
+    function.__name__ = function.__qualname__ = f"math_{name}"
+    globals()[function.__name__] = function
+    return function
+
+
+MATH = {name: _of_math(name) for name in OF_MATH}
 _ATOMS: dict[str, Callable[..., Any]] = {
     "//": operator.floordiv, "%": operator.mod, "min": torch.sym_min, "max": torch.sym_max,
 }  # fmt: skip
@@ -101,7 +119,7 @@ class SizeNodes:
     def _real(self, symbols: Symbols, real: Real) -> Any:
         if real.name is not None:
             return self.placeholder(real.name)
-        fn = _REALS.get(real.op) or getattr(torch, f"_sym_{real.op}")
+        fn = _REALS.get(real.op) or MATH[real.op]
         return self._call(fn, *(self._number(symbols, a) for a in real.args))
 
     def _call(self, fn: Callable[..., Any], *args: Any) -> Any:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
+import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
@@ -109,17 +110,25 @@ def single(x: float) -> float:
     return ctypes.c_float(x).value
 
 
+OF_MATH = (
+    "sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "exp", "log2", "log", "log10", "log1p",
+    "expm1", "erf", "erfc", "asinh", "degrees", "radians",
+)  # fmt: skip
+"""Functions of `math` of one float."""
 REAL: dict[str, Callable[..., Any]] = {
     "float": float, "add": operator.add, "sub": operator.sub, "mul": operator.mul, "truediv": operator.truediv,
     "pow": operator.pow, "mod": operator.mod, "neg": operator.neg, "abs": abs, "min": min, "max": max,
     "int_truediv": operator.truediv, "float32": single,
-    **{name: getattr(math, name) for name in
-       ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "exp", "log2")},
+    **{name: getattr(math, name) for name in OF_MATH},
 }  # fmt: skip
 
 _GREATEST_OF: dict[str, Callable[..., float]] = {
     "float": float, "neg": float, "abs": float, "add": operator.add, "sub": operator.add, "mul": operator.mul,
-    "min": max, "max": max, **dict.fromkeys(("sin", "cos", "tanh"), lambda a: 1.0),
+    "min": max, "max": max, **dict.fromkeys(("sin", "cos", "tanh", "erf"), lambda a: 1.0),
+    **dict.fromkeys(("atan", "asin", "acos", "erfc"), lambda a: 4.0),
+    **dict.fromkeys(("log", "log2", "log10", "log1p", "asinh"), lambda a: 1100.0),  # of all floats
+    "int_truediv": lambda a, b: a,  # which is divided by an integer, and not by zero
+    "mod": lambda a, b: b, "sqrt": lambda a: max(1.0, a), "radians": lambda a: a,
 }  # fmt: skip
 
 
@@ -137,8 +146,21 @@ def magnitude(value: Real | Expr | float, limits: Mapping[str, float], least: Ma
     if value.op == "truediv":
         by = _nearest(value.args[1], limits, least)
         return magnitude(value.args[0], limits, least) / by if by else math.inf
+    if value.op == "pow":
+        return _greatest_power(*value.args)
     bound = _GREATEST_OF.get(value.op)
     return math.inf if bound is None else bound(*(magnitude(a, limits, least) for a in value.args))
+
+
+def _greatest_power(base: Any, to: Any) -> float:
+    """Of a constant to a power that is not negative, or of a positive integer to one that is (`SymbolicNode._is_safe`)."""
+    if isinstance(base, float):
+        return 1.0 if 0 < base <= 1 and isinstance(to, Real) and _is_integer(to) else math.inf
+    return 1.0 if isinstance(to, float) and to <= 0 and _is_integer(base) else math.inf
+
+
+def _is_integer(value: Real | Expr | float) -> bool:
+    return isinstance(value, Real) and value.op == "float" and isinstance(value.args[0], Expr)
 
 
 def _nearest(value: Real | Expr | float, limits: Mapping[str, float], least: Mapping[str, float]) -> float:
@@ -181,10 +203,20 @@ def integers_in(value: Real | Expr | float) -> Iterator[Expr]:
             yield from integers_in(part)
 
 
-_SAFE = {"truediv": "ne", "sqrt": "ge", "log2": "gt"}  # what a float is to zero for which these never raise
-_OF_ALL = frozenset({"sin", "cos", "tan", "tanh", "atan", "float32"})  # what is defined for all that is finite
+_SAFE = {
+    "truediv": "ne",
+    "sqrt": "ge",
+    "log2": "gt",
+    "log": "gt",
+    "log10": "gt",
+}  # what a float is to zero for which these never raise
+_OF_ALL = frozenset(
+    {"sin", "cos", "tan", "tanh", "atan", "asinh", "erf", "erfc", "degrees", "radians", "float32"}
+)  # what is defined for all that is finite
 _WITHIN = {
     "exp": (-1e300, 700.0),
+    "expm1": (-1e300, 700.0),
+    "log1p": (math.nextafter(-1.0, 0.0), 1e300),
     "cosh": (-700.0, 700.0),
     "sinh": (-700.0, 700.0),
     "asin": (-1.0, 1.0),
@@ -524,8 +556,10 @@ class SymbolicNode:
             return self._is_safe_exponent(at, args[1])
         if isinstance(at, Real) and not at.symbols & self.env.floats.keys():
             return self._is_safe_of_sizes(op, at, args[1:])
-        if not isinstance(at, Real) or at.name is None:
+        if not isinstance(at, Real):
             return False
+        if at.name is None or op in _OF_ALL or op in _WITHIN:
+            return op in OF_MATH and self._is_within(op, at)
         if op == "pow":  # no complex number, no division by zero, no overflow
             to = args[1]
             if not isinstance(to, float) or not 0 <= to <= 8 or not self.env.compare_float("ge", at.name, 0.0):
@@ -533,6 +567,13 @@ class SymbolicNode:
             return to <= 1 or self.env.compare_float("le", at.name, 2.0**100)
         wanted = _SAFE.get(op)
         return wanted is not None and self.env.compare_float(wanted, at.name, 0.0)
+
+    def _is_within(self, op: Any, at: Real) -> bool:
+        """The same of a float that guards compute."""
+        if op in _SAFE:
+            return bool(self.env.compare_reals(_SAFE[op], at, 0.0))
+        low, high = _WITHIN.get(op, (-sys.float_info.max, sys.float_info.max))
+        return bool(self.env.compare_reals("ge", at, low) and self.env.compare_reals("le", at, high))
 
     def _is_safe_exponent(self, base: float, to: Any) -> bool:
         """Whether a number to the power of an integer overflows nowhere."""
@@ -956,5 +997,5 @@ def _math(name: str) -> Callable[[SymbolicNode], SymbolicNode]:
     return method
 
 
-for _name in ("sqrt", "cos", "cosh", "sin", "sinh", "tan", "tanh", "asin", "acos", "atan", "exp", "log2"):
+for _name in OF_MATH:
     setattr(SymbolicNode, f"sym_{_name}", _math(_name))

@@ -39,6 +39,7 @@ from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Builtin, Method, shadowed, unshadowed
 from pycompiler.capture.values.keys import Key
 from pycompiler.capture.values.sequences import List, Tuple
+from pycompiler.capture.values.symbolic import Symbolic, is_late
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
 
@@ -524,17 +525,31 @@ class Object(Value):
             i += 1
 
     def length(self, cx: Capture) -> int:
+        return int(self.count(cx).const())
+
+    def count(self, cx: Capture) -> Value:
+        """`len(self)`: a symbol where what its `__len__` or its storage gives changes from call to call."""
         found = self._special_or_storage(cx, "__len__")
         if found is not None:
-            return int(cx.evaluate_raw(len, OfLength(found.const())))
+            return self._checked_length(cx, found)
+        if isinstance(self.storage, (List, Dict)):
+            return self.storage.count(cx)
         if self.storage is not None:
-            return self.storage.length(cx)
+            return Const(self.storage.length(cx))
         if lookup(cx, self.cls, "__len__") is MISSING:
             cx.throw(TypeError, f"object of type {class_name(self.cls)!r} has no len()")
-        return super().length(cx)
+        return Const(super().length(cx))
+
+    def _checked_length(self, cx: Capture, found: Value) -> Value:
+        if isinstance(found, Symbolic) and found.python_type() is int and not is_late(found.sym):
+            if bool(found.sym >= 0) and bool(found.sym <= sys.maxsize):
+                return found
+        return Const(int(cx.evaluate_raw(len, OfLength(found.const()))))
 
     def truth(self, cx: Capture) -> bool:
         found = self._special_or_storage(cx, "__bool__")
+        if isinstance(found, Symbolic) and found.python_type() is bool:
+            return found.truth(cx)
         if found is not None:
             value = found.const()
             if not isinstance(value, bool):
@@ -542,7 +557,7 @@ class Object(Value):
             return value
         found = self._special_or_storage(cx, "__len__")
         if found is not None:
-            return bool(cx.evaluate_raw(len, OfLength(found.const())))
+            return bool(self._checked_length(cx, found).truth(cx))
         if self.storage is not None:
             return self.storage.truth(cx)
         if any(lookup(cx, self.cls, n) is not MISSING for n in ("__bool__", "__len__")):

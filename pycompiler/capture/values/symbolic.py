@@ -25,6 +25,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.ir.computed import PLAIN as KEYS
 from pycompiler.ir.computed import evaluated, given_text, joined, percent
 from pycompiler.ir.expr import Expr
+from pycompiler.ir.size_graph import MATH
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.symbolic_node import Real, Truth, integers_in, is_symbol
@@ -295,8 +296,8 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     abs: abs, pow: operator.pow, divmod: lambda a, b: (_floor_division(a, b), a % b), operator.index: operator.index,
     math.floor: math.floor, math.ceil: math.ceil, math.trunc: math.trunc,
     int: _to_int, float: torch.sym_float, bool: _to_bool, operator.truth: _to_bool, operator.not_: _negated,
-    **{getattr(math, name): getattr(torch, f"_sym_{name}") for name in
-       ("sqrt", "cos", "sin", "tan", "exp", "log2") if hasattr(torch, f"_sym_{name}")},
+    math.pow: lambda a, b: _power(torch.sym_float(a), torch.sym_float(b)),
+    **{getattr(math, name): fn for name, fn in MATH.items()},
 }  # fmt: skip
 
 

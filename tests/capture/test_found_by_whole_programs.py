@@ -1,0 +1,223 @@
+"""What whole programs, as users write them, found: schedules, replay buffers, mixed precision.  Values are eager's, and what changes
+from call to call does not compile each time."""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict, deque
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+from pycompiler import config
+
+
+@pytest.fixture(autouse=True)
+def raise_internal_errors(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(config, "raise_internal_errors", True)
+
+
+def told(fn: Callable[..., Any], *args: Any) -> Any:
+    try:
+        return fn(*args)
+    except Exception as e:
+        return type(e), str(e)
+
+
+def compiles(fn: Callable[..., Any], calls: list[tuple[Any, ...]], backend: str = "native") -> int:
+    """Each call gives what eager gives; how many were compiled.  None ran eagerly."""
+    compiled = pycompiler.compile(fn, backend=backend)
+    for call in calls:
+        assert str(told(fn, *call)) == str(told(compiled, *call)), call
+    counts = pycompiler.counters(compiled)
+    assert not counts["limit_hits"]
+    return counts["compiles"]
+
+
+SCHEDULES: list[Callable[[Any], float]] = [
+    lambda n: 0.05 + 0.85 * math.exp(-1.0 * n / 200), lambda n: math.log(n) / math.log(2), lambda n: math.log10(n + 1),
+    lambda n: math.log1p(n / 10), lambda n: math.tanh(n / 10), lambda n: math.erf(n / 30), lambda n: math.expm1(-n / 9),
+    lambda n: math.pow(n, 0.5), lambda n: math.radians(n) + math.degrees(n), lambda n: math.erfc(n / 7) + math.asinh(n),
+    lambda n: math.acos(1 / (n + 1)), lambda n: 1 - math.exp(-n / 2000.0),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(SCHEDULES)))
+@pytest.mark.parametrize("backend", ["eager", "native"])
+def test_schedules_by_functions_of_math(number: int, backend: str) -> None:
+    def program(x: torch.Tensor, n: Any) -> Any:
+        rate = SCHEDULES[number](n)
+        return x * rate, rate
+
+    x = torch.ones(2, dtype=torch.float64)
+    assert compiles(program, [(x, n) for n in (5, 6, 7, 50, 300)], backend) == 2
+    floats = [(x, f) for f in (2.5, 3.25, 4.5, 0.75, 9.0)]
+    assert compiles(program, floats, backend) <= 3
+
+
+def test_functions_of_math_beyond_what_they_are_defined_for() -> None:
+    def program(x: torch.Tensor, n: Any) -> Any:
+        return x + math.log(n), math.exp(n), math.acos(n / 100)
+
+    numbers: list[Any] = [3, 4, 5, 0, -1, 99, 101, 800, 7, 10**400]
+    floats = [0.5, 0.75, math.inf, math.nan, -0.5, 0.0, 800.0, 0.25, -math.inf]
+    for given in (numbers, floats):
+        compiled = pycompiler.compile(program, recompile_limit=32)
+        for n in given:
+            assert str(told(program, torch.ones(1), n)) == str(told(compiled, torch.ones(1), n)), n
+
+
+def test_sine_of_a_float_that_is_not_finite() -> None:
+    assert (
+        compiles(lambda x, f: x * math.sin(f), [(torch.ones(1), f) for f in (0.5, 0.75, math.inf, 0.25, math.nan)]) <= 5
+    )
+
+
+def test_an_average_whose_decay_grows() -> None:
+    class Average:
+        def __init__(self) -> None:
+            self.n = 0
+            self.shadow = torch.zeros(3)
+
+        def update(self, value: torch.Tensor) -> None:
+            self.n += 1
+            decay = min(0.9, (1 + self.n) / (10 + self.n))
+            self.shadow.mul_(decay).add_(value, alpha=1 - decay)
+            self.shadow.lerp_(value, 0.95**self.n)
+            self.shadow.add_(value, alpha=math.log(self.n + 1) + math.sqrt(self.n))
+
+    eager, ours = Average(), Average()
+    update = pycompiler.compile(Average.update)
+    for i in range(8):
+        eager.update(torch.arange(3.0) + i)
+        update(ours, torch.arange(3.0) + i)
+        torch.testing.assert_close(eager.shadow, ours.shadow)
+    assert pycompiler.counters(update)["compiles"] <= 3
+
+
+class Memory:
+    def __init__(self) -> None:
+        self.held: deque[int] = deque(maxlen=50)
+
+    def __len__(self) -> int:
+        return len(self.held)
+
+
+class Rows(list):  # type: ignore[type-arg]
+    pass
+
+
+class Said(list):  # type: ignore[type-arg]
+    def __len__(self) -> int:
+        return super().__len__()
+
+
+class Steps:
+    def __init__(self) -> None:
+        self.n: Any = 0
+
+    def __len__(self) -> int:
+        return self.n  # type: ignore[no-any-return]
+
+    def append(self, _: int) -> None:
+        self.n += 1
+
+
+class Ready(Steps):
+    def __bool__(self) -> bool:
+        return self.n > 6  # type: ignore[no-any-return]
+
+
+QUESTIONS: list[Callable[[Any, torch.Tensor], Any]] = [
+    lambda held, x: x + 1 if len(held) < 10 else x - 1, lambda held, x: x + len(held), lambda held, x: x - 1 if held else x + 1,
+    lambda held, x: (x * 2, f"{len(held)} rows"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(QUESTIONS)))
+@pytest.mark.parametrize("kind", [Memory, Rows, Said, Steps, Ready])
+def test_lengths_of_objects_that_grow(kind: type, number: int) -> None:
+    question, held = QUESTIONS[number], kind()
+    compiled = pycompiler.compile(question)
+    for i in range(14):
+        (held.held if kind is Memory else held).append(i)
+        assert str(question(held, torch.ones(2))) == str(compiled(held, torch.ones(2)))
+    counts = pycompiler.counters(compiled)
+    assert counts["compiles"] <= 3 and not counts["eager_calls"]
+
+
+@pytest.mark.parametrize("wrong", [-1, 2**63, "a", 2.5])
+def test_lengths_that_are_none(wrong: Any) -> None:
+    steps = Steps()
+    compiled = pycompiler.compile(QUESTIONS[1])
+    for n in (3, 4, 5, wrong):
+        steps.n = n
+        assert str(told(QUESTIONS[1], steps, torch.ones(2))) == str(told(compiled, steps, torch.ones(2)))
+
+
+def test_ids_that_leave_the_graph() -> None:
+    class Held:
+        pass
+
+    def given(o: Any, x: torch.Tensor) -> Any:
+        return x + 1, id(o)
+
+    def around(o: Any, x: torch.Tensor) -> Any:
+        states: dict[int, Any] = defaultdict(dict)
+        states[id(o)]["x"] = x * 2
+        pycompiler.graph_break()
+        return states[id(o)]["x"] + 1, list(states)
+
+    def made(o: Any, x: torch.Tensor) -> Any:
+        new = [o]
+        return x, id(new) == id(new), {id(new): new}
+
+    held = Held()
+    for fn, count in ((given, 1), (around, 2)):
+        compiled = pycompiler.compile(fn)
+        for _ in range(3):
+            assert str(fn(held, torch.ones(2))) == str(compiled(held, torch.ones(2)))
+        assert pycompiler.counters(compiled)["compiles"] == count and not pycompiler.counters(compiled)["eager_calls"]
+    compiled = pycompiler.compile(made)
+    _, same, ids = compiled(held, torch.ones(2))
+    assert same and [id(v) for v in ids.values()] == list(ids) and not pycompiler.counters(compiled)["eager_calls"]
+
+    def of_a_number(o: Any, x: torch.Tensor) -> Any:
+        return x + 1, id(o.number)
+
+    held.number = 1234.5  # type: ignore[attr-defined]
+    assert pycompiler.compile(of_a_number)(held, torch.ones(2))[1] == id(held.number)  # type: ignore[attr-defined]
+
+
+def test_a_step_in_mixed_precision_is_compiled() -> None:
+    """`GradScaler` keeps what it knows of an optimizer under its id."""
+
+    def prepare() -> tuple[Any, ...]:
+        torch.manual_seed(0)
+        layer = torch.nn.Linear(3, 3)
+        opt = torch.optim.SGD(layer.parameters(), 0.1, momentum=0.9)
+        return layer, opt, torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=2)
+
+    def step(layer: Any, opt: Any, scaler: Any, x: torch.Tensor) -> Any:
+        opt.zero_grad()
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            loss = layer(x).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.unscale_(opt)
+        norm = torch.nn.utils.clip_grad_norm_(layer.parameters(), 1.0)
+        scaler.step(opt)
+        scaler.update()
+        return loss.detach(), norm
+
+    compiled = pycompiler.compile(step)
+    eager, ours = prepare(), prepare()
+    for i in range(6):
+        x = torch.full((2, 3), float("inf") if i == 3 else 1.0 + i)
+        torch.testing.assert_close(step(*eager, x), compiled(*ours, x), equal_nan=True)
+        torch.testing.assert_close(list(eager[0].parameters()), list(ours[0].parameters()))
+        assert eager[2].state_dict() == ours[2].state_dict()
+    counts = pycompiler.counters(compiled)
+    assert not counts["eager_calls"] and counts["compiles"] <= 8, counts
