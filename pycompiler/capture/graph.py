@@ -579,7 +579,8 @@ class GraphBuilder:
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
         node.meta["mutates"], node.meta["acts"] = did.mutates or call.always, did.acts
-        node.meta["lasts"] = did.lasts or did.acts or call.always
+        unseen = did.counts.writes > 0 and not did.mutates
+        node.meta["lasts"] = did.lasts or did.acts or call.always or unseen
         node.meta["refuses"], node.meta["draws"], node.meta["writes"] = did.refuses, did.draws_only, did.written
         node.meta["wrote"] = did.counts.writes > 0
         if did.python:
