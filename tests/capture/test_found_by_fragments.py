@@ -388,3 +388,25 @@ def test_a_signature_is_captured() -> None:
         asked.__defaults__ = (default,)
         assert [compiled(torch.ones(2)).tolist() for _ in range(2)] == [[4.0, 4.0]] * 2
     assert compiled.counters()["compiles"] == 2
+
+
+def test_the_signature_of_a_decorated_function_is_captured() -> None:
+    """It is that of the function inside."""
+
+    def inside(a: Any, b: int = 2) -> Any:
+        return a
+
+    @functools.wraps(inside)
+    def around(*args: Any, **kwargs: Any) -> Any:
+        return inside(*args, **kwargs)
+
+    def fn(x: Any) -> Any:
+        return x + len(inspect.signature(around).parameters)
+
+    compiled = pycompiler.compile(fn, backend="eager", fullgraph=True)
+    assert [compiled(torch.ones(2)).tolist() for _ in range(2)] == [[3.0, 3.0]] * 2
+    around.__wrapped__ = lambda a: a  # type: ignore[attr-defined]
+    assert compiled(torch.ones(2)).tolist() == [2.0, 2.0]
+    around.__signature__ = inspect.signature(lambda a, b, c: a)  # type: ignore[attr-defined]
+    assert pycompiler.compile(fn, backend="eager")(torch.ones(2)).tolist() == [4.0, 4.0]
+    assert compiled.counters()["compiles"] == 2

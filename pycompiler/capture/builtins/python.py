@@ -544,12 +544,17 @@ def signature(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _hold_signature(cx: Capture, fn: Function) -> None:
-    """What the signature of a function says is assumed: its code, defaults and annotations, and that nothing else says it."""
+    """What the signature of a function says is assumed: its code, defaults and annotations, or those of the one that it wraps, and
+    that nothing else says it."""
     assert fn.real is not None and fn.source is not None
-    if fn.real.__dict__.keys() & SAY_SIGNATURE:
-        raise Break("builtin-call", "inspect.signature() of a function that stands for another")
-    for name in SAY_SIGNATURE:
+    said = [name for name in SAY_SIGNATURE if name in fn.real.__dict__]
+    for name in SAY_SIGNATURE[: SAY_SIGNATURE.index(said[0]) if said else None]:
         cx.guard("instance_absent", fn.source, name)
+    if said:
+        inner = cx.realize(fn.getattr(cx, said[0]))
+        if said[0] != "__wrapped__" or not isinstance(inner, Function) or inner.real is None or inner.source is None:
+            raise Break("builtin-call", "inspect.signature() of a function that stands for another")
+        return _hold_signature(cx, inner)
     hold(cx, fn.source.then("code"), fn.real.__code__)
     hold(cx, fn.source.then("defaults"), fn.real.__defaults__)
     for name in ("__kwdefaults__", "__annotations__"):
@@ -562,7 +567,8 @@ def _hold_signature(cx: Capture, fn: Function) -> None:
             hold(cx, known.source.dict_item(key.const()), getattr(fn.real, name)[key.const()])
 
 
-SAY_SIGNATURE = ("__wrapped__", "__signature__", "__text_signature__")
+SAY_SIGNATURE = ("__signature__", "__wrapped__", "__text_signature__")
+"""In the order in which they are asked."""
 
 
 @builtin(classmethod.__get__, staticmethod.__get__)
