@@ -19,14 +19,15 @@ from pycompiler.capture.codegen import Head, flat, is_computed, source_of
 from pycompiler.capture.effects import Write, state_of
 from pycompiler.capture.values.attributes import is_held
 from pycompiler.capture.values.base import Lazy, Value
+from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.dicts import Dict, Tally
 from pycompiler.capture.values.ends import Contents
 from pycompiler.capture.values.iterators import Iter
-from pycompiler.capture.values.keys import Key
+from pycompiler.capture.values.keys import Key, UserKey
 from pycompiler.capture.values.objects import DELETED, HANDLE
 from pycompiler.capture.values.sequences import Deque, List
 from pycompiler.capture.values.sets import Set
-from pycompiler.capture.values.symbolic import Symbolic
+from pycompiler.capture.values.symbolic import Symbolic, today
 from pycompiler.ir.source import Source, local
 from pycompiler.logs import artifact
 
@@ -249,16 +250,24 @@ def _replay_contents(head: Head, write: Write) -> Code:
 
 def _replay_dict(head: Head, target: Code, before: Any, after: Any) -> Code:
     (old, stored, (emptied, flushed), _), (new, stores, by_now, whole) = before, after
-    last = stores[len(stored) :] if by_now == (emptied, flushed) else stores
+    goes_on = by_now == (emptied, flushed)
+    last = stores[len(stored) :] if goes_on else stores
     if emptied != by_now[0]:
         pairs = [c for k, v in new.items() for c in (head.load_item(k.value), head.load_item(v))]
         return head.call(rebuild.fill_emptied, target, *pairs, *_loaded(head, last))
-    changed = _changed_dict(head, target, old, new, known=whole)
+    gone = [k for k, _ in stored if not (goes_on or _is_among(head, k, new))]  # they became entries, and went out
+    changed = _changed_dict(head, target, old, new, gone, known=whole)
     steps = [changed] if changed else []
     for counted, group in itertools.groupby(last, lambda store: isinstance(store[1], Tally)):
         how = (rebuild.count_up, target) if counted else (rebuild.change_dict, target, build.load_const(0))
         steps.append(head.call(*how, *_loaded(head, group)))
     return flat([[*build.pop_top(), *step] if i else step for i, step in enumerate(steps)])
+
+
+def _is_among(head: Head, known: Value, keys: Iterable[Key]) -> bool:
+    """Whether the text or number is one of the keys."""
+    key = Key(head.cx, Const(today(known))).key
+    return any(not isinstance(k.key, UserKey) and bool(k.key == key) for k in keys)
 
 
 def _loaded(head: Head, stores: Iterable[tuple[Value, Value]]) -> list[Code]:
@@ -316,16 +325,18 @@ def _is_same(a: Value, b: Value) -> bool:
     return a is b or (a.source is not None and a.source == b.source)
 
 
-def _changed_dict(head: Head, target: Code, before: dict[Key, Value], after: dict[Key, Value], *, known: bool) -> Code:
-    """Keys go out, then values are stored; those that another order would move are taken out first.  `known`: whether the
-    dict has no other keys; where it may have, keys stay that did not go out and come again."""
+def _changed_dict(
+    head: Head, target: Code, before: dict[Key, Value], after: dict[Key, Value], gone: Iterable[Value], *, known: bool
+) -> Code:
+    """Keys go out, with those that are `gone`, then values are stored; those that another order would move are taken out first.
+    `known`: whether the dict has no other keys; where it may have, keys stay that did not go out and come again."""
     first, new = {id(k) for k in before}, list(after)
     stay = {k for k in new if id(k) in first}  # one that comes again may be equal and another: 2.0 for 2
     if known:
         old = [k for k in before if k in stay]
         kept = next((i for i, (k, j) in enumerate(zip(old, new, strict=False)) if k is not j), len(old))
         stay = set(new[:kept])
-    out = [head.load_item(k.value) for k in before if k not in stay]
+    out = [head.load_item(v) for v in (*(k.value for k in before if k not in stay), *gone)]
     pairs = [
         c
         for k in new

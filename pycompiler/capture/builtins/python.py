@@ -544,7 +544,7 @@ def signature(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _hold_signature(cx: Capture, fn: Function) -> None:
-    """What the signature of a function says is assumed: code, defaults and annotations, its own or those of the one that it wraps,
+    """What the signature of a function says is assumed: code, defaults and annotations, its own or of the one that it wraps,
     and that nothing else says it."""
     assert fn.real is not None and fn.source is not None
     said = [name for name in SAY_SIGNATURE if name in fn.real.__dict__]
