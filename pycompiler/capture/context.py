@@ -171,6 +171,9 @@ class Capture:
             leave_bases(cls)
         for cell in self.cells:
             cell.contents = None
+        for value in self.by_id.values():
+            if value.source is not None:  # an existing object, which may hold what holds it
+                vars(value).clear()
         self.graph.__dict__.clear()
         self.items.__dict__.clear()
         self.sizes.leave()

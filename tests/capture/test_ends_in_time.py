@@ -416,3 +416,30 @@ def test_what_a_begun_iterator_is_over_dies_with_the_call(program):
         compiled(items)
         del items
         assert ended() is None
+
+
+def keeps_its_own_method(table: dict[Any, Any], key: str) -> None:
+    table["get"] = table.get
+    table[key] = 1
+
+
+def reads_a_list_in_a_circle(held: list[Any], key: str) -> Any:
+    return len(held), held[0], held[1]
+
+
+@pytest.mark.parametrize("made", [keeps_its_own_method, reads_a_list_in_a_circle])
+def test_circles_of_existing_objects_keep_nothing_of_the_call(made: Callable[..., Any]) -> None:
+    """The values of a capture referred to each other as these objects do, and lived until the collector came."""
+    LOG.clear()
+    held: Any = {"k": Ended("it")} if made is keeps_its_own_method else [Ended("it")]
+    if isinstance(held, dict):
+        held["get"] = held.get
+    else:
+        held.append(held.append)
+    gc.disable()
+    try:
+        pycompiler.compile(made, backend="eager")(held, "k")
+        held.clear()
+        assert LOG == ["it"]
+    finally:
+        gc.enable()

@@ -52,3 +52,30 @@ def test_keys_of_another_dict() -> None:
     d, other = {"a": 1}, {"b": 2, "c": 3}
     for keys in (d.keys(), other.keys(), {"a": 5}.keys()):
         assert torch.equal(compiled(X, d, keys), program(X, d, keys))
+
+
+def test_a_text_that_was_stored_goes_out_behind_another_write() -> None:
+    """The store became an entry between two writes that are replayed apart, since what the first drops may end."""
+
+    def program(table: dict[Any, Any], key: str) -> None:
+        table[key] = 1
+        table[2] = table.get
+        table.pop(key)
+
+    def order(table: dict[Any, Any], key: str) -> None:
+        table[key] = 1
+        table[2] = table.get
+        table["a"] = table.pop(key) + 1
+        table[key] = 3
+
+    for fn in (program, order):
+        compiled = pycompiler.compile(fn, backend="eager")
+        found = []
+        for run in (fn, compiled):
+            table: dict[Any, Any] = {"a": 1, "b": 2}
+            seen = []
+            for key in ("x", "y", "b", "xy"):
+                run(table, key)
+                seen.append([(k, v if isinstance(v, int) else "") for k, v in table.items()])
+            found.append(seen)
+        assert found[0] == found[1]
