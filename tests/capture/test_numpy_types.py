@@ -176,6 +176,15 @@ def out_of_range(a: Any, x: torch.Tensor) -> Any:
     return a
 
 
+def stored_beyond(a: Any, b: Any) -> Any:
+    b += 1
+    try:
+        a[[0, 1]] = b
+    except ValueError as e:
+        return str(e), b
+    return a
+
+
 def masked_by_another(a: Any) -> Any:
     try:
         a[np.array([True, False, True])] = 1
@@ -244,6 +253,8 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], int]] 
     "in place, refused": (refused_in_place, lambda: (np.array([1, -2, 3]),), 1),
     "in place, by zeros": (divided_by_zeros, lambda: (np.array([1, -2, 3]), np.array([1, 0, 2])), 1),
     "a list of places": (out_of_range, lambda: (np.arange(3), torch.ones(1)), 1),
+    "stored into fewer places": (stored_beyond, lambda: (np.arange(3), np.arange(3)), 1),
+    "stored into as many places": (stored_beyond, lambda: (np.arange(3), np.arange(2)), 0),
     "a mask of another shape": (masked_by_another, lambda: (np.zeros((2, 1)),), 1),
     "weights of another dtype": (
         lambda a, w: np.average(a, weights=[w, w]),
