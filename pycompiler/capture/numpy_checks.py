@@ -45,11 +45,26 @@ def check_key(array: Array, key: Value, stored: Value | None = None) -> None:
     shape = array.tensor.fake.shape
     parts = key.items if isinstance(key, Tuple) else [key]
     places = [_place(part) for part in parts]
+    if not _masks_fit(shape, parts):
+        raise Break("unsupported-operation", "an array by a mask of another shape")
     if None in places or not all(type(n) is int for n in shape):
         return
     masks = any(isinstance(v, Array) and v.known() is None and v.tensor.fake.dtype is torch.bool for v in parts)
     if not arrays.fits(tuple(shape), tuple(p[0] for p in places if p is not None), () if masks else _shape_of(stored)):
         raise Break("unsupported-operation", "an array by a key that it does not have, or of another shape")
+
+
+def _masks_fit(shape: torch.Size, parts: list[Value]) -> bool:
+    """Whether masks have the sizes of what they mask, which is assumed of sizes that change."""
+    dim = 0
+    for part in parts:
+        if isinstance(part, Const) and part.value is Ellipsis:
+            return True
+        mask = part.tensor.fake if isinstance(part, Array) and part.tensor.fake.dtype is torch.bool else None
+        if mask is not None and mask.dim() and mask.shape != shape[dim : dim + mask.dim()]:
+            return False
+        dim += mask.dim() if mask is not None else not (isinstance(part, Const) and part.value is None)
+    return True
 
 
 def _place(part: Value) -> tuple[Any] | None:

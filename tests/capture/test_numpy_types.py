@@ -305,3 +305,19 @@ def test_dtypes_and_values_are_numpys(name: str, backend: str) -> None:
     for _ in range(2):
         assert told(compiled(*make())) == told(fn(*make()))
     assert bool(pycompiler.explain(fn)(*make()).graph_break_count) == bool(breaks)
+
+
+def test_masks_do_not_fit_sizes_that_change() -> None:
+    def program(a: Any, b: Any) -> Any:
+        a[np.array([True, False, True])] = b
+        return a
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for n in (3, 2, 3, 4):
+        found = []
+        for fn in (compiled, program):
+            try:
+                found.append(str(fn(np.zeros((n, 2)), 5)))
+            except IndexError as e:
+                found.append(str(e))
+        assert found[0] == found[1]
