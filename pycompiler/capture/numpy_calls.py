@@ -53,7 +53,7 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
     if name in ("__getitem__", "__setitem__") and steps_back(args[1]):
         raise Break("unsupported-operation", "an array by a slice that steps backwards: a view, which no tensor can be")
     if name in ("__getitem__", "__setitem__"):
-        check_key(array, args[1])
+        check_key(array, _plain_key(args[1]), cx.realize(args[2]) if len(args) > 2 else None)
     if name in ("__getitem__", "__setitem__") and ellipses(args[1]) > 1:
         raise Break("unsupported-operation", "an array by several ellipses")
     check_squeezed(cx, name, args, kwargs)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 
@@ -39,22 +40,52 @@ def ellipses(key: Value) -> int:
     return int(isinstance(key, Const) and key.value is Ellipsis)
 
 
-def check_key(array: Array, key: Value) -> None:
-    """Break where a mask or a list of places does not fit an array: torch says so in other words."""
-    shape, dim = array.tensor.fake.shape, 0
-    for part in key.items if isinstance(key, Tuple) else [key]:
+def check_key(array: Array, key: Value, stored: Value | None = None) -> None:
+    """Break where a key does not fit an array, or what is `stored` does not fit the key: torch says so in other words."""
+    shape = array.tensor.fake.shape
+    parts = key.items if isinstance(key, Tuple) else [key]
+    places = [_place(part) for part in parts]
+    if not _masks_fit(shape, parts):
+        raise Break("unsupported-operation", "an array by a mask of another shape")
+    if None in places or not all(type(n) is int for n in shape):
+        return
+    masks = any(isinstance(v, Array) and v.known() is None and v.tensor.fake.dtype is torch.bool for v in parts)
+    if not arrays.fits(tuple(shape), tuple(p[0] for p in places if p is not None), () if masks else _shape_of(stored)):
+        raise Break("unsupported-operation", "an array by a key that it does not have, or of another shape")
+
+
+def _masks_fit(shape: torch.Size, parts: list[Value]) -> bool:
+    """Whether masks have the sizes of what they mask, which is assumed of sizes that change."""
+    dim = 0
+    for part in parts:
         if isinstance(part, Const) and part.value is Ellipsis:
-            return
+            return True
         mask = part.tensor.fake if isinstance(part, Array) and part.tensor.fake.dtype is torch.bool else None
-        size = shape[dim] if dim < len(shape) else 0
-        if mask is not None and mask.shape != shape[dim : dim + mask.dim()]:
-            raise Break("unsupported-operation", "an array by a mask of another shape")
-        places = [v.value for v in part.items if isinstance(v, Const)] if isinstance(part, List) else []
-        if isinstance(part, Array) and mask is None and not part.scalar and (known := part.known()) is not None:
-            places = known.ravel().tolist()
-        if any(type(i) is int and not -size <= i < size for i in places):
-            raise Break("unsupported-operation", "an array by a place that it does not have")
+        if mask is not None and mask.dim() and mask.shape != shape[dim : dim + mask.dim()]:
+            return False
         dim += mask.dim() if mask is not None else not (isinstance(part, Const) and part.value is None)
+    return True
+
+
+def _place(part: Value) -> tuple[Any] | None:
+    """What stands for a part of a key; None where that depends on data."""
+    if isinstance(part, Const):
+        return (part.value,)
+    if isinstance(part, List) and all(isinstance(v, Const) for v in part.items):
+        return ([v.const() for v in part.items],)
+    if isinstance(part, Slice) and all(isinstance(v, Const) for v in part.parts):
+        return (slice(*(v.const() for v in part.parts)),)
+    if not isinstance(part, Array) or part.scalar:
+        return None
+    known, fake = part.known(), part.tensor.fake
+    if known is not None:
+        return (known,)
+    return (arrays.no_places(tuple(fake.shape), fake.dtype),) if all(type(n) is int for n in fake.shape) else None
+
+
+def _shape_of(value: Value | None) -> tuple[int, ...]:
+    shape = value.tensor.fake.shape if isinstance(value, Array) else ()
+    return tuple(shape) if all(type(n) is int for n in shape) else ()
 
 
 def check_options(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value], *, of_method: bool) -> None:

@@ -288,6 +288,26 @@ def is_array(value: object) -> bool:
     return module is not None and type(value) is module.ndarray
 
 
+def no_places(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
+    """A mask of nothing, or places in an array which are all the first."""
+    return numpy().zeros(shape, dtype_of(dtype))  # type: ignore[union-attr]
+
+
+def fits(shape: tuple[int, ...], key: tuple[Any, ...], stored: tuple[int, ...]) -> bool:
+    """Whether an array of a shape has these places, and whether what has the shape `stored` can be stored there."""
+    module = numpy()
+    assert module is not None
+    try:
+        found = module.broadcast_to(module.zeros((), bool), shape)[key].shape
+        more = len(stored) - len(found)
+        return (
+            all(n == 1 for n in stored[: max(more, 0)])
+            and module.broadcast_shapes(found, stored[max(more, 0) :]) == found
+        )
+    except (IndexError, ValueError):
+        return False
+
+
 def shares(array: Any, others: Iterable[Any]) -> bool:
     """Whether an array may lie in the memory of one of the others."""
     module = numpy()

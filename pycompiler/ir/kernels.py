@@ -11,7 +11,7 @@ elements counts as well, and what it says about arguments that share the memory 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 
@@ -53,7 +53,7 @@ def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         if (
             op._schema.is_mutable
             or all(0 in map(hint_of, t.shape) for t in tensors)
-            or not _is_known(op, tensors, args)
+            or not _is_known(op, tensors, (*args, *kwargs.values()))
         ):
             today = Today()
             check_types(op, today.of(args), today.of(kwargs))
@@ -68,7 +68,7 @@ def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
             types[value.dtype] = None
         elif type(value) in (list, tuple) and value and isinstance(value[0], torch.Tensor):
             types.update((v.dtype, None) for v in value if isinstance(v, torch.Tensor))
-    key: tuple[Any, ...] = (op, *types, _has_truth(args))
+    key: tuple[Any, ...] = (op, *types, _has_truth(args) or _has_truth(kwargs.values()))
     if len(types) != 1 or next(iter(types)) not in _COMMON:
         key = (op, *(_key(a) for a in args), *((k, _key(v)) for k, v in kwargs.items()))
     try:
@@ -87,7 +87,7 @@ def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
         raise type(answer)(*answer.args)
 
 
-def _has_truth(args: Sequence[Any]) -> bool:
+def _has_truth(args: Iterable[Any]) -> bool:
     """Whether True or False stands where numbers may: ``x - True`` is refused, ``x - 1`` is not."""
     return any(type(a) is bool for a in args)
 
@@ -198,7 +198,9 @@ _NEARLY_OUTER = frozenset(
 @cache
 def is_asked(op: OpOverload) -> bool:
     name = op.overloadpacket.__name__
-    if op.namespace != "aten" or draws(op) or acts(op) or (_INNER.match(name) and name not in _NEARLY_OUTER):
+    if op.namespace != "aten" or draws(op) or (_INNER.match(name) and name not in _NEARLY_OUTER):
+        return False
+    if acts(op) and not name.startswith("_foreach_"):  # which give nothing, and write what they are given alone
         return False
     return not any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)  # no view
 

@@ -85,6 +85,7 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
     "lerp of integers": lambda x: torch._foreach_lerp([x], [x * 2], 0.5),
     "lerp of integers by a list": lambda x: torch._foreach_lerp([x], [x * 2], [0.5]),
     "addcdiv of integers": lambda x: torch._foreach_addcdiv_([x.clone()], [x], [x], [1.0]),
+    "addcdiv of truths": lambda x: torch._foreach_addcdiv_([x > 0, x], [x, x > 0], [x > 0, x > 0], [0.1, 0.2]),
     "an inverse of integers": lambda x: torch._foreach_pow([x], -1),
 }
 
@@ -94,3 +95,12 @@ REFUSED: dict[str, Callable[[torch.Tensor], Any]] = {
 def test_operators_on_lists_refuse_what_their_kernels_refuse(name: str, backend: str) -> None:
     args = (torch.arange(1, 5),)
     assert told(pycompiler.compile(REFUSED[name], backend=backend), args) == told(REFUSED[name], args)
+
+
+def test_a_truth_by_its_name_is_asked_about_anew() -> None:
+    def program(x: torch.Tensor, n: Any) -> Any:
+        return x.clone().add_(x, alpha=n)
+
+    for n in (2, True, 0.5):
+        args = (torch.ones(2, dtype=torch.float64), n)
+        assert told(pycompiler.compile(program), args) == told(program, args)

@@ -176,6 +176,15 @@ def out_of_range(a: Any, x: torch.Tensor) -> Any:
     return a
 
 
+def stored_beyond(a: Any, b: Any) -> Any:
+    b += 1
+    try:
+        a[[0, 1]] = b
+    except ValueError as e:
+        return str(e), b
+    return a
+
+
 def masked_by_another(a: Any) -> Any:
     try:
         a[np.array([True, False, True])] = 1
@@ -244,6 +253,8 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], int]] 
     "in place, refused": (refused_in_place, lambda: (np.array([1, -2, 3]),), 1),
     "in place, by zeros": (divided_by_zeros, lambda: (np.array([1, -2, 3]), np.array([1, 0, 2])), 1),
     "a list of places": (out_of_range, lambda: (np.arange(3), torch.ones(1)), 1),
+    "stored into fewer places": (stored_beyond, lambda: (np.arange(3), np.arange(3)), 1),
+    "stored into as many places": (stored_beyond, lambda: (np.arange(3), np.arange(2)), 0),
     "a mask of another shape": (masked_by_another, lambda: (np.zeros((2, 1)),), 1),
     "weights of another dtype": (
         lambda a, w: np.average(a, weights=[w, w]),
@@ -294,3 +305,19 @@ def test_dtypes_and_values_are_numpys(name: str, backend: str) -> None:
     for _ in range(2):
         assert told(compiled(*make())) == told(fn(*make()))
     assert bool(pycompiler.explain(fn)(*make()).graph_break_count) == bool(breaks)
+
+
+def test_masks_do_not_fit_sizes_that_change() -> None:
+    def program(a: Any, b: Any) -> Any:
+        a[np.array([True, False, True])] = b
+        return a
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for n in (3, 2, 3, 4):
+        found = []
+        for fn in (compiled, program):
+            try:
+                found.append(str(fn(np.zeros((n, 2)), 5)))
+            except IndexError as e:
+                found.append(str(e))
+        assert found[0] == found[1]
