@@ -75,3 +75,21 @@ def test_inputs_that_depend_on_each_other(program: Program, backend: str) -> Non
                 total = (made[asked] ** 2).sum()
                 found.append(inside(torch.autograd.grad(total, (x, y), create_graph=creates, allow_unused=True)))
             torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("creates", [False, True])
+def test_a_result_that_was_written(creates: bool, backend: str) -> None:
+    """`exp` keeps its result: its gradient is an error then, and that of the other result is none."""
+    compiled = pycompiler.compile(apart, backend=backend)
+    found = []
+    for run in (apart, compiled):
+        x, y = leaf(3), leaf(3)
+        a, b = run(x, y)
+        with torch.no_grad():
+            b.add_(1)
+        (first,) = torch.autograd.grad(a.sum(), x, create_graph=creates)
+        found.append(inside([first]))
+        with pytest.raises(RuntimeError, match="modified by an inplace operation"):
+            torch.autograd.grad(b.sum(), x, create_graph=creates)
+    torch.testing.assert_close(found[1], found[0])

@@ -7,7 +7,7 @@ Example: ``hessian(compiled, x)`` gets its first derivatives from eager operator
 
 The forward keeps nothing for it but weak references to inputs that the compiled backward does not need (it keeps values
 computed from them), their versions, and, where random numbers are drawn, the generators' states.  What gradients do
-not depend on is replaced by zeros.
+not depend on is replaced by zeros, unless it is still there and operators are asked that refuse some values.
 """
 
 from __future__ import annotations
@@ -32,10 +32,12 @@ from pycompiler.autograd.replayed import Onward, bare, end_of, go_on, results_of
 from pycompiler.autograd.saved import TWICE
 from pycompiler.errors import DoubleBackwardError
 from pycompiler.ir import transforms
-from pycompiler.ir.effects import draws
+from pycompiler.ir.effects import draws, node_stays
 from pycompiler.ir.fake import is_inference
 from pycompiler.ir.numbers import SYMBOLIC, symbol_of, value_of
 from pycompiler.ir.symbols import expr_of
+
+aten = torch.ops.aten
 
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _VMAP = "VmapMode"  # set by the vmap of `is_grads_batched`, which is not functorch's
@@ -72,6 +74,11 @@ class Replay:
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES]
         self.names = [n.name for n in joint.inputs]
         self.kept = _kept_results(joint)
+        gradients = _inputs_of(joint, [g for g in joint.grads if g is not None])
+        deciding, asked = (_inputs_of(joint, [*filter(of, joint.graph.nodes)]) for of in (_decides, _refuses))
+        self.needed = sorted({*gradients, *deciding})
+        self.asked = [i for i in asked if i not in self.needed and i not in self.written]
+        self.holding = {*joint.arrived, *self.asked, *{*deciding}.difference(gradients)}
         self._find(part)
 
     def of(self, part: Partition) -> Replay:
@@ -81,7 +88,7 @@ class Replay:
         return other
 
     def _find(self, part: Partition) -> None:
-        inputs, needed = self.joint.inputs, _inputs_of_gradients(self.joint)
+        inputs, needed = self.joint.inputs, [*self.needed, *self.asked]
         tensors = [j for j, n in enumerate(part.saved_nodes) if isinstance(n.meta["val"], torch.Tensor)]
         numbers = [n.meta["val"] for n in part.saved_nodes if not isinstance(n.meta["val"], torch.Tensor)]
         self.sizes = {name: k for k, v in enumerate(numbers) if (name := symbol_of(v)) is not None}
@@ -94,7 +101,7 @@ class Replay:
         # An input that the graph writes has another value now.
         self.lost = [self.names[i] for i in rest if i in self.written]
         self.watched = [i for i in rest if i not in self.written]
-        self.held = {i for i in self.watched if i in self.joint.arrived and is_copied(inputs[i])}
+        self.held = {i for i in self.watched if i in self.holding and is_copied(inputs[i])}
 
     # what the forward keeps ----------------------------------------------------------------------------------------
     def has_version(self, index: int) -> bool:
@@ -158,10 +165,13 @@ class Replay:
             inputs[i] = generator
         for i, j in self.saved.items():
             inputs[i] = saved[j]
-        if self.watched and not ctx.watched:
+        watched = ctx.watched if self.watched else ()
+        if not watched and not {*self.watched}.issubset(self.asked):
             raise RuntimeError(TWICE)
-        for i, (reference, version) in zip(self.watched, ctx.watched if self.watched else (), strict=True):
+        for i, (reference, version) in zip(self.watched, watched, strict=False):
             value = reference()
+            if i in self.asked and (value is None or (version is not None and value._version != version)):
+                continue
             if value is None:
                 raise self._error(f"its input {self.names[i]} is gone, and the compiled backward had kept other values")
             if version is not None and value._version != version:
@@ -314,16 +324,29 @@ def _untransformed() -> Iterator[None]:
             torch._C._vmapmode_increment_nesting()
 
 
-def _inputs_of_gradients(joint: Joint) -> list[int]:
-    """The inputs that some gradient depends on."""
+def _inputs_of(joint: Joint, nodes: Sequence[fx.Node]) -> list[int]:
+    """The inputs, tensors, that one of these depends on."""
     seen: set[fx.Node] = set()
-    stack = [g for g in joint.grads if g is not None]
+    stack = [*nodes]
     while stack:
         node = stack.pop()
         if node not in seen:
             seen.add(node)
             stack.extend(node.all_input_nodes)
     return [i for i, n in enumerate(joint.inputs) if n in seen and isinstance(n.meta["val"], torch.Tensor)]
+
+
+def _decides(node: fx.Node) -> bool:
+    """A call that takes more or fewer random numbers by what it is given: those behind it would be others."""
+    return getattr(node.target, "overloadpacket", None) in _TAKE_AS_MANY
+
+
+def _refuses(node: fx.Node) -> bool:
+    """A call that is there for more than its result, which may be an error."""
+    return node.op == "call_function" and node_stays(node) and not draws(node.target)
+
+
+_TAKE_AS_MANY = frozenset((aten.poisson, aten.binomial, aten._standard_gamma, aten._sample_dirichlet, aten.multinomial))
 
 
 def _kept_results(joint: Joint) -> dict[int, frozenset[int]]:

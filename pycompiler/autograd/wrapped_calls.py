@@ -128,7 +128,7 @@ class Pair:
         outputs = self.results.rebuilt(found[: self.n_results], given, self.inputs.env(inputs))
         ctx.pair, ctx.given, ctx.freed = self, [(t, version_of(t)) for t in inputs], frozenset()
         ctx.structures = [structure_of(outputs[i], self.results.specs[i]) for i in self.tracked]
-        ctx.made = {i: weakref.ref(outputs[i]) for i in self.held}
+        ctx.made = {i: (weakref.ref(outputs[i]), version_of(outputs[i])) for i in self.held}
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(*(t for i, t in enumerate(outputs) if i not in self.tracked))
         kept = [(inputs if kind == "input" else outputs)[i] for kind, i in self.kept]
@@ -180,7 +180,8 @@ class Pair:
         inputs = [t for t, _ in ctx.given]
         if not tangents:
             return [None] * len(inputs)
-        if any(version_of(t) != version for t, version in ctx.given):
+        kept = [(reference(), version) for i, (reference, version) in ctx.made.items() if i in tangents]
+        if any(t is not None and version_of(t) != version for t, version in (*ctx.given, *kept)):
             raise RuntimeError(
                 "one of the variables needed for gradient computation has been modified by an inplace operation"
             )
@@ -198,7 +199,7 @@ class Pair:
         return [next(found) if id(t) in known else None for t in own]
 
     def _onward(self, ctx: Any) -> Onward:
-        made = {i: reference() for i, reference in ctx.made.items()}
+        made = {i: reference() for i, (reference, _) in ctx.made.items()}
         return Onward({i: t.view_as(t) for i, t in made.items() if t is not None and t.requires_grad})
 
     def _own(self, index: int, value: Any, onward: Onward) -> Any:

@@ -43,7 +43,7 @@ _RAISING = frozenset(
         *("binary_cross_entropy", "_ctc_loss", "repeat_interleave", "bincount", "cholesky", "linalg_eig"),
         *("masked_scatter", "histc", "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"),
         "isin",  # of one element, for some strides (a view in its kernel)
-        *("_linalg_eigvals", "_linalg_eigh", "_linalg_svd", "linalg_lstsq"),
+        *("_linalg_eigvals", "_linalg_eigh", "_linalg_svd", "linalg_lstsq", "lu_unpack"),
         *(
             "pick",
             "within",
@@ -117,7 +117,7 @@ _TOLD_BY_THE_HOST = frozenset(
     (
         *("repeat_interleave", "bincount", "cholesky", "linalg_eig", "histc", "histogram", "_ctc_loss", "isin"),
         *("_histogramdd_bin_edges", "_histogramdd_from_bin_cts"),
-        *("_linalg_eigvals", "_linalg_eigh", "_linalg_svd", "linalg_lstsq"),
+        *("_linalg_eigvals", "_linalg_eigh", "_linalg_svd", "linalg_lstsq", "lu_unpack"),
         *("pick", "within", "branch", "loop", "unwound", "scan", "unscanned", "ctc_losses"),
     )
 )

@@ -403,3 +403,51 @@ def test_results_that_are_kept_are_let_go() -> None:
         assert [end() for end in ends] == [None, None]
     finally:
         gc.enable()
+
+
+REFUSE: dict[str, Callable[[torch.Tensor], Any]] = {
+    "cholesky": torch.linalg.cholesky,
+    "inv": torch.linalg.inv,
+    "lu_unpack": lambda a: torch.lu_unpack(a, a.int().diagonal() - 1),
+    "multinomial": lambda a: torch.multinomial(a.sum(0), 2),
+    "division of integers": lambda a: a.long().sum() // a.long().diagonal(),
+    "nll_loss": lambda a: nn.functional.nll_loss(a, a.long().diagonal() - 1),
+    "an assertion": lambda a: torch._assert_async(a.sum() > 0),  # type: ignore[func-returns-value]
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("what", REFUSE)
+def test_operators_that_refuse_zeros(what: str, backend: str) -> None:
+    """What gradients do not depend on is there when the graph runs again, where an operator looks at it."""
+
+    def program(x: torch.Tensor, a: torch.Tensor) -> Any:
+        return x.exp(), REFUSE[what](a)
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for _ in range(2):
+        found = []
+        for run in (program, compiled):
+            x = vector().requires_grad_()
+            y = run(x, torch.eye(4, dtype=torch.float64) * 2)[0]  # nobody else has the matrix
+            (first,) = torch.autograd.grad(y.sum(), x, create_graph=True)
+            found.append([first, *torch.autograd.grad(first.sum(), x)])
+        same(found[1], found[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("draw", [torch.poisson, torch._standard_gamma])
+def test_numbers_behind_draws_that_take_as_many_as_their_arguments_say(draw: Any, backend: str) -> None:
+    def program(x: torch.Tensor, rate: torch.Tensor) -> Any:
+        count = draw(rate)
+        return nn.functional.dropout(x.exp(), 0.5), count
+
+    compiled = pycompiler.compile(program, backend=backend)
+    rate = torch.linspace(20, 60, 8, dtype=torch.float64)
+    found = []
+    for run in (program, compiled):
+        torch.manual_seed(3)
+        x = vector(16).requires_grad_()
+        (first,) = torch.autograd.grad(run(x, rate)[0].sum(), x, create_graph=True)
+        found.append([first, *torch.autograd.grad(first.sum(), x)])
+    same(found[1], found[0])
