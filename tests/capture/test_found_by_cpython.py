@@ -5,7 +5,9 @@ import dataclasses
 import enum
 import functools
 import gc
+import inspect
 import sys
+import types
 import typing
 import warnings
 from collections.abc import Callable, Iterator
@@ -342,6 +344,33 @@ def a_metaclass_that_is_asked_for_set_name(x: Any) -> Any:
     except Custom:
         return x + 1, "raised"
     return x + 1, Named._fields
+
+
+@program
+def an_instance_dict_of_the_programs(x: Any) -> Any:
+    called = []
+
+    class Foo(dict):  # type: ignore[type-arg]
+        a = 3
+
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            called.append(1)
+            return {}
+
+    foo: Any = Foo()
+    foo.a = 4
+    return x + 1, inspect.getattr_static(foo, "a"), foo.a, called
+
+
+@program
+def warnings_of_another_module(x: Any) -> Any:
+    module: Any = types.SimpleNamespace(**vars(warnings))
+    module.showwarning = module._showwarning_orig = None
+    module._showwarnmsg_impl = print
+    with warnings.catch_warnings(record=True, module=module) as seen:
+        module._showwarnmsg_impl("a message")
+    return x + 1, seen, module._showwarnmsg_impl is print
 
 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
