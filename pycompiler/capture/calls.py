@@ -70,7 +70,15 @@ compare = operators.compare
 log_call = artifact("trace_call")
 MAX_INLINE_DEPTH = 120
 UNHELD = 1 + ARGUMENT  # references to a frame that nothing (a traceback) holds besides a variable and an argument
-OPAQUE_BASES = (int, float, complex, str, bytes, bytearray)  # instances of their subclasses are not modelled
+OPAQUE_BASES = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    bytearray,
+    functools.partial,
+)  # instances of their subclasses are not modelled
 ABSTRACT = 1 << 20  # a CPython flag of types
 
 

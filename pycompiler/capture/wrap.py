@@ -500,8 +500,8 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
         cx.sizes.modules[source] = real
     known = torch.nn.Module, types.SimpleNamespace, threading.local
     if is_mutable(cls) or storage is not None or issubclass(cls, known):
-        if shows_another_dict(cls):
-            raise Break("unsupported-type", f"a {cls.__qualname__}, whose __dict__ is the program's")
+        if shows_another_dict(cls) or issubclass(cls, functools.partial):  # of which is asked whether it has one
+            raise Break("unsupported-type", f"a {cls.__qualname__}, whose __dict__ is not looked at")
         space = instance_dict(real)
         if any(map(_asks_the_program, {*map(type, space or ())} - {str})):
             raise Break(

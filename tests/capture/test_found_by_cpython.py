@@ -373,6 +373,85 @@ def warnings_of_another_module(x: Any) -> Any:
     return x + 1, seen, module._showwarnmsg_impl is print
 
 
+@program
+def classes_that_a_metaclass_compares(x: Any) -> Any:
+    told = []
+
+    class Meta(type):
+        def __eq__(cls, other: object) -> bool:
+            told.append("eq")
+            return cls is other
+
+        def __ne__(cls, other: object) -> bool:
+            told.append("ne")
+            return cls is not other
+
+        def __hash__(cls) -> int:
+            told.append("hash")
+            return 5
+
+        def __lt__(cls, other: object) -> bool:
+            told.append("lt")
+            return True
+
+    class A(metaclass=Meta): ...
+
+    class B(metaclass=Meta): ...
+
+    found = [
+        A == A,
+        A == B,
+        A != A,
+        3 == A,
+        A != 4,
+        A in [A],
+        B in (A, B),
+        {A: 1}[A],
+        A < B,
+        [B, A].index(A),
+        hash(A),
+    ]
+    return x + 1, found, told
+
+
+METACLASS_TOLD: list[str] = []
+
+
+class MetaThatTells(type):
+    def __eq__(cls, other: object) -> bool:
+        METACLASS_TOLD.append("eq")
+        return cls is other
+
+    def __hash__(cls) -> int:
+        METACLASS_TOLD.append("hash")
+        return 5
+
+
+class Told(metaclass=MetaThatTells):
+    pass
+
+
+@program
+def a_class_of_the_module_that_its_metaclass_compares(x: Any) -> Any:
+    METACLASS_TOLD.clear()
+    found = [Told == Told, Told != 4, {Told: 1}[Told], hash(Told)]
+    return x + 1, found, [*METACLASS_TOLD]
+
+
+class PartialOfMine(functools.partial):  # type: ignore[type-arg]
+    pass
+
+
+MINE = PartialOfMine(max, 0)
+
+
+@program
+def partials_of_another_class(x: Any) -> Any:
+    one = PartialOfMine(max, 0)
+    found = [PartialOfMine(one, 1, 2), functools.partial(one, 3), PartialOfMine(MINE, 1), functools.partial(MINE, 7)]
+    return x + 1, [(p.args, p.func is max, p(5)) for p in found], MINE(4)
+
+
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_as_eager(fn: Callable[..., Any], backend: str) -> None:
