@@ -452,6 +452,21 @@ def partials_of_another_class(x: Any) -> Any:
     return x + 1, [(p.args, p.func is max, p(5)) for p in found], MINE(4)
 
 
+class TextOfMine(str):
+    pass
+
+
+@program
+def errors_of_codecs_with_texts_of_another_class(x: Any) -> Any:
+    found = []
+    for encoding, reason in (("utf-8", TextOfMine("r")), (TextOfMine("utf-8"), "r"), (3, TextOfMine("r"))):
+        try:
+            found.append(repr(UnicodeEncodeError(encoding, "x", 0, 1, reason)))  # type: ignore[arg-type]
+        except TypeError as e:
+            found.append(str(e))
+    return x + 1, found
+
+
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_as_eager(fn: Callable[..., Any], backend: str) -> None:
