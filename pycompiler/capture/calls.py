@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import torch
 
 from pycompiler import config
-from pycompiler.capture import arguments, collectives, known_arrays, numpy_calls, operators, skip, wrappers
+from pycompiler.capture import arguments, collectives, known_arrays, logged, numpy_calls, operators, skip, wrappers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.cached import call_cached, describe_call
@@ -29,7 +29,15 @@ from pycompiler.capture.funnel import tensor_descriptor
 from pycompiler.capture.interpreter import Frame
 from pycompiler.capture.polyfills import OF_CLOSURES
 from pycompiler.capture.values import deferred, exceptions, owned, symbolic
-from pycompiler.capture.values.attributes import MISSING, bind, is_mutable, lookup, mro_lookup, reference
+from pycompiler.capture.values.attributes import (
+    MISSING,
+    bind,
+    is_mutable,
+    lookup,
+    mro_lookup,
+    reference,
+    shows_another_dict,
+)
 from pycompiler.capture.values.base import Capture, Lazy, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeProperty
 from pycompiler.capture.values.constant import Const
@@ -63,7 +71,15 @@ compare = operators.compare
 log_call = artifact("trace_call")
 MAX_INLINE_DEPTH = 120
 UNHELD = 1 + ARGUMENT  # references to a frame that nothing (a traceback) holds besides a variable and an argument
-OPAQUE_BASES = (int, float, complex, str, bytes, bytearray)  # instances of their subclasses are not modelled
+OPAQUE_BASES = (
+    int,
+    float,
+    complex,
+    str,
+    bytes,
+    bytearray,
+    functools.partial,
+)  # instances of their subclasses are not modelled
 ABSTRACT = 1 << 20  # a CPython flag of types
 
 
@@ -144,7 +160,7 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
             return known_arrays.call_function(cx, fn.real, name, args, kwargs)
         if config.trace_numpy and (name := arrays.folded_name(fn.real)) is not None:
             return known_arrays.folded(cx, fn.real, name, args, kwargs)
-        if skip.is_deferred(fn.real) and not kwargs and all(_steady(a) for a in args):
+        if skip.is_deferred(fn.real) and not kwargs and all(map(_steady, args)) and logged.may_wait(fn.real, args):
             cx.effects.defer(fn, args)
             return Const(None)
         reason = skip.why_not_inlined(fn.real)
@@ -575,7 +591,7 @@ def instantiate(
         return wrappers.construct(cx, cls, args, kwargs)
     if issubclass(cls, torch.Tensor) and not is_modelled(cls):
         raise Break("unsupported-operation", f"{cls.__name__}(...)")
-    if issubclass(cls, OPAQUE_BASES) or issubclass(cls, type) and len(args) != 3:
+    if issubclass(cls, OPAQUE_BASES) or issubclass(cls, type) and len(args) != 3 or shows_another_dict(cls):
         raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
     if issubclass(cls, BaseException):
         own_init = not isinstance(lookup(cx, cls, "__init__"), types.WrapperDescriptorType)

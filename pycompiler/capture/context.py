@@ -380,6 +380,10 @@ class Capture:
         if isinstance(value, (List, Dict, Set)) and not value.is_const():
             self.no_hash(value.python_type().__name__)
         if isinstance(value, Class):
+            if any(value.special(self, name) for name in ("__hash__", "__eq__")):
+                raise Break(
+                    "unsupported-operation", f"{value.describe()} as a key, whose metaclass says what it equals"
+                )
             return ("o", id(value.cls))
         if isinstance(value, Object):
             return self._key_of_object(value)

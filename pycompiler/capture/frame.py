@@ -49,7 +49,7 @@ from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.interpreter import Frame, breaking_frame
 from pycompiler.capture.operators import NULL_AFTER_CALLABLE
 from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Recipe, Resume
-from pycompiler.capture.replays import ask_drops, ask_tables, ask_warnings, replay_effects
+from pycompiler.capture.replays import ask_drops, ask_loggers, ask_tables, ask_warnings, replay_effects
 from pycompiler.capture.sizes import NeedsSymbols, Policy, Sizes
 from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.attributes import is_mutable
@@ -552,7 +552,7 @@ class _Session:
     ) -> types.CodeType:
         """Generated code: the graph's call (`start`), then `tail`; the instruction at `at` runs as it is, and what follows it
         goes on."""
-        asked = [*ask_warnings(head), *ask_tables(head), *ask_drops(head)]
+        asked = [*ask_loggers(head), *ask_warnings(head), *ask_tables(head), *ask_drops(head)]
         classes = head.weakly(head.first, asked, head.entry, start, head.prepare, tail)
         made_here = dict.fromkeys(
             i.argval for i in (*classes, *head.first, *head.entry, *start, *head.prepare) if i.opname == "STORE_FAST"

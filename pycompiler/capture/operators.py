@@ -477,7 +477,10 @@ def _plain(left: Sequence, right: Value, fn: Callable[[Any, Any], Any] = operato
 
 def _special(cx: Capture, value: Value, name: str, other: Value) -> Value | None:
     """value.name(other), or None when the class has no such method or it returns NotImplemented."""
-    if isinstance(value, Class):
+    own = value.special(cx, name) if isinstance(value, Class) else None
+    if own is not None:
+        result = cx.call(own, [other], {})
+    elif isinstance(value, Class):
         if name in ("__eq__", "__ne__") or not (other := other.settle("as an operand of a class")).is_const():
             return None
         method = getattr(type(value.cls), name, None)
@@ -618,9 +621,10 @@ PLAIN_EQUALS = (int, str, bytes, bytearray)
 
 def _differs_by_eq(cx: Capture, value: Value) -> bool:
     """Whether `object.__ne__` answers, and asks an `__eq__` of the program's."""
-    if not isinstance(value, Object) or lookup(cx, value.cls, "__ne__") is not object.__ne__:
+    cls = value.cls if isinstance(value, Object) else type(value.cls) if isinstance(value, Class) else None
+    if cls is None or lookup(cx, cls, "__ne__") is not object.__ne__:
         return False
-    return isinstance(lookup(cx, value.cls, "__eq__"), types.FunctionType)
+    return isinstance(lookup(cx, cls, "__eq__"), types.FunctionType)
 
 
 def _unwrap(value: Value) -> Value:

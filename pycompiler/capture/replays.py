@@ -7,10 +7,11 @@ the writes drop ends as what was seen, which tables there are, and who is warned
 from __future__ import annotations
 
 import itertools
+import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pycompiler.capture import again, looks, nodes, rebuild, shown
+from pycompiler.capture import again, logged, looks, nodes, rebuild, shown, skip
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.built import grown_traceback
 from pycompiler.capture.bytecode import build
@@ -108,6 +109,21 @@ def ask_warnings(head: Head) -> Code:
     looked_at = [v.source for v in head.cx.by_id.values() if isinstance(v, (List, Dict, Iter)) and v.source is not None]
     followed = map(head.follow, dict.fromkeys(looked_at))
     return [*head.call(shown.only_shown, build.load_const(categories), namespaces, *followed), *build.pop_top()]
+
+
+def ask_loggers(head: Head) -> Code:
+    """Before that: whether code of the program's gets a record that the frame logs."""
+    asked: dict[tuple[Source | None, int], Code] = {}
+    for write in head.cx.effects.journal:
+        fn = getattr(write.target, "real", None)
+        if write.kind == "call" and isinstance(fn, types.FunctionType) and skip.is_deferred(fn):
+            called = logged.call_of(fn, write.value)
+            assert called is not None  # or it would not wait
+            logger, level = called
+            source = None if logger is None else source_of(logger)
+            asked[source, level] = build.load_const(None) if source is None else head.follow(source)
+    given = [part for (_, level), load in asked.items() for part in (load, build.load_const(level))]
+    return [*head.call(logged.only_logged, *given), *build.pop_top()] if asked else []
 
 
 def _watch(head: Head) -> list[Code]:

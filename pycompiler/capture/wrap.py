@@ -37,6 +37,7 @@ from pycompiler.capture.values.attributes import (
     lookup,
     mro_lookup,
     reference,
+    shows_another_dict,
 )
 from pycompiler.capture.values.base import Capture, StandIn, Value
 from pycompiler.capture.values.classes import Class, PyModule, Super
@@ -499,6 +500,8 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
         cx.sizes.modules[source] = real
     known = torch.nn.Module, types.SimpleNamespace, threading.local
     if is_mutable(cls) or storage is not None or issubclass(cls, known):
+        if shows_another_dict(cls) or issubclass(cls, functools.partial):  # of which is asked whether it has one
+            raise Break("unsupported-type", f"a {cls.__qualname__}, whose __dict__ is not looked at")
         space = instance_dict(real)
         if any(map(_asks_the_program, {*map(type, space or ())} - {str})):
             raise Break(

@@ -5,7 +5,9 @@ import dataclasses
 import enum
 import functools
 import gc
+import inspect
 import sys
+import types
 import typing
 import warnings
 from collections.abc import Callable, Iterator
@@ -342,6 +344,127 @@ def a_metaclass_that_is_asked_for_set_name(x: Any) -> Any:
     except Custom:
         return x + 1, "raised"
     return x + 1, Named._fields
+
+
+@program
+def an_instance_dict_of_the_programs(x: Any) -> Any:
+    called = []
+
+    class Foo(dict):  # type: ignore[type-arg]
+        a = 3
+
+        @property
+        def __dict__(self) -> Any:  # type: ignore[override]
+            called.append(1)
+            return {}
+
+    foo: Any = Foo()
+    foo.a = 4
+    return x + 1, inspect.getattr_static(foo, "a"), foo.a, called
+
+
+@program
+def warnings_of_another_module(x: Any) -> Any:
+    module: Any = types.SimpleNamespace(**vars(warnings))
+    module.showwarning = module._showwarning_orig = None
+    module._showwarnmsg_impl = print
+    with warnings.catch_warnings(record=True, module=module) as seen:
+        module._showwarnmsg_impl("a message")
+    return x + 1, seen, module._showwarnmsg_impl is print
+
+
+@program
+def classes_that_a_metaclass_compares(x: Any) -> Any:
+    told = []
+
+    class Meta(type):
+        def __eq__(cls, other: object) -> bool:
+            told.append("eq")
+            return cls is other
+
+        def __ne__(cls, other: object) -> bool:
+            told.append("ne")
+            return cls is not other
+
+        def __hash__(cls) -> int:
+            told.append("hash")
+            return 5
+
+        def __lt__(cls, other: object) -> bool:
+            told.append("lt")
+            return True
+
+    class A(metaclass=Meta): ...
+
+    class B(metaclass=Meta): ...
+
+    found = [
+        A == A,
+        A == B,
+        A != A,
+        3 == A,
+        A != 4,
+        A in [A],
+        B in (A, B),
+        {A: 1}[A],
+        A < B,
+        [B, A].index(A),
+        hash(A),
+    ]
+    return x + 1, found, told
+
+
+METACLASS_TOLD: list[str] = []
+
+
+class MetaThatTells(type):
+    def __eq__(cls, other: object) -> bool:
+        METACLASS_TOLD.append("eq")
+        return cls is other
+
+    def __hash__(cls) -> int:
+        METACLASS_TOLD.append("hash")
+        return 5
+
+
+class Told(metaclass=MetaThatTells):
+    pass
+
+
+@program
+def a_class_of_the_module_that_its_metaclass_compares(x: Any) -> Any:
+    METACLASS_TOLD.clear()
+    found = [Told == Told, Told != 4, {Told: 1}[Told], hash(Told)]
+    return x + 1, found, [*METACLASS_TOLD]
+
+
+class PartialOfMine(functools.partial):  # type: ignore[type-arg]
+    pass
+
+
+MINE = PartialOfMine(max, 0)
+
+
+@program
+def partials_of_another_class(x: Any) -> Any:
+    one = PartialOfMine(max, 0)
+    found = [PartialOfMine(one, 1, 2), functools.partial(one, 3), PartialOfMine(MINE, 1), functools.partial(MINE, 7)]
+    return x + 1, [(p.args, p.func is max, p(5)) for p in found], MINE(4)
+
+
+class TextOfMine(str):
+    pass
+
+
+@program
+def errors_of_codecs_with_texts_of_another_class(x: Any) -> Any:
+    found = []
+    for encoding, reason in (("utf-8", TextOfMine("r")), (TextOfMine("utf-8"), "r"), (3, TextOfMine("r"))):
+        try:
+            found.append(repr(UnicodeEncodeError(encoding, "x", 0, 1, reason)))  # type: ignore[arg-type]
+        except TypeError as e:
+            found.append(str(e))
+    return x + 1, found
 
 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)

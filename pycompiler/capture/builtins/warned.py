@@ -42,11 +42,18 @@ def _is_open(cx: Capture, manager: Object) -> bool:
     return manager.exists or any(w.kind == "call" and w.value[:1] == [manager] for w in cx.effects.journal)
 
 
+def _check_module(cx: Capture, manager: Object) -> None:
+    module = cx.realize(manager.getattr(cx, "_module"))
+    if getattr(module, "module", None) is not warnings:
+        raise Break("skipped-call", "catch_warnings(module=...) of another module")
+
+
 @builtin(ENTER)
 def enter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     manager = cx.realize(args[0])
     if not isinstance(manager, Object) or _is_open(cx, manager):
         raise Break("skipped-call", "catch_warnings.__enter__ of a manager that was made before")
+    _check_module(cx, manager)
     records = cx.truth(manager.getattr(cx, "_record"))
     action = manager.getattr(cx, "_filter")
     if not cx.is_none(action) and cx.snapshot(action)[0] not in ACTIONS:
@@ -61,6 +68,7 @@ def leave(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     manager = cx.realize(args[0])
     if not isinstance(manager, Object) or not _is_open(cx, manager):
         raise Break("skipped-call", "catch_warnings.__exit__")
+    _check_module(cx, manager)
     return _defer(cx, EXIT, [manager])
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from pycompiler.capture import skip
+from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.registry import opcode
 from pycompiler.capture.opcodes.variables import filled, get_global
 from pycompiler.capture.values.base import Value
@@ -33,7 +34,8 @@ def setup_annotations(frame: Frame, ins: Instruction) -> None:
 
 
 def _by_name(frame: Frame, namespace: Value, name: str) -> Value | None:
-    assert isinstance(namespace, Dict)
+    if not isinstance(namespace, Dict):
+        raise Break("unsupported-operation", f"names of a {namespace.describe()}")
     return namespace.lookup(frame.cx, Const(name))
 
 

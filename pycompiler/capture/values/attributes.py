@@ -257,6 +257,12 @@ def instance_dict(real: Any) -> dict[str, Any] | None:
     return found if isinstance(found, dict) else None
 
 
+def shows_another_dict(cls: type) -> bool:
+    """Whether `__dict__` of instances is none of CPython's: who asks for it runs code of the program's."""
+    raw = mro_lookup(cls, "__dict__")
+    return raw is not MISSING and not isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType))
+
+
 _CACHED_GET = functools.cached_property.__get__
 
 

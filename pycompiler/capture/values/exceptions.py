@@ -67,9 +67,14 @@ def build(exception: Object, back: Back) -> BaseException:
     base = builtin_base(exception.cls)
     args = [stand_in(a, back) for a in exception.args or ()]
     made_of = args if exception.group is None else [stand_in(a, back) for a in exception.group]
-    real: BaseException = base.__new__(exception.cls, *made_of)
-    if isinstance(real, exception.cls):
-        base.__init__(real, *args)  # type: ignore[misc]
+    try:
+        real: BaseException = base.__new__(exception.cls, *made_of)
+        if isinstance(real, exception.cls):
+            base.__init__(real, *args)  # type: ignore[misc]
+    except TypeError:
+        if any(type(a) is Placeholder for a in (*args, *made_of)):  # which may be of the class that is wanted
+            raise Break("builtin-call", f"{exception.describe()} of what is not known") from None
+        raise
     return real
 
 

@@ -1,0 +1,76 @@
+"""Records of `logging` that generated code makes after the graph, where those whom they reach are no code of the program's.
+
+A handler of the program's may do anything that the frame sees: while it captures, such a call breaks the graph; before the graph
+generated code asks (`only_logged`) whether one has come since.  Else `Unfit`: the frame runs eagerly.
+"""
+
+from __future__ import annotations
+
+import logging
+import types
+from collections.abc import Iterator
+from typing import Any
+
+from pycompiler.capture import polyfills, skip
+from pycompiler.capture.values.attributes import is_mutable
+from pycompiler.capture.values.base import Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.errors import Unfit
+from pycompiler.ir.source import mro_of, namespace_of
+
+LEVELS = {
+    name: getattr(logging, name.upper(), logging.ERROR)
+    for name in ("debug", "info", "warning", "error", "exception", "critical")
+}
+
+
+def call_of(fn: types.FunctionType, args: list[Value]) -> tuple[Value | None, int] | None:
+    """Logger (None: the root) and level of a call of a deferred function; None where they are not known."""
+    logger, *rest = args if fn.__qualname__.startswith("Logger.") else [None, *args]
+    level = LEVELS.get(fn.__name__)
+    if level is None and rest and isinstance(rest[0], Const) and type(rest[0].value) is int:
+        level = rest[0].value
+    known = logger is None or isinstance(getattr(logger, "real", None), logging.Logger)
+    return (logger, level) if known and level is not None else None
+
+
+def may_wait(fn: types.FunctionType, args: list[Value]) -> bool:
+    """Whether a record of this call is handed to no code of the program's."""
+    called = call_of(fn, args)
+    return called is not None and not _reaches_program(getattr(called[0], "real", None), called[1])
+
+
+def only_logged(*calls: Any) -> None:
+    """Raises `Unfit` where one of these (logger, level, logger, level, ...) reaches code of the program's."""
+    for logger, level in zip(calls[::2], calls[1::2], strict=True):
+        if _reaches_program(logger, level):
+            raise Unfit("a handler of the program's gets a record")
+
+
+def _reaches_program(logger: logging.Logger | None, level: int) -> bool:
+    logger = logger or logging.root
+    return polyfills.is_enabled_for(logger, level) and any(_is_programs(type(each)) for each in _told(logger))
+
+
+def _told(logger: logging.Logger) -> Iterator[Any]:
+    """Who gets a record of a logger, and what these ask."""
+    yield logger
+    yield from logger.filters
+    at: logging.Logger | None = logger
+    while at is not None:
+        for handler in at.handlers:
+            yield handler
+            yield from handler.filters
+            yield handler.formatter
+            yield vars(handler).get("stream")
+        at = at.parent if at.propagate else None
+
+
+def _is_programs(cls: type) -> bool:
+    if cls is types.FunctionType:  # a filter
+        return True
+    own = [vars for c in mro_of(cls) if is_mutable(c) for vars in namespace_of(c).values()]
+    return any(type(f) is types.FunctionType and not skip.is_library(f) for f in own)
+
+
+__all__ = ["call_of", "may_wait", "only_logged"]
