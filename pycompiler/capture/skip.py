@@ -242,7 +242,7 @@ _RECURRENT = ("RNNBase.", "RNN.", "LSTM.", "GRU.", "_apply_permutation")
 
 
 def is_one_operator(module: object, qualname: str) -> bool:
-    """Whether a function is checks around one operator: a recurrent layer, or what packs a sequence for it.  In pieces it is as slow,
+    """Whether a function is checks around one operator: a recurrent layer, or what packs for it.  In pieces it is as slow,
     and each piece compiles."""
     return module == "torch.nn.utils.rnn" or module == "torch.nn.modules.rnn" and qualname.startswith(_RECURRENT)
 
