@@ -4,6 +4,7 @@ from call to call does not compile each time."""
 from __future__ import annotations
 
 import math
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
@@ -311,3 +312,82 @@ def test_sequences_packed_by_lengths_in_a_tensor(cell: str) -> None:
     code = [m.fn.__code__.co_filename + m.fn.__qualname__ for m in parts(compiled)]
     assert not [f for f in code if "rnn.py" in f]
     assert pycompiler.counters(compiled)["compiles"] <= 16
+
+
+class Counted:
+    """A callback as trainers have them."""
+
+    def __init__(self) -> None:
+        self.bad = 0
+        self.lines: list[str] = []
+
+    def on_step(self, step: int) -> None:
+        self.bad += 1
+
+
+class Told(Counted):
+    def on_step(self, step: int) -> None:
+        if step % 2 == 0:
+            pycompiler.graph_break()
+            self.lines.append(f"step {step}")
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.callbacks = [Told(), Counted()]
+        self.step = 0
+
+    def train(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        for callback in self.callbacks:
+            callback.on_step(self.step)
+        self.step += 1
+        return y + 1
+
+
+def test_what_entries_see_of_objects_breaks_no_loop_over_them() -> None:
+    """An entry refers weakly to objects that it is about; the program sees their ends by its own references alone."""
+    eager, ours = Trainer(), Trainer()
+    compiled = pycompiler.compile(Trainer.train)
+    records: list[Any] = []
+    compiled_of(compiled)._pycompiler_family.listener = records.append  # type: ignore[union-attr]
+    for _ in range(7):
+        assert torch.equal(eager.train(torch.ones(2)), compiled(ours, torch.ones(2)))
+        assert [(c.bad, c.lines) for c in eager.callbacks] == [(c.bad, c.lines) for c in ours.callbacks]
+    kinds = {r.broke.kind for r in records if r.broke is not None}
+    assert kinds == {"explicit-break", "running-iterator"}
+
+
+ENDED: list[bool] = []
+
+
+@pytest.mark.parametrize("how", ["plain", "callback"])
+def test_objects_that_the_program_refers_to_end_in_time(how: str) -> None:
+    class Part:
+        def __init__(self, number: float) -> None:
+            self.number = number
+
+        def go(self, x: torch.Tensor) -> torch.Tensor:
+            pycompiler.graph_break()
+            return x + self.number
+
+    def program(parts: list[Any], last: Any, x: torch.Tensor) -> Any:
+        gone = []
+        while parts:
+            part = parts.pop()
+            x = part.go(x)
+            part = None
+            gone.append(last() is None)
+        return x * 2, gone
+
+    def run(fn: Callable[..., Any]) -> Any:
+        found = []
+        for watched in (False, True, False, True, True):
+            ENDED.clear()
+            made = [Part(1.0), Part(2.0)]
+            callback = (lambda _: ENDED.append(True)) if how == "callback" else None
+            last = weakref.ref(made[1], callback) if watched else (lambda: 0)
+            found.append((str(fn(made, last, torch.ones(2))), list(ENDED)))
+        return found
+
+    assert run(program) == run(pycompiler.compile(program))
