@@ -235,8 +235,8 @@ def ends_others(value: Value) -> bool:
 
 
 def is_seen_by_entries_alone(value: Value) -> bool:
-    """Whether nothing but guards of ours sees the end of an existing object, which runs no code.  It looks at all that there is: for
-    what would break the graph."""
+    """Whether nothing but guards of ours sees the end of an existing object, which runs no code.  It looks at all that there is:
+    for what would break the graph."""
     seen = value.seen if isinstance(value, Lazy) and value.seen is not None else value
     real = getattr(seen, "real", None)
     if real is None or seen.referred or value.referred or isinstance(seen, (Sequence, Dict, Set, Iter)):
