@@ -48,7 +48,16 @@ from pycompiler.capture.values.deferred import Deferred, is_one
 from pycompiler.capture.values.dicts import Dict, DictView
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import ALIASES, Builtin, Function
-from pycompiler.capture.values.iterators import INDEXING, PASSING, Generator, Iter, Over, ends_others, iterator_class
+from pycompiler.capture.values.iterators import (
+    INDEXING,
+    PASSING,
+    Generator,
+    Iter,
+    Over,
+    ends_others,
+    is_seen_by_entries_alone,
+    iterator_class,
+)
 from pycompiler.capture.values.keys import RESTLESS, Key, UserKey
 from pycompiler.capture.values.objects import FunctionDict, Object, Opaque, Token, as_text
 from pycompiler.capture.values.owned import Owned
@@ -664,9 +673,10 @@ class Capture:
         if sum(_refers(v, value) for v in (*frame.stack, *frame.locals.values())) != 1:
             return
         if not issubclass(type(real), Iterator):
-            if self._is_held(frame, value):
+            if self._is_held(frame, value) or is_seen_by_entries_alone(value):
                 return
-            raise Break("finalizer", f"a {value.python_type().__name__} is dropped")
+            cls = type(real) if isinstance(value, Lazy) else value.python_type()
+            raise Break("finalizer", f"a {class_name(cls)} is dropped")
         value = self.realize(value)
         if ends_others(value):
             raise Break("generator-state", f"a {value.python_type().__name__} is dropped")

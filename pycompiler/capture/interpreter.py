@@ -239,7 +239,8 @@ def breaking_frame(frames: Sequence[Frame]) -> Frame:
     direct = 0
     for caller, callee in zip(frames, frames[1:], strict=False):
         plain = caller.current.opname in CALLS and caller.current.handler is None and not caller.handled
-        within = str(callee.globals.get("__name__")).startswith("torch._higher_order_ops.")
+        module = str(callee.globals.get("__name__"))
+        within = module.startswith("torch._higher_order_ops.") or skip.is_one_operator(module, callee.code.co_qualname)
         if not (plain and callee.direct) or within or skip.why_frame_skipped(callee.code):
             break
         found, direct = callee, direct + 1

@@ -236,6 +236,17 @@ TABLE_CODES = frozenset(
 )
 
 
+# Functions of `Module` that call one; all others look after its tables, and differ for each class of module.
+CALL_MODULES = frozenset({"__call__", "_wrapped_call_impl", "_call_impl", "_slow_forward", "inner", "zero_grad"})
+_RECURRENT = ("RNNBase.", "RNN.", "LSTM.", "GRU.", "_apply_permutation")
+
+
+def is_one_operator(module: object, qualname: str) -> bool:
+    """Whether a function is checks around one operator: a recurrent layer, or what packs for it.  In pieces it is as slow,
+    and each piece compiles."""
+    return module == "torch.nn.utils.rnn" or module == "torch.nn.modules.rnn" and qualname.startswith(_RECURRENT)
+
+
 def why_not_hooked(fn: types.FunctionType) -> str | None:
     """Why a function reached while a graph break runs is left alone, or None if it may be compiled."""
     reason = why_not_inlined(fn)
@@ -250,7 +261,10 @@ def why_not_hooked(fn: types.FunctionType) -> str | None:
         return "part of torch"
     if module.startswith("pycompiler"):
         return "part of pycompiler"
-    if fn.__code__ in TABLE_CODES:
+    if is_one_operator(module, fn.__code__.co_qualname):
+        return "one operator, which is called as it is"
+    of_tables = module == "torch.nn.modules.module" and fn.__name__ not in CALL_MODULES
+    if of_tables or fn.__code__ in TABLE_CODES:
         return "what keeps a module's tables"  # each name and kind of value would be another entry
     if is_library(fn) and not _has_prefix(module, HOOKED_LIBRARIES):
         return "library code" if not module.startswith("torch.nn.modules.") else None

@@ -96,6 +96,7 @@ class _Line:
         return f"  # {', '.join(filter(None, (where, self.relation.why)))}" if where or self.relation.why else ""
 
 
+EXTREMES = {"min": "lt", "max": "gt"}  # what the second is to the first where it is taken
 _LESS: dict[str, Callable[[Expr, Expr], tuple[str, Expr]]] = {
     "==": lambda a, b: ("==", a - b), "!=": lambda a, b: ("!=", a - b), ">=": lambda a, b: (">=", a - b),
     "<=": lambda a, b: (">=", b - a), ">": lambda a, b: (">=", a - b - 1), "<": lambda a, b: (">=", b - a - 1),
@@ -359,6 +360,7 @@ class Symbols:
 
     def compare_reals(self, op: str, left: Real | builtins.float, right: Real | builtins.float) -> bool | None:
         """`left op right` of what guards compute with floats, as it is today, and assumed; None of other numbers."""
+        left, right = self._without_extremes(left), self._without_extremes(right)
         sides = [side for side in (left, right) if isinstance(side, Real)]
         names = frozenset[str]().union(*(side.symbols for side in sides))
         if self.is_late(names) or not all(map(is_guarded, sides)):
@@ -376,6 +378,16 @@ class Symbols:
                 raise Specialise(sorted(names), f"{decision} would be assumed after the guards are made")
             self.decisions.append(decision)
         return answer
+
+    def _without_extremes(self, value: Any) -> Any:
+        """A float with the lesser or greater of two in it as the one that it is today, which is assumed."""
+        if not isinstance(value, Real) or value.name is not None:
+            return value
+        args = tuple(map(self._without_extremes, value.args))
+        if value.op in EXTREMES:
+            second = self.compare_reals(EXTREMES[value.op], args[1], args[0])
+            return value if second is None else args[1] if second else args[0]
+        return value if args == value.args else Real(value.op, args)
 
     def pin(self, expr: Expr) -> builtins.int:
         """The expression's value, from now on a constant."""

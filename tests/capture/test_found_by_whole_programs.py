@@ -4,6 +4,7 @@ from call to call does not compile each time."""
 from __future__ import annotations
 
 import math
+import weakref
 from collections import defaultdict, deque
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 
 import pycompiler
 from pycompiler import config
+from pycompiler.wrapping import compiled_of
 
 
 @pytest.fixture(autouse=True)
@@ -35,6 +37,11 @@ def compiles(fn: Callable[..., Any], calls: list[tuple[Any, ...]], backend: str 
     counts = pycompiler.counters(compiled)
     assert not counts["limit_hits"]
     return counts["compiles"]
+
+
+def parts(compiled: Any) -> list[Any]:
+    """All that was compiled for it: itself, its resume functions, and what a graph break led to."""
+    return list(compiled_of(compiled)._pycompiler_family.members)  # type: ignore[union-attr]
 
 
 SCHEDULES: list[Callable[[Any], float]] = [
@@ -221,3 +228,166 @@ def test_a_step_in_mixed_precision_is_compiled() -> None:
         assert eager[2].state_dict() == ours[2].state_dict()
     counts = pycompiler.counters(compiled)
     assert not counts["eager_calls"] and counts["compiles"] <= 8, counts
+
+
+FLOORED: list[Callable[[Any, Any], float]] = [
+    lambda t, c: math.exp(-(c - 1.5) / max(t, 1e-9)), lambda t, c: 1 / max(t, 1e-3) + 1 / max(c, 1e-9),
+    lambda t, c: math.sqrt(max(t - 1, 0.0)), lambda t, c: math.log(min(max(t, 0.1), 0.9)), lambda t, c: t / min(c, -c),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(FLOORED)))
+def test_functions_of_the_lesser_and_the_greater(number: int) -> None:
+    def program(x: torch.Tensor, t: Any, c: Any) -> Any:
+        return x * FLOORED[number](t, c)
+
+    x = torch.ones(2, dtype=torch.float64)
+    numbers = [
+        (1.0, 2.0),
+        (0.9, 3.0),
+        (0.81, 2.5),
+        (0.7, 0.25),
+        (0.6, 1e-12),
+        (0.5, 4.0),
+        (0.05, 2.0),
+        (0.04, 0.5),
+        (0.5, 0.0),
+    ]
+    assert compiles(program, [(x, t, c) for t, c in numbers]) <= 5
+    nan = math.nan
+    assert compiles(program, [(x, 0.5, 1.0), (x, 0.6, 1.5), (x, nan, 1.0), (x, 0.6, nan), (x, 0.5, -1.0)]) <= 5
+
+
+def test_what_goes_through_a_modules_tables_is_not_compiled_for_each_module() -> None:
+    """`named_parameters` asks a function of its own for each class of module."""
+    layers = torch.nn.ModuleList(
+        [torch.nn.Linear(2, 2), torch.nn.Tanh(), torch.nn.LayerNorm(2), torch.nn.Sequential(torch.nn.ReLU())]
+    )
+
+    def program(x: torch.Tensor) -> Any:
+        y = x * 2
+        pycompiler.graph_break()
+        return y + 1
+
+    def names(x: torch.Tensor) -> Any:
+        found = []
+        for name, p in layers.named_parameters():
+            pycompiler.graph_break()
+            found.append((name, p.shape, x + 1))
+        return found
+
+    assert compiles(program, [(torch.ones(2),)] * 2) == 2
+    compiled = pycompiler.compile(names)
+    for _ in range(3):
+        assert str(names(torch.ones(2))) == str(compiled(torch.ones(2)))
+    assert not [m.fn.__qualname__ for m in parts(compiled) if "named_parameters" in m.fn.__qualname__]
+
+
+@pytest.mark.parametrize("cell", ["LSTM", "GRU", "RNN"])
+def test_sequences_packed_by_lengths_in_a_tensor(cell: str) -> None:
+    """Lengths in a tensor of the caller's break the graph: each of packing, layer and padding runs as one call."""
+
+    class Tagger(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.rnn = getattr(torch.nn, cell)(3, 4, batch_first=True, bidirectional=True)
+            self.out = torch.nn.Linear(8, 2)
+
+        def forward(self, x: torch.Tensor, lengths: torch.Tensor) -> torch.Tensor:
+            packed = torch.nn.utils.rnn.pack_padded_sequence(x * 2, lengths, batch_first=True, enforce_sorted=False)
+            rows, _ = torch.nn.utils.rnn.pad_packed_sequence(self.rnn(packed)[0], batch_first=True)
+            return self.out(rows).relu()
+
+    torch.manual_seed(0)
+    model = Tagger()
+    compiled = pycompiler.compile(model)
+    for lengths in ([4, 2, 3], [5, 1, 5], [2, 3, 1], [4, 4, 4]):
+        x = torch.randn(3, max(lengths), 3)
+        given = torch.tensor(lengths)
+        expected = model(x, given)
+        grads = torch.autograd.grad(expected.sum(), list(model.parameters()))
+        found = compiled(x, given)
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(torch.autograd.grad(found.sum(), list(model.parameters())), grads)
+    code = [m.fn.__code__.co_filename + m.fn.__qualname__ for m in parts(compiled)]
+    assert not [f for f in code if "rnn.py" in f]
+    assert pycompiler.counters(compiled)["compiles"] <= 16
+
+
+class Counted:
+    """A callback as trainers have them."""
+
+    def __init__(self) -> None:
+        self.bad = 0
+        self.lines: list[str] = []
+
+    def on_step(self, step: int) -> None:
+        self.bad += 1
+
+
+class Told(Counted):
+    def on_step(self, step: int) -> None:
+        if step % 2 == 0:
+            pycompiler.graph_break()
+            self.lines.append(f"step {step}")
+
+
+class Trainer:
+    def __init__(self) -> None:
+        self.callbacks = [Told(), Counted()]
+        self.step = 0
+
+    def train(self, x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        for callback in self.callbacks:
+            callback.on_step(self.step)
+        self.step += 1
+        return y + 1
+
+
+def test_what_entries_see_of_objects_breaks_no_loop_over_them() -> None:
+    """An entry refers weakly to objects that it is about; the program sees their ends by its own references alone."""
+    eager, ours = Trainer(), Trainer()
+    compiled = pycompiler.compile(Trainer.train)
+    records: list[Any] = []
+    compiled_of(compiled)._pycompiler_family.listener = records.append  # type: ignore[union-attr]
+    for _ in range(7):
+        assert torch.equal(eager.train(torch.ones(2)), compiled(ours, torch.ones(2)))
+        assert [(c.bad, c.lines) for c in eager.callbacks] == [(c.bad, c.lines) for c in ours.callbacks]
+    kinds = {r.broke.kind for r in records if r.broke is not None}
+    assert kinds == {"explicit-break", "running-iterator"}
+
+
+ENDED: list[bool] = []
+
+
+@pytest.mark.parametrize("how", ["plain", "callback"])
+def test_objects_that_the_program_refers_to_end_in_time(how: str) -> None:
+    class Part:
+        def __init__(self, number: float) -> None:
+            self.number = number
+
+        def go(self, x: torch.Tensor) -> torch.Tensor:
+            pycompiler.graph_break()
+            return x + self.number
+
+    def program(parts: list[Any], last: Any, x: torch.Tensor) -> Any:
+        gone = []
+        while parts:
+            part = parts.pop()
+            x = part.go(x)
+            part = None
+            gone.append(last() is None)
+        return x * 2, gone
+
+    def run(fn: Callable[..., Any]) -> Any:
+        found = []
+        for watched in (False, True, False, True, True):
+            ENDED.clear()
+            made = [Part(1.0), Part(2.0)]
+            callback = (lambda _: ENDED.append(True)) if how == "callback" else None
+            last = weakref.ref(made[1], callback) if watched else (lambda: 0)
+            found.append((str(fn(made, last, torch.ones(2))), list(ENDED)))
+        return found
+
+    assert run(program) == run(pycompiler.compile(program))

@@ -34,6 +34,7 @@ class Value:
     stores: type = object  # the class by whose methods generated code stores attributes
     passes_on = False  # whether a call of it only hands its arguments on, looked at or not
     known_id: Callable[[], Value | None] | None = None  # a weak reference to the value of its id
+    referred = False  # weakly, by what was made while the frame is captured
     ends: bool | None = None  # whether its end may run code (`iterators.ends_others`), where it was asked
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:

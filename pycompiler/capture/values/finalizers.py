@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import collections
 import gc
+import math
 import sys
 import types
 import weakref
@@ -16,6 +17,7 @@ from typing import Any
 
 import torch
 
+from pycompiler import _native
 from pycompiler.ir import begun
 from pycompiler.ir.source import mro_of, namespace_of
 
@@ -140,3 +142,23 @@ def is_referred_to(real: Any) -> bool:
         and not issubclass(type(real), (type, torch.nn.Module, torch.Tensor))
         and weakref.getweakrefcount(real) > 0
     )
+
+
+class _Probe:
+    """Whose weak reference nothing but one variable holds."""
+
+
+def only_entries_refer(real: Any) -> bool:
+    """Whether the weak references to an instance are those that compiled entries have of it: the program sees its end by none."""
+    probe = _Probe()
+    known = weakref.ref(probe)
+    return _other_holders(real) < _other_holders(probe) if known is not None else False
+
+
+def _other_holders(real: Any) -> float:
+    """How many references to an object's one weak reference no entry has; it is without a callback, else infinite."""
+    references = weakref.getweakrefs(real)
+    if len(references) != 1 or type(references[0]) is not weakref.ref or references[0].__callback__ is not None:
+        return math.inf
+    entries = [h for h in gc.get_referrers(references[0]) if isinstance(h, _native.Entry)]
+    return sys.getrefcount(references[0]) - sum(o is references[0] for e in entries for o in gc.get_referents(e))

@@ -20,7 +20,7 @@ from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.dicts import Dict, keys_now, last_key
-from pycompiler.capture.values.finalizers import is_referred_to, lets_go_quietly, runs_code
+from pycompiler.capture.values.finalizers import is_referred_to, lets_go_quietly, only_entries_refer, runs_code
 from pycompiler.capture.values.sequences import Deque, Sequence
 from pycompiler.capture.values.sets import Set, values_in
 from pycompiler.ir import begun
@@ -232,6 +232,16 @@ def ends_others(value: Value) -> bool:
     if value.ends is None and real is not None:
         value.ends = runs_code(real) or is_referred_to(real) or _was_kept(value)
     return bool(value.ends) or any(map(_ends_others_too, _held(value)))
+
+
+def is_seen_by_entries_alone(value: Value) -> bool:
+    """Whether nothing but guards of ours sees the end of an existing object, which runs no code.  It looks at all that there is:
+    for what would break the graph."""
+    seen = value.seen if isinstance(value, Lazy) and value.seen is not None else value
+    real = getattr(seen, "real", None)
+    if real is None or seen.referred or value.referred or isinstance(seen, (Sequence, Dict, Set, Iter)):
+        return False
+    return not runs_code(real) and not _was_kept(seen) and is_referred_to(real) and only_entries_refer(real)
 
 
 KEPT = (torch.Tensor, torch.nn.Module, types.FunctionType)

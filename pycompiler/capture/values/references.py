@@ -27,7 +27,7 @@ class MadeReference(Value):
     def __init__(self, referent: Value, made_at: int | None) -> None:
         self.referent = referent
         self.made_at = made_at
-        self.ends = referent.ends = True
+        self.ends = referent.ends = referent.referred = True
 
     def python_type(self) -> type:
         return weakref.ReferenceType
