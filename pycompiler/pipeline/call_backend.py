@@ -154,7 +154,8 @@ def example_inputs(captured: Captured, ours: bool, scope: Scope) -> list[Any]:
             return with_history(mode, fake_as(mode, example.fake), real)
         real = as_plain(real) if example.aliased else real
         made = real if mode is None else fake_of(mode, real, example.layout)
-        starts = example.fake.requires_grad and not made.requires_grad  # generated code makes it a leaf
+        # Generated code makes it a leaf; one that was written with what requires grad is none any more.
+        starts = example.fake.requires_grad and example.fake.is_leaf and not made.requires_grad
         return made.detach().requires_grad_() if starts else made
 
     return [given(source, example) for source, example in zip(captured.recipe.inputs, examples, strict=True)]

@@ -3,6 +3,7 @@ from call to call does not compile each time."""
 
 from __future__ import annotations
 
+import logging
 import math
 import weakref
 from collections import defaultdict, deque
@@ -391,3 +392,72 @@ def test_objects_that_the_program_refers_to_end_in_time(how: str) -> None:
         return found
 
     assert run(program) == run(pycompiler.compile(program))
+
+
+@pytest.fixture
+def said() -> Any:
+    """What the compiler of gradients warns of: a graph that runs eagerly."""
+    found: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: found.append(record.getMessage())  # type: ignore[method-assign]
+    logger = logging.getLogger("pycompiler.autograd")
+    logger.addHandler(handler)
+    yield found
+    logger.removeHandler(handler)
+
+
+WRITES: list[Callable[[Any, torch.Tensor, torch.Tensor], Any]] = [
+    lambda out, y, t: out.index_add_(0, t, y[t]), lambda out, y, t: out.add_(y), lambda out, y, t: out.copy_(y),
+    lambda out, y, t: out.mul_(y.sum()).add_(y), lambda out, y, t: out[1:].add_(y[1:]), lambda out, y, t: out.scatter_add_(0, t[:, None].expand(-1, 4), y[t]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("number", range(len(WRITES)))
+def test_sums_that_begin_without_gradients(number: int, said: list[str]) -> None:
+    """An argument without gradients that the function writes what requires grad to is no leaf then: it was taken for one."""
+    layer = torch.nn.Linear(4, 4)
+    place = torch.tensor([0, 2])
+
+    def program(out: torch.Tensor, x: torch.Tensor) -> torch.Tensor:
+        WRITES[number](out, layer(x), place)
+        return x + 1
+
+    compiled = pycompiler.compile(program)
+    for n in (5, 6, 7):
+        x, results = torch.randn(n, 4), []
+        for fn in (program, compiled):
+            out = torch.ones(n, 4)
+            fn(out, x)
+            assert out.requires_grad and not out.is_leaf
+            results.append((out, torch.autograd.grad(out.square().sum(), list(layer.parameters()))))
+        torch.testing.assert_close(*results)
+    assert not said and not pycompiler.counters(compiled)["eager_calls"]
+
+
+def test_experts_of_a_mixture_add_to_what_began_empty(said: list[str]) -> None:
+    class Mixture(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.gate = torch.nn.Linear(4, 3)
+            self.experts = torch.nn.ModuleList(torch.nn.Linear(4, 4) for _ in range(3))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            weights, chosen = self.gate(x).softmax(-1).topk(2, -1)
+            out = torch.zeros_like(x)
+            for i, expert in enumerate(self.experts):
+                rows, slots = (chosen == i).nonzero(as_tuple=True)
+                if rows.numel():
+                    out.index_add_(0, rows, expert(x[rows]) * weights[rows, slots, None])
+            return out
+
+    torch.manual_seed(0)
+    model = Mixture()
+    compiled = pycompiler.compile(model)
+    for n in (5, 6, 9):
+        x = torch.randn(n, 4)
+        results = [
+            (y := m(x), torch.autograd.grad(y.square().sum(), list(model.parameters()), allow_unused=True))
+            for m in (model, compiled)
+        ]
+        torch.testing.assert_close(*results)
+    assert not said
