@@ -416,9 +416,10 @@ def _thread_ident(head: Head, value: ThreadIdent, name: str) -> None:
 
 def _identity(head: Head, value: Identity, name: str) -> None:
     """The id of an object that exists, or that is made once."""
+    gone = value.is_gone()  # which counts references to it
     of = value.value
     is_one = of.source is not None and not isinstance(of, (*PLAIN_VALUES, Lazy))
-    if value.is_gone() or not (is_one or isinstance(of, (Object, List, Dict, Set))):
+    if gone or not (is_one or isinstance(of, (Object, List, Dict, Set))):
         raise SkipFrame(f"the id of {of.describe()} leaves the graph")
     head.store(head.call(id, head.load(of)), name)
 

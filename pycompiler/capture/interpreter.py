@@ -233,7 +233,8 @@ def breaking_frame(frames: Sequence[Frame]) -> Frame:
     """The innermost frame that can be resumed: reached from the root by direct calls outside of any try or with.
 
     torch's operators that take functions are entered otherwise when nothing compiles them, so their callers are resumed.
-    While a frame waits below the root that is none of Python's, nobody may count frames: then the root is resumed.
+    While a frame waits below the root that is none of Python's, nobody of the program may count frames: then the root is resumed.
+    (Each call of a module names a `stacklevel`, for a warning about hooks that none should see.)
     """
     found = frames[0]
     direct = 0
@@ -244,5 +245,6 @@ def breaking_frame(frames: Sequence[Frame]) -> Frame:
         if not (plain and callee.direct) or within or skip.why_frame_skipped(callee.code):
             break
         found, direct = callee, direct + 1
-    counted = direct > 1 and any(skip.counts_frames(f.code, f.globals) for f in frames[1 : direct + 1])
+    between = [f for f in frames[1 : direct + 1] if not str(f.globals.get("__name__")).startswith("torch.")]
+    counted = direct > 1 and any(skip.counts_frames(f.code, f.globals) for f in between)
     return frames[0] if counted else found

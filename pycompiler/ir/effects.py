@@ -131,7 +131,7 @@ def _asserts(op: object) -> bool:
 def refuses(op: object, args: Sequence[Any]) -> bool:
     """A call may raise an error of data that the program catches, after which it can be made again.  On a GPU many kernels
     end the process instead."""
-    if not raises(op) and (ordered(op) and not is_check(op) or not stays(op)):
+    if not raises(op) and (ordered(op) and not is_check(op) or not (draws(op) or acts(op))):
         return False
     return not (_asserts(op) and any(isinstance(a, torch.Tensor) and a.device.type == "cuda" for a in args))
 

@@ -25,13 +25,14 @@ from pycompiler.capture.values import deferred
 from pycompiler.capture.values.attributes import MISSING, bind, hold, is_subclass, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Cell, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, Super
-from pycompiler.capture.values.constant import Const, Identity
+from pycompiler.capture.values.constant import LITERALS, Const, Identity
 from pycompiler.capture.values.dicts import Dict, Variables
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.keys import UserKey
 from pycompiler.capture.values.objects import Object, tuple_of
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, item
+from pycompiler.ir.source import Source
 
 
 @builtin(_native.entered, _native.arrive)
@@ -556,7 +557,9 @@ def _hold_signature(cx: Capture, fn: Function) -> None:
             raise Break("builtin-call", "inspect.signature() of a function that stands for another")
         return _hold_signature(cx, inner)
     hold(cx, fn.source.then("code"), fn.real.__code__)
-    hold(cx, fn.source.then("defaults"), fn.real.__defaults__)
+    for place, value in zip(fn.defaults(cx), fn.real.__defaults__ or (), strict=True):
+        assert place.source is not None
+        _hold_value(cx, place.source, value)
     for name in ("__kwdefaults__", "__annotations__"):
         known = cx.realize(fn.getattr(cx, name))
         if not isinstance(known, Dict):
@@ -564,7 +567,14 @@ def _hold_signature(cx: Capture, fn: Function) -> None:
         if known.changed or known.source is None:
             raise Break("builtin-call", f"inspect.signature() of a function whose {name} the frame has changed")
         for key, _ in known.pairs(cx):
-            hold(cx, known.source.dict_item(key.const()), getattr(fn.real, name)[key.const()])
+            _hold_value(cx, known.source.dict_item(key.const()), getattr(fn.real, name)[key.const()])
+
+
+def _hold_value(cx: Capture, source: Source, value: Any) -> None:
+    if type(value) in LITERALS:
+        cx.guard("equals", source, value)
+    else:
+        hold(cx, source, value)
 
 
 SAY_SIGNATURE = ("__signature__", "__wrapped__", "__text_signature__")

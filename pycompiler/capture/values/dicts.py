@@ -419,7 +419,7 @@ class Dict(Value):
         if self.asks_keys():
             self._flush()
         if self.source is not None and self.asks_keys():
-            known = cx.sizes.integer(len(self.real), self.source.then("begun", length_of))
+            known = cx.sizes.integer(length_of(self.real), self.source.then("begun", length_of))
         return Const(self.length(cx)) if known is None else cx.make(known + len(self.added) - len(self.taken))
 
     def truth(self, cx: Capture) -> bool:

@@ -102,7 +102,7 @@ class Set(Value):
         unasked = self.unasked
         if unasked is None or unasked.changes or not (is_open(item) or isinstance(item, Const)):
             return None
-        grows = cx.sizes.integer(len(unasked.real), unasked.source.then("begun", length_of)) is not None
+        grows = cx.sizes.integer(length_of(unasked.real), unasked.source.then("begun", length_of)) is not None
         place = place_of(cx, item) if grows or is_open(item) and changes(cx, item) else None
         if place is None:
             return None
