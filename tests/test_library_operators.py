@@ -394,3 +394,80 @@ def test_a_twin_has_the_name_of_its_operator() -> None:
     assert names.resolve(name) is twin and functional.original(twin) is op
     with pytest.raises(names.NameGone):
         names.resolve(("twin", "pycompiler_library", "doubled", "default"))
+
+
+CALLED: list[float] = []
+
+
+@torch.library.custom_op("pycompiler_library::scale_", mutates_args=("x",))
+def scale_(x: Tensor, by: torch.types.Number) -> None:
+    CALLED.append(float(x[0]))
+    x.mul_(by)
+
+
+@torch.library.custom_op("pycompiler_library::raised_by_one", mutates_args=("x",))
+def raised_by_one(x: Tensor) -> Tensor:
+    CALLED.append(float(x[0]))
+    x.add_(1)
+    if x[0] < 2.5:
+        raise ValueError("small")
+    return x * 1
+
+
+@raised_by_one.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("pycompiler_library::interrupted", mutates_args=())
+def interrupted(x: Tensor) -> Tensor:
+    CALLED.append(float(x[0]))
+    if x[0] < 0:
+        raise KeyboardInterrupt
+    return x * 1
+
+
+@interrupted.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def scales(x: Tensor) -> Tensor:
+    y = x.clone()
+    scale_(y, 2)
+    return y
+
+
+def scales_what_it_is_given(x: Tensor) -> Tensor:
+    scale_(x, 2)
+    return x + 1
+
+
+def raises_its_own(x: Tensor) -> Any:
+    y = x.clone()
+    return raised_by_one(y), y
+
+
+def interrupts(x: Tensor) -> Tensor:
+    return interrupted(x) + 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", [scales, scales_what_it_is_given, raises_its_own, interrupts])
+def test_operators_written_in_python_are_called_once(fn: Callable[..., Any], backend: str) -> None:
+    """Where it raised, the dispatcher's error had lost the exception, and a second call found what the first one had written;
+    one without results counted its None."""
+    compiled = pycompiler.compile(fn, backend=backend)
+    for first in (5.0, 1.0, -1.0):
+        found = []
+        for run in (fn, compiled, compiled):
+            x = torch.full((2,), first)
+            CALLED.clear()
+            try:
+                result: Any = run(x)
+            except (ValueError, KeyboardInterrupt) as error:
+                result = repr(error)
+            # one that writes memory of the graph's alone and raises is called again, by the frame: on a copy of its own
+            calls = CALLED if fn is not raises_its_own else [*dict.fromkeys(CALLED)]
+            found.append((str(result), list(calls), x.tolist()))
+        assert found[1:] == [found[0]] * 2

@@ -28,11 +28,12 @@ from pycompiler import _native
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.partition import Partition, is_copied
 from pycompiler.autograd.recorder import identity
-from pycompiler.autograd.replayed import Onward, bare, end_of, go_on, results_of
+from pycompiler.autograd.replayed import Onward, bare, end_of, go_on, is_asked, results_of
 from pycompiler.autograd.saved import TWICE
+from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.errors import DoubleBackwardError
 from pycompiler.ir import transforms
-from pycompiler.ir.effects import draws, node_stays
+from pycompiler.ir.effects import draws, node_stays, writes_unseen
 from pycompiler.ir.fake import is_inference
 from pycompiler.ir.numbers import SYMBOLIC, symbol_of, value_of
 from pycompiler.ir.symbols import expr_of
@@ -59,7 +60,10 @@ class Replay:
     states it keeps."""
 
     def __init__(self, gm: fx.GraphModule, joint: Joint, part: Partition, examples: Sequence[Any], name: str) -> None:
-        self.module, self.linked = bare(gm, joint, [_node_of(gm, joint, cut) for cut in joint.cuts])
+        ends = [_node_of(gm, joint, cut) for cut in joint.cuts]
+        self.kept = _kept_results(joint)
+        _refuse_asked(gm, [end for end, cut in zip(ends, joint.cuts, strict=True) if cut[1] in self.kept])
+        self.module, self.linked = bare(gm, joint, ends)
         self.joint = joint
         self.name = name
         self.origins = joint.origins
@@ -68,12 +72,13 @@ class Replay:
         self.count = len(joint.inputs)
         self.cuts = joint.cuts
         self.written = set(joint.written)
+        unseen = {a for n in joint.graph.nodes if writes_unseen(n.target) for a in n.all_input_nodes}
+        self.unseen = {i for i, n in enumerate(joint.inputs) if n in unseen}
         self.likes = [_like(e) for e in examples]
         self.generators = [i for i, e in enumerate(examples) if isinstance(e, torch.Generator)]
         self.random = sorted({_device(n) for n in joint.graph.nodes if draws(n.target)}, key=str)
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES]
         self.names = [n.name for n in joint.inputs]
-        self.kept = _kept_results(joint)
         gradients = _inputs_of(joint, [g for g in joint.grads if g is not None])
         deciding, asked = (_inputs_of(joint, [*filter(of, joint.graph.nodes)]) for of in (_decides, _refuses))
         self.needed = sorted({*gradients, *deciding})
@@ -122,7 +127,7 @@ class Replay:
                     onward = self._onward(ctx) if create_graph and self.kept else Onward({})
                     own = [self._own(i, x, onward) for i, x in enumerate(inputs)]
                     # The graph writes copies: gradients are those of what was there before.
-                    mine = [x.clone() if i in self.written else x for i, x in enumerate(own)]
+                    mine = [x.clone() if i in self.written or i in self.unseen else x for i, x in enumerate(own)]
                 results = self._run(ctx, mine, onward)
                 pairs = self._differentiated(mine, results, tangents)
                 ends = [
@@ -353,6 +358,18 @@ def _kept_results(joint: Joint) -> dict[int, frozenset[int]]:
     """The fresh outputs that nodes of autograd's graph keep, and the inputs, then cuts, that their gradients reach."""
     held = [(k, path) for k, path in zip(joint.tangent_of, joint.paths, strict=True) if path.held]
     return {k: path.inputs for k, path in held if joint.origins[k][0] == "result"}
+
+
+def _refuse_asked(gm: fx.GraphModule, kept: Sequence[fx.Node | None]) -> None:
+    """A gradient that the graph asks for itself depends on a result by what that result's node keeps of it, too, from before the
+    caller's takes its place: the part by the node would reach the inputs beside it."""
+    for result in kept:
+        if result is not None and is_asked(result, gm.graph.nodes):
+            raise AutogradUnsupported(
+                "a result that its own node keeps, behind gradients that the graph asks for",
+                result.format_node() or result.name,
+                "do not return it beside them",
+            )
 
 
 def _node_of(gm: fx.GraphModule, joint: Joint, cut: tuple[str, int]) -> fx.Node | None:

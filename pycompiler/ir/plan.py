@@ -15,6 +15,7 @@ from typing import Any
 
 import torch
 
+from pycompiler.ir import registered
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import FLOAT, INDEX_RULES, read_symbol
 from pycompiler.ir.symbolic_node import Real
@@ -141,6 +142,10 @@ class SlotRef:
     slot: int
 
 
+TORCHS = frozenset(("aten", "prim", "prims"))
+"""Namespaces of operators that write nothing when they fail."""
+
+
 @dataclass(frozen=True)
 class Aten:
     """Calls an ATen operator.  args/kwargs: constants, lists of them, `SlotRef`s.  Results go to `out` (None: drop)."""
@@ -149,6 +154,12 @@ class Aten:
     args: tuple[Any, ...]
     kwargs: dict[str, Any]
     out: tuple[int | None, ...]
+
+    @property
+    def from_python(self) -> bool:
+        """Whether it is called from Python alone: the dispatcher's C ABI loses what a kernel written in Python raises, and a call
+        that is repeated for that would find what another library's operator has half written."""
+        return self.op.namespace not in TORCHS and (self.op._schema.is_mutable or registered.is_of_python(self.op))
 
 
 @dataclass(frozen=True)

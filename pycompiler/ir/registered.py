@@ -37,6 +37,13 @@ def replaced() -> frozenset[str]:
     return frozenset({name.partition(".")[0].removesuffix("_") for name, _ in found} | ({"*"} if hidden else set()))
 
 
+def is_of_python(op: OpOverload) -> bool:
+    """Whether a kernel of the operator is written in Python."""
+    space, _, name = op._schema.name.partition("::")
+    its = f"{space}/{name}{'.' + op._schema.overload_name if op._schema.overload_name else ''}/"
+    return any(key.startswith(its) and not key.endswith("/Meta") for key in library._impls)
+
+
 def is_replaced(op: OpOverload, names: frozenset[str]) -> bool:
     return "*" in names or op.overloadpacket.__name__.removesuffix("_") in names
 

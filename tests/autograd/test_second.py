@@ -181,18 +181,22 @@ def test_inputs_that_depend_on_each_other() -> None:
 
 
 def test_mutated_input_that_requires_grad() -> None:
-    def ask(f: Any) -> Any:
+    """What a buffer was before the graph wrote it is gone: its gradients are right, and theirs are a clear error."""
+
+    def ask(f: Any, create_graph: bool) -> Any:
         w = vector().requires_grad_()
         buffer = vector() * 3
         out = f(buffer, w)
-        (first,) = torch.autograd.grad(out + (buffer * buffer).sum(), w, create_graph=True)
-        return first, torch.autograd.grad(first.sum(), w)
+        return torch.autograd.grad(out + (buffer * buffer).sum(), w, create_graph=create_graph)
 
     def fn(buffer: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         buffer.mul_(2).add_(w * w)
         return buffer.sin().sum()
 
-    same(ask(pycompiler.compile(fn)), ask(fn))
+    compiled = pycompiler.compile(fn)
+    same(ask(compiled, False), ask(fn, False))
+    with pytest.raises(DoubleBackwardError, match="writes l_buffer, whose old value is gone"):
+        ask(compiled, True)
 
 
 def doubled(y: torch.Tensor) -> torch.Tensor:
@@ -451,3 +455,55 @@ def test_numbers_behind_draws_that_take_as_many_as_their_arguments_say(draw: Any
         (first,) = torch.autograd.grad(run(x, rate)[0].sum(), x, create_graph=True)
         found.append([first, *torch.autograd.grad(first.sum(), x)])
     same(found[1], found[0])
+
+
+def _asked_exp(x: torch.Tensor) -> Any:
+    y = x.exp()
+    return y, torch.autograd.grad(y, x, torch.ones_like(y), create_graph=True)[0]
+
+
+def _asked_tanh(x: torch.Tensor) -> Any:
+    y = torch.tanh(x)
+    return y, torch.autograd.grad(y.sum(), x, create_graph=True)[0]
+
+
+def _asked_softmax(x: torch.Tensor) -> Any:
+    y = torch.softmax(x, 0)
+    return y, torch.autograd.grad(y[0], x, create_graph=True)[0]
+
+
+def _asked_sin(x: torch.Tensor) -> Any:
+    y = (x * x).sin()
+    return y, torch.autograd.grad(y.sum(), x, create_graph=True)[0]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [_asked_exp, _asked_tanh, _asked_softmax, _asked_sin])
+def test_derivatives_by_results_behind_gradients_that_the_graph_asks_for(
+    program: Callable[..., Any], backend: str
+) -> None:
+    """Energies and forces: gradients under `create_graph` lacked what the energy's own node keeps of it."""
+    compiled = pycompiler.compile(program, backend=backend)
+    found = []
+    for run in (program, compiled):
+        x = vector().requires_grad_()
+        y, q = run(x)
+        (first,) = torch.autograd.grad(y.sin().sum() + (y * q).sum(), x, create_graph=True)
+        rows = F.jacobian(lambda x, run=run: run(x)[1], x)
+        found.append((first, torch.autograd.grad(first.pow(2).sum(), x)[0], rows))
+    torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_replay_leaves_the_callers_statistics_alone(backend: str) -> None:
+    """An operator that writes what its schema does not say it writes."""
+
+    def program(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor) -> torch.Tensor:
+        return torch.native_batch_norm(x, None, None, mean, var, True, 0.5, 1e-5)[0]
+
+    found = []
+    for run in (program, pycompiler.compile(program, backend=backend)):
+        x, mean, var = vector(12).view(4, 3).requires_grad_(), vector(3), vector(3).exp()
+        (first,) = torch.autograd.grad((run(x, mean, var) ** 3).sum(), x, create_graph=True)
+        found.append((first, mean, var))
+    torch.testing.assert_close(found[1], found[0])

@@ -6,7 +6,8 @@
 //! 3. `by_python.rs`: the OpOverload itself, with the GIL.
 //!
 //! A native way that fails is repeated from Python: that raises the exception that eager raises.  Should Python
-//! succeed, its result stands and the step stays on that way.
+//! succeed, its result stands and the step stays on that way.  An operator that a second call would find changed, or
+//! whose kernel is Python's, is called from Python from the first call on (`from_python`).
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,7 +63,7 @@ impl Aten {
         let schema = op.getattr("_schema")?;
         let params = reader.params(&schema, &args, &kwargs)?;
         let out: Vec<Option<usize>> = step.getattr("out")?.extract()?;
-        let python = PyCall::build(reader, &op, &args, &kwargs)?;
+        let python = PyCall::build(reader, &op, &args, &kwargs, schema.getattr("returns")?.len()? > 0)?;
         let mut reads = Vec::new();
         python.slots(&mut reads);
         let returns = returns(&schema)?;
@@ -70,7 +71,8 @@ impl Aten {
         let name = op.str()?.to_string();
         let namespace = name.split('.').next().unwrap_or_default();
         let foreign = !OURS.contains(&namespace);
-        let stack = if refused().contains(&name) || MEETING.contains(&namespace) {
+        let from_python: bool = step.getattr("from_python")?.extract()?;
+        let stack = if from_python || refused().contains(&name) || MEETING.contains(&namespace) {
             None
         } else {
             StackCall::build(&schema, &params, &returns)?

@@ -23,6 +23,8 @@ pub struct PyCall {
     op: Py<PyAny>,
     args: Vec<Template>,
     kwargs: Vec<(Py<PyAny>, Template)>,
+    /// Whether the schema names results: the None of one that names none is no result.
+    returns: bool,
 }
 
 impl PyCall {
@@ -31,13 +33,14 @@ impl PyCall {
         op: &Bound<'_, PyAny>,
         args: &Bound<'_, PyTuple>,
         kwargs: &Bound<'_, PyDict>,
+        returns: bool,
     ) -> PyResult<PyCall> {
         let args = args.iter().map(|v| Template::build(reader, &v)).collect::<PyResult<_>>()?;
         let kwargs =
             kwargs.iter().map(|(k, v)| Ok((k.unbind(), Template::build(reader, &v)?))).collect::<PyResult<_>>()?;
         // what OpOverload.__call__ calls, without its Python frame
         let op = op.getattr_opt("_op")?.unwrap_or_else(|| op.clone());
-        Ok(PyCall { op: op.unbind(), args, kwargs })
+        Ok(PyCall { op: op.unbind(), args, kwargs, returns })
     }
 
     pub fn slots(&self, out: &mut Vec<usize>) {
@@ -53,7 +56,9 @@ impl PyCall {
         }
         let result = self.op.bind(py).call(PyTuple::new(py, args)?, Some(&kwargs))?;
         let mut out = Vec::new();
-        flatten(py, &result, &mut out)?;
+        if self.returns {
+            flatten(py, &result, &mut out)?;
+        }
         Ok(out)
     }
 }
