@@ -54,6 +54,24 @@ def test_keys_of_another_dict() -> None:
         assert torch.equal(compiled(X, d, keys), program(X, d, keys))
 
 
+def test_a_dict_is_the_one_that_an_object_keeps_its_attributes_in() -> None:
+    class Kept:
+        a = 1
+
+    def program(o: Any, d: dict[str, Any], held: list[Any]) -> Any:
+        d["b"] = 1
+        shown = o.__dict__
+        shown["c"] = 2
+        return d is shown, held[0] is o.__dict__, len({id(d), id(shown)}), list(d), list(shown)
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for _ in range(2):
+        o, p = Kept(), Kept()
+        found = [fn(x, x.__dict__, [x.__dict__]) for fn, x in ((program, o), (compiled, p))]
+        assert found[0] == found[1]
+        assert vars(o) == vars(p)
+
+
 def test_a_text_that_was_stored_goes_out_behind_another_write() -> None:
     """The store became an entry between two writes that are replayed apart, since what the first drops may end."""
 

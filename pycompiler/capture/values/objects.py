@@ -604,6 +604,10 @@ class InstanceDict(Dict):
         super().__init__({}, dict, real=None if base is None else base.real)
         self.source = None if base is None else base.source
 
+    def identity(self) -> object:
+        """That of the dict, which the program may have reached otherwise."""
+        return super().identity() if self.base is None else self.base.identity()
+
     def _own_slots(self, name: str) -> bool:
         raw = mro_lookup(self.owner.cls, name)
         return raw is not MISSING and is_data_descriptor(raw) and not is_held(self.owner.cls, name)
