@@ -155,7 +155,7 @@ def example_inputs(captured: Captured, ours: bool, scope: Scope) -> list[Any]:
         real = as_plain(real) if example.aliased else real
         made = real if mode is None else fake_of(mode, real, example.layout)
         # Generated code makes it a leaf; one that was written with what requires grad is none any more.
-        starts = example.fake.requires_grad and example.fake.is_leaf and not made.requires_grad
+        starts = example.fake.requires_grad and not made.requires_grad and example.fake.is_leaf
         return made.detach().requires_grad_() if starts else made
 
     return [given(source, example) for source, example in zip(captured.recipe.inputs, examples, strict=True)]

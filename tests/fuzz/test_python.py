@@ -12,7 +12,7 @@ import torch
 from fuzz.forks import backend_of
 from fuzz.python.check import difference
 from fuzz.python.generate import generate
-from fuzz.python.observe import Observer, TooMuch
+from fuzz.python.observe import Observer, TooMuch, first_difference
 from fuzz.python.reduce import reduced
 from fuzz.python.repair import repaired
 
@@ -52,6 +52,13 @@ def test_the_comparison_sees_values_and_identities(what: str) -> None:
     found = difference(TOLD.replace("{what}", what))
     assert found is not None
     assert found.startswith("call 0, result: ")
+
+
+def test_texts_may_name_nodes_of_compiled_graphs() -> None:
+    texts = "Output 0 of SplitBackward0 is a view", "Output 0 of AliasBackward0 is a view"
+    assert first_difference(*texts, near=True) is None
+    assert first_difference(*texts, near=False) is not None
+    assert first_difference(texts[0], "Output 1 of AliasBackward0 is a view", near=True) is not None
 
 
 def test_looking_ends() -> None:

@@ -67,8 +67,9 @@ def deepcopy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     trains = tensor.fake.requires_grad
     data = cx.graph.call_method("detach", [tensor], {}) if trains else tensor
     assert isinstance(data, Tensor)
-    made = cx.graph.call_method("clone", [data], {})
+    made = cx.graph.call_function(torch.empty_like, [data], {})
     assert isinstance(made, Tensor)
+    cx.graph.call_method("copy_", [made, data], {})  # as eager's, it counts a write
     if made.fake.stride() != tensor.fake.stride():  # eager's has the same gaps, or elements in one place
         raise _refuse("__deepcopy__", tensor)
     copied.append(tensor)
