@@ -27,7 +27,7 @@ from pycompiler.capture.builtins.patterns import Match, Text
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.codegen import BUILDERS, Head, flat, is_alias
-from pycompiler.capture.values.array import Array, ArrayMethod
+from pycompiler.capture.values.array import READ_ONLY, Array, ArrayMethod
 from pycompiler.capture.values.attributes import is_held
 from pycompiler.capture.values.base import Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, PyModule, Super
@@ -45,7 +45,7 @@ from pycompiler.capture.values.sets import UNORDERED, Set
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, NestedInt
 from pycompiler.capture.values.tensor import Handle, Storage, StorageMethod, Tensor, TensorMethod
 from pycompiler.ir import jagged
-from pycompiler.ir.arrays import array_of, number_of
+from pycompiler.ir.arrays import array_of, number_of, read_only_array_of
 
 
 def _tuple(head: Head, value: Tuple, name: str) -> None:
@@ -350,7 +350,8 @@ def _with_attributes(head: Head, value: Tensor, name: str, load: Code) -> None:
 
 
 def _array(head: Head, value: Array, name: str) -> None:
-    head.store(head.call(number_of if value.scalar else array_of, head.load(value.tensor)), name)
+    of = number_of if value.scalar else read_only_array_of if value.fixed == READ_ONLY else array_of
+    head.store(head.call(of, head.load(value.tensor)), name)
 
 
 def _array_method(head: Head, value: ArrayMethod, name: str) -> None:

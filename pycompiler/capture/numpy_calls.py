@@ -16,12 +16,12 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.numpy_checks import (
     check_key,
     check_options,
-    check_part,
     check_squeezed,
     check_weights,
     check_write,
     ellipses,
     flat,
+    part,
     steps_back,
     type_of,
 )
@@ -81,8 +81,7 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
 def attribute(cx: Capture, name: str, array: Value) -> Value:
     """`array.<name>`: another array in its memory."""
     assert isinstance(array, Array)
-    check_part(array, name)
-    return record(cx, arrays.attribute, [Const(name), array], {}, scalar=array.scalar)
+    return part(array, name, record(cx, arrays.attribute, [Const(name), array], {}, scalar=array.scalar))
 
 
 def _element(cx: Capture, array: Array, key: Value, made: Value) -> Value:
@@ -121,8 +120,6 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
         return _of_numbers(cx, fn, args, kwargs)
     check_options(cx, name, args, kwargs, of_method=False)
     check_squeezed(cx, name, args, kwargs)
-    if args:
-        check_part(cx.realize(args[0]), name)
     if name == "average":
         check_weights(cx, kwargs["weights"] if "weights" in kwargs else args[2] if len(args) > 2 else Const(None))
     dtype = kwargs.get("dtype", args[3] if len(args) > 3 else Const(None))
@@ -131,7 +128,8 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
     if name in arrays.LIKES and args and isinstance(first := cx.realize(args[0]), Tensor):
         args = [of_tensor(cx, first, [], {}), *args[1:]]
     of_number = name in arrays.EITHER and isinstance(first := cx.realize(args[0]), Array) and first.scalar
-    return record(cx, arrays.function, [Const(name), *args], kwargs, scalar=of_number or name not in arrays.ARRAYS)
+    made = record(cx, arrays.function, [Const(name), *args], kwargs, scalar=of_number or name not in arrays.ARRAYS)
+    return part(cx.realize(args[0]) if args else None, name, made)
 
 
 def beside(cx: Capture, op: str, left: Value, right: Value) -> tuple[Value, Value]:

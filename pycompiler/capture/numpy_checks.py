@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.array import Array, is_number
+from pycompiler.capture.values.array import READ_ONLY, Array, is_number
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.sequences import List, Slice, Tuple
@@ -102,9 +102,12 @@ def check_options(cx: Capture, name: str, args: list[Value], kwargs: dict[str, V
         raise Break("unsupported-operation", f"numpy.{name}({option}=...)")
 
 
-def check_part(array: Value, name: str) -> None:
-    if name == "imag" and isinstance(array, Array) and not (array.scalar or array.tensor.fake.dtype.is_complex):
-        raise Break("unsupported-operation", "numpy.imag of real numbers, which gives an array that may not be written")
+def part(array: Value | None, name: str, made: Value) -> Value:
+    """What was computed of `array`; the imaginary part of real numbers is an array that may not be written."""
+    if name == "imag" and isinstance(array, Array) and isinstance(made, Array) and not made.scalar:
+        if not array.tensor.fake.dtype.is_complex:
+            made.fixed = READ_ONLY
+    return made
 
 
 def check_squeezed(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:

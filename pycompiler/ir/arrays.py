@@ -424,6 +424,12 @@ def array_of(tensor: torch.Tensor) -> Any:
     return tensor.numpy(force=True)
 
 
+def read_only_array_of(tensor: torch.Tensor) -> Any:
+    made = array_of(tensor)
+    made.flags.writeable = False
+    return made
+
+
 def number_of(tensor: torch.Tensor) -> Any:
     """The number of NumPy's that a tensor without dimensions stands for."""
     return tensor.numpy(force=True)[()]

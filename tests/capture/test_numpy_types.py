@@ -286,7 +286,12 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], int]] 
     ),
     "complex powers": (lambda a, b: a**b, lambda: (np.array([np.nan, np.inf]), np.zeros(2, np.complex128)), 1),
     "operators of no loop": (no_loop, lambda: (np.array([1, 2]), np.array([0.5, 2])), 1),
-    "no imaginary part": (lambda a: (a.imag, a.real is a), lambda: (np.arange(3.0),), 1),
+    "no imaginary part": (lambda a: (a.imag, a.real is a), lambda: (np.arange(3.0),), 0),
+    "no imaginary part to write": (
+        lambda a: (a.imag.flags.writeable, np.imag(a)[1:] + 1),
+        lambda: (np.arange(3.0),),
+        1,
+    ),
     "an imaginary part": (lambda a: (a.imag, a[0].imag), lambda: (np.array([1 + 2j, 3]),), 0),
     "a truth is a float to torch": (lambda t: (torch.full((2,), np.bool_(True)), t + 1), lambda: (torch.ones(2),), 1),
 }

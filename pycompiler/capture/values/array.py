@@ -35,6 +35,10 @@ READS = ("item", "tolist")  # what gives Python's numbers
 WRAPPER = "wrap_numpy.<locals>.wrap"
 
 
+READ_ONLY = "an array that may not be written"
+"""Why one may not be written that leaves the graph so, too."""
+
+
 class Array(Value):
     """An array: `tensor` has its data.  `fixed`: why it may not be written.  `scalar`: it is a
     number of NumPy's, which has an array's methods and never changes."""
