@@ -175,6 +175,13 @@ def counts_with(t: torch.Tensor, other: torch.Tensor) -> bool:
 _set_versions = torch._C._autograd._unsafe_set_version_counter
 
 
+def deep_copied(t: torch.Tensor) -> torch.Tensor:
+    """A copy, which counts the write that `copy.deepcopy`'s counts."""
+    made = t.clone()
+    torch.autograd.graph.increment_version(made)
+    return made
+
+
 def set_version(t: torch.Tensor, version: int) -> None:
     """From now on its memory counts as written so often."""
     _set_versions((t,), (version,))

@@ -19,7 +19,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.values.tensor import METHODS, Tensor
-from pycompiler.ir.kernels import memory_of
+from pycompiler.ir.kernels import deep_copied, memory_of
 
 NO_LEAF = (
     "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.  "
@@ -67,9 +67,8 @@ def deepcopy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     trains = tensor.fake.requires_grad
     data = cx.graph.call_method("detach", [tensor], {}) if trains else tensor
     assert isinstance(data, Tensor)
-    made = cx.graph.call_function(torch.empty_like, [data], {})
+    made = cx.graph.call_function(deep_copied, [data], {})
     assert isinstance(made, Tensor)
-    cx.graph.call_method("copy_", [made, data], {})  # as eager's, it counts a write
     if made.fake.stride() != tensor.fake.stride():  # eager's has the same gaps, or elements in one place
         raise _refuse("__deepcopy__", tensor)
     copied.append(tensor)
