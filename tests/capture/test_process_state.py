@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import random
 import signal
 import sys
@@ -82,15 +83,18 @@ def test_trace_functions_are_not_compiled_and_see_no_compiler(setter, monkeypatc
 
     compiled = pycompiler.compile(program, backend="eager")
     before = sys.gettrace(), sys.getprofile()
+    gc.collect()
+    gc.disable()  # what it ends calls functions, too: of other tests
     setter(trace)
     try:
         result = compiled(torch.zeros(1))
     finally:
         sys.settrace(before[0])
         sys.setprofile(before[1])
+        gc.enable()
     assert torch.equal(result, program(torch.zeros(1)))
     assert not [name for file, name, _ in seen if "/pycompiler/capture/" in file and "rebuild" not in file]
-    assert len(seen) < 1500  # the way into a compile and out of it; a compile itself makes a hundred times as many
+    assert len(seen) < 5000  # the way into each compile and out of it; one compile makes a hundred thousand
     assert not {"trace", "helper"} & set(made)
 
 
