@@ -111,6 +111,9 @@ def compile_joint(
     run = runtime.epilogue(joint, inner, name=name)
     joint.more, joint.hooks = [], []  # what is captured ends with the compile
     eager = runtime.left_to_eager if any(n.meta.get("refuses") for n in gm.graph.nodes) else gm.forward
+    bodies = [m for m in gm.modules() if isinstance(m, fx.GraphModule)]
+    if any(n.meta.get("switches") for body in bodies for n in body.graph.nodes):
+        eager = runtime.switched_back(eager)
     counted = sorted({*joint.written, *(joint.touched if joint.needs_backward else ())})
     if counted and len(joint.inputs) > 1:
         run = runtime.unless_shared(run, counted, eager, name=name, pairs=runtime.empty_pairs(joint, counted))

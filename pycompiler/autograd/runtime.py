@@ -583,6 +583,20 @@ def left_to_eager(*args: Any) -> Sequence[Any]:
     raise Unfit("a call that its graph was not compiled for, which may raise")
 
 
+def switched_back(eager: Compiled) -> Compiled:
+    """A captured graph that switches torch's state, which its errors leave as the call found it."""
+    return functools.partial(_switched_back, eager)
+
+
+def _switched_back(eager: Compiled, *args: Any) -> Sequence[Any]:
+    state = torch_state.read_state()
+    try:
+        return eager(*args)
+    except BaseException:
+        torch_state.leave(state)
+        raise
+
+
 def unless_shared(
     run: Compiled, written: Sequence[int], eager: Compiled, *, name: str, pairs: Sequence[tuple[int, int]] = ()
 ) -> Compiled:
@@ -601,14 +615,8 @@ def unless_shared(
 
 
 def _left(why: str, name: str, eager: Compiled, *args: Any) -> Sequence[Any]:
-    """The captured graph, whose errors leave torch's state as the call found it: what the graph switches is switched back."""
     _log.info("graph %s: %s; this call runs eagerly", name, why)
-    state = torch_state.read_state()
-    try:
-        return eager(*args)
-    except BaseException:
-        torch_state.leave(state)
-        raise
+    return eager(*args)
 
 
 def _unless_shared(run: Compiled, left: Compiled, written: Sequence[int], *args: Any) -> Sequence[Any]:

@@ -642,7 +642,7 @@ class GraphBuilder:
         self.cx.errors_of_data.done.switches = True
         self.asker.forget()
         node = self.graph.create_node("call_function", setter, args, kwargs)
-        node.meta["mutates"] = True
+        node.meta["mutates"] = node.meta["switches"] = True
         node.meta["example_value"] = result
         return node
 

@@ -1,14 +1,15 @@
 """Records of `logging` that generated code makes after the graph, where those whom they reach are no code of the program's.
 
 A handler of the program's may do anything that the frame sees: while it captures, such a call breaks the graph; before the graph
-generated code asks (`only_logged`) whether one has come since.  Else `Unfit`: the frame runs eagerly.
+generated code asks (`only_logged`) whether one has come since.  Else `Unfit`: the frame runs eagerly.  (Not seen: a method that
+the program puts into a class of a library whose instances have been asked about.)
 """
 
 from __future__ import annotations
 
 import logging
 import types
-from collections.abc import Iterator
+import weakref
 from typing import Any
 
 from pycompiler.capture import polyfills, skip
@@ -42,35 +43,39 @@ def may_wait(fn: types.FunctionType, args: list[Value]) -> bool:
 
 def only_logged(*calls: Any) -> None:
     """Raises `Unfit` where one of these (logger, level, logger, level, ...) reaches code of the program's."""
-    for logger, level in zip(calls[::2], calls[1::2], strict=True):
+    each = iter(calls)
+    for logger, level in zip(each, each, strict=True):
         if _reaches_program(logger, level):
             raise Unfit("a handler of the program's gets a record")
 
 
 def _reaches_program(logger: logging.Logger | None, level: int) -> bool:
     logger = logger or logging.root
-    return polyfills.is_enabled_for(logger, level) and any(_is_programs(type(each)) for each in _told(logger))
+    return polyfills.is_enabled_for(logger, level) and any(map(_is_programs, _told(logger)))
 
 
-def _told(logger: logging.Logger) -> Iterator[Any]:
-    """Who gets a record of a logger, and what these ask."""
-    yield logger
-    yield from logger.filters
+def _told(logger: logging.Logger) -> list[type]:
+    """The classes of those who get a record of a logger, and of what these ask."""
+    told: list[Any] = [logger, *logger.filters]
     at: logging.Logger | None = logger
     while at is not None:
         for handler in at.handlers:
-            yield handler
-            yield from handler.filters
-            yield handler.formatter
-            yield vars(handler).get("stream")
+            told += (handler, *handler.filters, handler.formatter, handler.__dict__.get("stream"))
         at = at.parent if at.propagate else None
+    return [*map(type, told)]
 
 
 def _is_programs(cls: type) -> bool:
-    if cls is types.FunctionType:  # a filter
-        return True
-    own = [vars for c in mro_of(cls) if is_mutable(c) for vars in namespace_of(c).values()]
-    return any(type(f) is types.FunctionType and not skip.is_library(f) for f in own)
+    """Whether it is a function (a filter), or has methods of the program's; a class is looked at once, since calls ask."""
+    known = _known.get(cls)
+    if known is None:
+        own = [held for c in mro_of(cls) if is_mutable(c) for held in namespace_of(c).values()]
+        known = cls is types.FunctionType or any(type(f) is types.FunctionType and not skip.is_library(f) for f in own)
+        _known[cls] = known
+    return known
+
+
+_known: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
 __all__ = ["call_of", "may_wait", "only_logged"]
