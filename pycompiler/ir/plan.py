@@ -16,6 +16,7 @@ from typing import Any
 import torch
 
 from pycompiler.ir import registered
+from pycompiler.ir.effects import TORCHS
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import FLOAT, INDEX_RULES, read_symbol
 from pycompiler.ir.symbolic_node import Real
@@ -140,10 +141,6 @@ KERNEL_ERRORS = KernelErrors({
 @dataclass(frozen=True)
 class SlotRef:
     slot: int
-
-
-TORCHS = frozenset(("aten", "prim", "prims"))
-"""Namespaces of operators that write nothing when they fail."""
 
 
 @dataclass(frozen=True)
