@@ -99,6 +99,17 @@ def outcome(subject: Subject, text: str, backend: str, patience: int = 20) -> st
     return f"signal {-code}" if code < 0 else None if said in ("", SAME) else said
 
 
+def is_made(subject: Subject, seed: int) -> bool:
+    """Whether the program of a seed can be made at all, found out in a fork: programs are tried as they are made, and some end torch itself."""
+    process = os.fork()
+    if process == 0:
+        with contextlib.suppress(BaseException):
+            begin()
+            subject.text(seed)
+        os._exit(0)
+    return os.waitstatus_to_exitcode(os.waitpid(process, 0)[1]) == 0
+
+
 def cut_down(subject: Subject, seed: int | None, text: str, backend: str) -> str:
     """The reduced program of a failing one."""
     kind = outcome(subject, text, backend)
@@ -192,7 +203,11 @@ class Campaign:
         self.selector.unregister(worker.output)
         status = worker.end()
         if worker.running is not None:
-            self.note(worker.running, what or f"the process ended with {status}")
+            if what is None and not is_made(self.subject, worker.running):
+                print(f"# seed {worker.running}: eager itself ends the process with {status}", flush=True)
+                self.note(worker.running, None)
+            else:
+                self.note(worker.running, what or f"the process ended with {status}")
             self.start(worker.after())
 
     def run(self) -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import logging
+import os
 import random
+import signal
 import warnings
 
 import pytest
 import torch
 
+from fuzz import forks
 from fuzz.forks import backend_of
 from fuzz.python.check import difference
 from fuzz.python.generate import generate
@@ -59,6 +62,35 @@ def test_texts_may_name_nodes_of_compiled_graphs() -> None:
     assert first_difference(*texts, near=True) is None
     assert first_difference(*texts, near=False) is not None
     assert first_difference(texts[0], "Output 1 of AliasBackward0 is a view", near=True) is not None
+
+
+def test_printed_numbers_may_round_as_numbers_may() -> None:
+    eager = "t [3.46211717 3.96402758 2.5]\n"
+    for rounded in (
+        "t [3.46211714 3.96402758 2.5]\n",
+        "t [3.46211717 3.96402758 2.50000024]\n",
+        "t [ 3.46211717  3.96402758  2.5       ]\n",
+    ):
+        assert first_difference(eager, rounded, near=True) is None
+        assert first_difference(eager, rounded, near=False) is not None
+    for other in (
+        "t [3.46 3.96402758 2.5]\n",
+        "u [3.46211717 3.96402758 2.5]\n",
+        "t [3.46211717 3.96402758 2]\n",
+        "t [3.46211717 3.96402758]\n",
+    ):
+        assert first_difference(eager, other, near=True) is not None
+
+
+def test_a_program_that_ends_eager_is_not_made() -> None:
+    class Ends:
+        def text(self, seed: int) -> str:
+            if seed:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return ""
+
+    assert forks.is_made(Ends(), 0)
+    assert not forks.is_made(Ends(), 1)
 
 
 def test_looking_ends() -> None:

@@ -208,6 +208,9 @@ LOOKS: tuple[tuple[Any, Any], ...] = (
 
 
 NODES = re.compile(r"(?<=Output \d of )\w+")
+NUMBER = re.compile(r"(-?\d+\.\d*(?:e[+-]?\d+)?)")
+PADDING = re.compile(r"\[ +| +\]| +")
+"""What an array prints by its widest number."""
 
 
 def without_addresses(text: str) -> str:
@@ -225,8 +228,8 @@ def chain(error: BaseException | None, depth: int = 0) -> Any:
 
 
 def first_difference(a: Any, b: Any, near: bool, path: str = "") -> str | None:
-    """Where two views differ first, or None; with `near`, numbers may differ by what kernels round, and texts by the names of
-    autograd's nodes, of which a compiled graph has one of its own."""
+    """Where two views differ first, or None; with `near`, numbers may differ by what kernels round, also where they are printed, and texts by
+    the names of autograd's nodes, of which a compiled graph has one of its own."""
     if isinstance(a, float) and isinstance(b, float):
         equal = a == b or (a != a and b != b) or (near and abs(a - b) <= 1e-4 * (1 + abs(a)))
         return None if equal else f"{path}: eager {a!r}, compiled {b!r}"
@@ -239,4 +242,8 @@ def first_difference(a: Any, b: Any, near: bool, path: str = "") -> str | None:
         return None if len(a) == len(b) else f"{path}: eager has {a[len(b) :]!r} more, compiled {b[len(a) :]!r}"
     if near and isinstance(a, str) and isinstance(b, str):
         a, b = NODES.sub("a node", a), NODES.sub("a node", b)
+        parts = [NUMBER.split(PADDING.sub(lambda found: found[0].strip() or " ", text)) for text in (a, b)]
+        if len(parts[0]) > 1 and parts[0][::2] == parts[1][::2]:
+            a, b = (tuple(map(float, of[1::2])) for of in parts)
+            return first_difference(a, b, near, path)
     return None if a == b else f"{path}: eager {a!r}, compiled {b!r}"
