@@ -235,13 +235,14 @@ class Sizes:
         return self.policy.wants(source, "text", 0)
 
     def fits(self, sym: Any) -> None:
-        """A number that a call of the graph takes is one of 64 bits: eager refuses others, kernels would wrap them around.
-        Half of that is assumed, so that what is added to it in a guard fits as well."""
+        """A number that a call of the graph takes is one of 64 bits, and so is what it is computed of: eager refuses others,
+        kernels would wrap them around. Half of that is assumed, so that what is added to it in a guard fits as well."""
         expr = expr_of(sym) if isinstance(sym, torch.SymInt) else Expr.of(0)
         if any(map(self._is_integer, expr.symbols)):
             known = self.known_symbols
-            if not (known.at_least(Expr.of(_GREATEST), expr) and known.at_least(expr, -_GREATEST)):
-                raise Specialise(sorted(expr.symbols), "it is beyond what is assumed of numbers in graphs")
+            for part in expr.sums():
+                if not (known.at_least(Expr.of(_GREATEST), part) and known.at_least(part, -_GREATEST)):
+                    raise Specialise(sorted(expr.symbols), "it is beyond what is assumed of numbers in graphs")
 
     def _is_integer(self, name: str) -> bool:
         """Whether the symbol is a number of the program's, and no size."""

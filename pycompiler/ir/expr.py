@@ -16,7 +16,7 @@ C's `/` and `%`, which agree as long as the dividend is not negative.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from math import gcd
 from typing import Any, Union
 
@@ -144,6 +144,14 @@ class Expr:
                     names |= atom.symbols
             self._symbols = frozenset(names)
         return self._symbols
+
+    def sums(self) -> Iterator[Expr]:
+        """The polynomials that are computed for it: those inside of its atoms, and itself."""
+        for mono, _ in self.terms:
+            for atom in mono:
+                for part in atom.args:
+                    yield from part.sums()
+        yield self
 
     def coeff(self, symbol: str) -> Expr | None:
         """The factor of `symbol` when the expression is affine in it (0 when absent), else None."""

@@ -365,7 +365,8 @@ class Symbols:
         names = frozenset[str]().union(*(side.symbols for side in sides))
         if self.is_late(names) or not all(map(is_guarded, sides)):
             return None
-        if any(abs(factor) >= 2**63 for side in sides for number in integers_in(side) for _, factor in number.terms):
+        sums = (part for side in sides for number in integers_in(side) for part in number.sums())
+        if any(abs(factor) > LIMIT for part in sums for _, factor in part.terms):
             return None  # which guards do not count with
         numbers = {**self.hints, **self.floats}
         try:
@@ -496,7 +497,7 @@ class Symbols:
             normal -= beyond  # more is assumed: a number that guards can hold
         late = self.is_late(normal.symbols)
         relation = Relation(kind, normal, self.place(), self.why)
-        if any(abs(c) > LIMIT for _, c in normal.terms):
+        if any(abs(c) > LIMIT for part in normal.sums() for _, c in part.terms):
             raise Specialise(sorted(normal.symbols), f"{relation} has numbers that guards cannot hold")
         (self.late if late else self.relations).append(relation)
         log.info("assumed: %s%s", relation, _Line(relation))

@@ -9,8 +9,10 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 from capture.outliving import Kept, compiles_over
 
+import pycompiler
 from pycompiler import config
 
 Call = tuple[Any, ...]
@@ -140,6 +142,27 @@ def test_products_beyond_what_the_engine_counts_with() -> None:
         s.q = n * m != w
 
     same(program, [(3, 2, 2.5), (4, 3, 1.5), (7, 0, 0.5), (10**30, 0, 0.5), (10**30, 2, 0.5)])
+
+
+FAR = 2**63 + 2
+INSIDE: dict[str, Callable[..., Any]] = {
+    "a comparison": lambda x, k: (x + 1, k * FAR % 7 == 3),
+    "an operand": lambda x, k: (x + (k * FAR % 7), k),
+    "a quotient": lambda x, k: (x + (k * FAR // 2**62), k),
+    "a size": lambda x, k: (x[: k * FAR % 3 + 1], k),
+    "an index": lambda x, k: (x + 1, [1, 2, 3][k * FAR % 3]),
+    "a text": lambda x, k: (x + 1, f"{k * FAR % 7}" in "135"),
+    "a float": lambda x, k: (x * (k * FAR % 7 / 2 + 0.5), k * FAR / 3 > 2.0**64),
+}
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("name", INSIDE)
+def test_what_the_engine_does_not_count_with_inside_of_a_number(name: str, backend: str) -> None:
+    compiled = pycompiler.compile(INSIDE[name], backend=backend)
+    for k in (3, 4, 5, 6, 9, -4):
+        got, want = compiled(torch.arange(4.0), k), INSIDE[name](torch.arange(4.0), k)
+        assert torch.equal(got[0], want[0]) and got[1] == want[1], k
 
 
 def test_powers_and_functions_of_numbers_that_count_up() -> None:
