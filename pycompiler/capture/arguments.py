@@ -42,7 +42,7 @@ def handled(cx: Capture, fn: Any, handler: Handler, args: list[Value], kwargs: d
 def _takes(cx: Capture, fn: Any, handler: Handler, args: list[Value], kwargs: dict[str, Value]) -> bool:
     """Whether so many arguments, and these keywords, are taken, as far as anybody tells."""
     if isinstance(fn, types.ClassMethodDescriptorType):  # whose signature leaves the class out, or not
-        return True
+        return _fits(fn.__get__(None, args[0].const()), args[1:], kwargs) is not False
     if kwargs:
         return _fits(fn, args, kwargs) is not False and _reads_keywords(fn, handler)
     takes = _takes_count(fn, len(args))
@@ -61,11 +61,12 @@ def _is_of(fn: Any, args: list[Value]) -> bool:
 
 
 def _fits(fn: Any, args: list[Any], kwargs: dict[str, Any]) -> bool | None:
-    """Whether the signature allows so many arguments; None where there is none."""
+    """Whether the signature allows these arguments; None where there is none, and its text (whose defaults need not be Python's)
+    does not say that there are no keywords."""
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
-        return None
+        return False if kwargs and (getattr(fn, "__text_signature__", None) or "").endswith("/)") else None
     try:
         signature.bind(*args, **kwargs)
     except TypeError:

@@ -205,11 +205,12 @@ def list_delitem(cx: Capture, target: List, key: Value) -> None:
     target.delitem(cx, key)
 
 
-@builtin(list.__init__)
-def list_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    target = storage(args[0], List, "list.__init__")
-    target.items[:] = cx.listed(args[1]) if len(args) > 1 else []
-    return NONE
+@list_method(list.__init__)
+def list_init(cx: Capture, target: List, values: Value | None = None) -> None:
+    target.empty()
+    if values is not None:
+        for value in operators.additions(cx, target, values):
+            target.add(value)
 
 
 def _position(cx: Capture, target: Sequence, value: Value, message: str) -> int:

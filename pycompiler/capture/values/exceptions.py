@@ -20,6 +20,7 @@ from pycompiler.ir.source import mro_of
 INITIALISED = (OSError, StopIteration, SystemExit, ImportError, SyntaxError, UnicodeError, NameError, AttributeError)
 """Exceptions whose `__init__` reads its arguments."""
 GROUP = ("message", "exceptions")
+MEMBER = types.MemberDescriptorType
 
 
 class Back(dict[int, tuple[Any, Value]]):
@@ -42,6 +43,16 @@ def builtin_base(cls: type) -> type:
 def keeps_arguments(cls: type) -> bool:
     """Whether the `__init__` in C of an exception only keeps its arguments."""
     return not issubclass(cls, INITIALISED)
+
+
+def set_beside(error: BaseException) -> dict[str, Any]:
+    """The attributes in C that an error was given besides its arguments: where a SyntaxError is, what an AttributeError is about."""
+    cls = builtin_base(type(error))
+    if keeps_arguments(cls):
+        return {}
+    plain = cls(*error.args)
+    found = {name: getattr(error, name) for base in mro_of(cls) for name, member in vars(base).items() if type(member) is MEMBER}
+    return {name: value for name, value in found.items() if value != getattr(plain, name)}
 
 
 def stand_in(value: Value, back: Back) -> Any:
