@@ -354,7 +354,9 @@ class Capture:
         except Exception as e:
             if e.__cause__ is not None or e.__context__ not in (None, around):
                 raise Break("uncaught-exception", f"{type(e).__name__} while another exception was handled") from None
-            self.throw(type(e), *e.args, **{k: self.make(v) for k, v in {**vars(e), **exceptions.set_beside(e)}.items()})
+            self.throw(
+                type(e), *e.args, **{k: self.make(v) for k, v in {**vars(e), **exceptions.set_beside(e)}.items()}
+            )
 
     def evaluate(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
         found = self.evaluate_raw(fn, *args, **kwargs)

@@ -99,7 +99,9 @@ def _literal(cx: Capture, real: Any, source: Source) -> Value:
         if symbol is not None:
             cx.guard("type_is", source, float)
             return make_number(symbol)
-    cx.guard("equals", source, real)
+    cx.guard(
+        "equals" if type(real) is slice or real == real else "id_is", source, real
+    )  # containers know a NaN by its identity
     return Tuple([Const(v) for v in real], torch.Size) if isinstance(real, torch.Size) else Const(real)
 
 

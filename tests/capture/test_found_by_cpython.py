@@ -1,6 +1,7 @@
 """Wrong values that CPython's own tests found, each function compiled (`python -m tests.fuzz.cpython`)."""
 
 import contextlib
+import contextvars
 import dataclasses
 import enum
 import functools
@@ -481,3 +482,90 @@ def test_fields_that_are_none(backend: str) -> None:
     for x in (torch.ones(2), torch.ones(2)):
         assert str(compiled(x)) == str(bases_fields(x))
     assert compiled.counters()["hits"] == 1
+
+
+class Initialised(list[Any]):
+    def __init__(self, values: Any, mark: Any = None) -> None:
+        super().__init__(values)
+        self.mark = mark
+
+
+def test_an_initializer_of_a_list_compiled_alone() -> None:
+    compiled = pycompiler.compile(Initialised.__init__, backend="eager")
+    for values in ([1, 2], [3, 4], [], iter([5]), range(3)):
+        made = Initialised.__new__(Initialised)
+        compiled(made, values, mark=3)
+        assert (list(made), made.mark) == (list(values) if not isinstance(values, Iterator) else [5], 3)
+    full = Initialised([7, 8])
+    compiled(full, [1])
+    assert full == [1]
+    with pytest.raises(TypeError, match="not iterable"):
+        compiled(full, 3)
+    assert full == []
+
+
+class Fields(dict[Any, Any]):
+    def from_keys(self, *args: Any, **kwargs: Any) -> Any:
+        return super().fromkeys(*args, **kwargs)
+
+
+@pytest.mark.parametrize(
+    "args, kwargs", [(("ab",), {}), (("ab", 1), {}), (("a", "b", "c"), {}), (("ab",), {"value": 1}), ((), {})]
+)
+def test_class_methods_in_c_by_super(args: Any, kwargs: Any) -> None:
+    def told(fn: Callable[..., Any]) -> Any:
+        try:
+            return fn(Fields(a=1), *args, **kwargs)
+        except TypeError as e:
+            return str(e)
+
+    assert told(pycompiler.compile(Fields.from_keys, backend="eager")) == told(Fields.from_keys)
+
+
+def test_errors_of_constants_know_what_they_are_about() -> None:
+    def duplicate() -> Any:
+        try:
+            compile("def f(a, a): pass", "<text>", "exec")
+        except SyntaxError as e:
+            return e
+
+    def missing() -> Any:
+        try:
+            return getattr(3, "nothing")
+        except AttributeError as e:
+            return e
+
+    for fn, names in ((duplicate, ("lineno", "offset", "filename", "text", "msg")), (missing, ("name", "obj"))):
+        error = pycompiler.compile(fn, backend="eager")()
+        assert [getattr(error, name) for name in names] == [getattr(fn(), name) for name in names]
+
+
+def elements(values: Any) -> Any:
+    return [(x,) for x in values]
+
+
+@pytest.mark.parametrize(
+    "of", [iter, enumerate, zip, reversed, list, lambda values: {0: values[0], 1: values[1]}.values()]
+)
+def test_each_nan_is_an_object(of: Callable[..., Any]) -> None:
+    compiled = pycompiler.compile(elements, backend="eager")
+    for _ in range(3):
+        for values in ([float("nan")] * 2, [float("nan"), float("nan")]):
+            got, want = compiled(of(values)), elements(of(values))
+            assert [a == b for a in got for b in got] == [a == b for a in want for b in want]
+            assert [a == b for a, b in zip(got, want)] == [True, True]
+
+
+def test_a_variable_is_set_back_by_its_own_token() -> None:
+    first, second = contextvars.ContextVar[int]("first"), contextvars.ContextVar[int]("second")
+
+    def program() -> Any:
+        token = first.set(1)
+        try:
+            second.reset(token)
+        except ValueError as e:
+            return "different ContextVar" in str(e)
+        finally:
+            first.reset(token)
+
+    assert pycompiler.compile(program, backend="eager")() is program() is True

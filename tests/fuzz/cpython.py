@@ -1,4 +1,4 @@
-"""CPython's own tests with each test function compiled: `python -m tests.fuzz.cpython test_dict test_set` (from the root).
+"""CPython's own tests with each test function compiled, and what it calls: `python -m tests.fuzz.cpython test_dict test_set` (from the root).
 
 A test that ends otherwise than uncompiled is printed with the end of its traceback. Modules run in children of their own, each
 test first as it is; one that ends its child is named and left out of the child that goes on behind it. One that takes too long to
@@ -9,7 +9,9 @@ compile has more time in a child of its own; if it ends as uncompiled then, it i
 from __future__ import annotations
 
 import argparse
+import atexit
 import faulthandler
+import functools
 import importlib
 import io
 import json
@@ -149,6 +151,16 @@ def child(module: str, only: str, without: list[str], patience: int, out: io.Tex
         print(json.dumps([test.id(), plain, ours]), file=out, flush=True)
 
 
+@functools.cache
+def elsewhere() -> str:
+    """A folder with CPython's tests outside of its library: their functions count as the program's, so that those are compiled, too,
+    that a test calls behind a break, or hands to what is written in C."""
+    folder = tempfile.TemporaryDirectory()
+    atexit.register(folder.cleanup)
+    os.symlink(Path(importlib.import_module("test").__file__ or "").parent, Path(folder.name) / "test")
+    return folder.name
+
+
 def run(module: str, only: str = "", patience: int = PATIENCE) -> tuple[int, list[tuple[str, str]], list[str]]:
     """How many tests ran, the differences of a module (names and texts), and the slow tests."""
     ended: dict[str, tuple[tuple[str, str], tuple[str, str]]] = {}
@@ -159,7 +171,10 @@ def run(module: str, only: str = "", patience: int = PATIENCE) -> tuple[int, lis
         with tempfile.TemporaryFile("w+", errors="replace") as errors:
             read, write = os.pipe()
             command = [sys.executable, "-c", START, module, only, str(write), json.dumps(without), str(patience)]
-            process = subprocess.Popen(command, cwd=ROOT, pass_fds=[write], stdout=subprocess.DEVNULL, stderr=errors)
+            environment = {**os.environ, "PYTHONPATH": os.pathsep.join((elsewhere(), os.environ.get("PYTHONPATH", "")))}
+            process = subprocess.Popen(
+                command, cwd=ROOT, env=environment, pass_fds=[write], stdout=subprocess.DEVNULL, stderr=errors
+            )
             os.close(write)
             with open(read) as lines:
                 for line in lines:

@@ -38,7 +38,7 @@ def set_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(ContextVar.reset)
 def reset(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if not cx.variables or cx.variables[-1] is not args[1]:
-        raise Break("builtin-call", "a context variable that is set back in another order")
+    if not cx.variables or cx.variables[-1] is not args[1] or not cx.identical(cx.variables[-1].variable, args[0]):
+        raise Break("builtin-call", "a context variable that is set back in another order, or by another one")
     cx.variables.pop()
     return Const(None)

@@ -46,12 +46,17 @@ def keeps_arguments(cls: type) -> bool:
 
 
 def set_beside(error: BaseException) -> dict[str, Any]:
-    """The attributes in C that an error was given besides its arguments: where a SyntaxError is, what an AttributeError is about."""
+    """Attributes in C that an error was given besides its arguments: where a SyntaxError is, what an AttributeError is about."""
     cls = builtin_base(type(error))
     if keeps_arguments(cls):
         return {}
     plain = cls(*error.args)
-    found = {name: getattr(error, name) for base in mro_of(cls) for name, member in vars(base).items() if type(member) is MEMBER}
+    found = {
+        name: getattr(error, name)
+        for base in mro_of(cls)
+        for name, member in vars(base).items()
+        if type(member) is MEMBER
+    }
     return {name: value for name, value in found.items() if value != getattr(plain, name)}
 
 
