@@ -18,10 +18,10 @@ from typing import Any
 
 import torch
 
-import pycompiler
 from fuzz import break_world
 from fuzz.break_programs import Block, Node, source
 from fuzz.break_world import NAMESPACE, Box
+from fuzz.forks import compiled
 
 CALLS = ((2, True), (2, True), (0, False), (3, True))
 """(n, flag) of the calls of one compiled program, one after the other."""
@@ -101,9 +101,9 @@ def difference(text: str, backend: str = "eager", name: str = "<fuzzed program>"
     gc.disable()
     try:
         wanted = [call(program, n, flag, name) for n, flag in CALLS]
-        compiled = pycompiler.compile(program, backend=backend)
+        ours = compiled(program, backend)
         for position, (n, flag) in enumerate(CALLS):
-            found = call(compiled, n, flag, name)
+            found = call(ours, n, flag, name)
             for key in wanted[position]:
                 if key == "alive" and any(wanted[position][key]):
                     continue

@@ -19,7 +19,7 @@ import time
 import warnings
 from collections.abc import Callable
 from pathlib import Path
-from typing import NoReturn, Protocol
+from typing import Any, NoReturn, Protocol
 
 PATIENCE = 60.0
 """Seconds without a new seed after which a process counts as hanging."""
@@ -74,8 +74,20 @@ def settle() -> None:
 
 
 def backend_of(seed: int, chosen: str) -> str:
-    """By default every twentieth program runs on `native`."""
-    return chosen if chosen != "mixed" else "native" if seed % 20 == 19 else "eager"
+    """By default every twentieth program runs on `native`, and another one `apart`."""
+    return chosen if chosen != "mixed" else {19: "native", 9: "apart"}.get(seed % 20, "eager")
+
+
+def compiled(fn: Callable[..., Any], backend: str) -> Callable[..., Any]:
+    """The function on a backend; `apart`: as it is, and each one that it calls compiled by itself, whose objects all exist before."""
+    import pycompiler
+
+    made: Callable[..., Any]
+    if backend == "apart":
+        made = pycompiler.compile(pycompiler.disable(fn, recursive=False), backend="eager")
+    else:
+        made = pycompiler.compile(fn, backend=backend)
+    return made
 
 
 def outcome(subject: Subject, text: str, backend: str, patience: int = 20) -> str | None:
@@ -274,7 +286,11 @@ def options(prog: str, description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
     parser.add_argument("--jobs", type=int, default=1, help="processes")
     parser.add_argument("--seconds", type=float, default=3600.0, help="stop after so long")
-    parser.add_argument("--backend", default="mixed", help="eager, aot_eager, native; mixed: every twentieth is native")
+    parser.add_argument(
+        "--backend",
+        default="mixed",
+        help="eager, aot_eager, native; apart: each function by itself; mixed: every twentieth is native, another one apart",
+    )
     parser.add_argument("--no-reduce", dest="reduce", action="store_false", help="do not cut failing programs down")
     parser.add_argument("--show", action="store_true", help="print the program of --seed")
     parser.add_argument("--file", help="run the program of this file")

@@ -21,6 +21,7 @@ from typing import Any
 import torch
 
 import pycompiler
+from fuzz.forks import compiled
 from fuzz.python import rows
 from fuzz.python.observe import Observer, chain, first_difference, without_addresses
 
@@ -135,7 +136,7 @@ def difference(text: str, backend: str = "eager") -> str | None:
     """What the compiled program does otherwise than the eager one, or None."""
     if backend == "peer":
         return differs(text, peer, peer_breaks(), False)
-    return differs(text, lambda fn: pycompiler.compile(fn, backend=backend), pycompiler, backend == "native")
+    return differs(text, lambda fn: compiled(fn, backend), pycompiler, backend == "native")
 
 
 def differs(text: str, compiles: Compile, breaks: Any, near: bool) -> str | None:
