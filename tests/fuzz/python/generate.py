@@ -29,7 +29,7 @@ SETUP = (
     "x = torch.arange(3.0) - 1", "y = torch.tensor([0.5, 2.0, -1.5])", "n, flag, s = 2, True, 'ab'", "items = [3, 1, 2]", "tensors = [x, y]",
     "table = {'a': 1, 'b': 2}", "tdict = {'u': x, 'v': y}", "bag = {1, 5}", "queue = collections.deque([1, 2])", "pair = Pair(1, y)", "rec = Rec(2, x)",
 )  # fmt: skip
-OTHERWISE = ("x.requires_grad_()", "y.requires_grad_()", "y = x", "x = torch.ones(4)[1:]", "items = Stack(items)", "table = Table(table)", "rec.items = items",
+OTHERWISE = ("x.requires_grad_()", "y.requires_grad_()", "y = x", "x = torch.ones(4)[1:]", "items = Stack(items)", "items = Loaded(items)", "table = Table(table)", "table = Filed(table)", "rec.items = items",
              "pair = Pair(0, x)", "table = collections.OrderedDict(table)", "GL = items", "queue = collections.deque([1, 2, 3], maxlen=3)", "GD = table")  # fmt: skip
 
 

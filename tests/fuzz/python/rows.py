@@ -60,6 +60,24 @@ class Table(dict):
         LOG.append(("missing", key))
         return 7
 
+class Loaded(list):
+    def __init__(self, values=(), note=None):
+        super().__init__(values)
+        self.note = note
+
+    def append(self, k):
+        self.note = k
+        super().append(k)
+
+class Filed(collections.OrderedDict):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+        self.count = len(self)
+
+    def __setitem__(self, key, value):
+        super().__setitem__(key, value)
+        self.last = key
+
 class Manager:
     def __init__(self, name, swallow=False):
         self.name, self.swallow = name, swallow
@@ -172,7 +190,7 @@ EXPRESSIONS: dict[str, tuple[str, ...]] = {
         "[<int>, <int>]", "[*<list>, <int>]", "[<int|v:int> for v in <ints>]", "[v for v in <ints> if <bool|v:int>]", "list(<ints>)", "<list>[:2]", "<list>[::-1]",
         "<list> + <list>", "sorted(<ints>)", "(<list> if <bool> else <list>)", "list(map(<fn>, <ints>))", "brk(<list>)", "list(filter(None, <ints>))", "<rec>.items",
         "list(<dict>.values())", "[<int|v:int|w:int> for v in <ints> for w in (0, 1)][:4]", "list(range(<int> % 4))", "<list>.copy()", "list(<set>)", "list(<queue>)",
-        "copy.copy(<list>)", "Stack(<ints>)", "[v + w for v, w in zip(<ints>, <ints>)]", "sorted(<ints>, key=<fn>)", "[[v, <int>][0] for v in <ints>]", "(<list> or <list>)",
+        "copy.copy(<list>)", "Stack(<ints>)", "Loaded(<list>, <int>)", "Loaded(v for v in <ints>)", "[v + w for v, w in zip(<ints>, <ints>)]", "sorted(<ints>, key=<fn>)", "[[v, <int>][0] for v in <ints>]", "(<list> or <list>)",
         "sorted(<ints>, reverse=<bool>)", "[*counted(<int>)]", "[(lambda: v)() for v in <ints>]", "[<int>] * 2",
     ),
     "ints": ("range(<int> % 4)", "<list>", "(<int>, <int>)", "(<int|v:int> for v in <ints>)", "<dict>.values()", "map(<fn>, <list>)", "reversed(<list>)", "counted(<int>)",
@@ -182,7 +200,7 @@ EXPRESSIONS: dict[str, tuple[str, ...]] = {
                 "[*<tensors>, <tensor>]", "list(map(<tfn>, <tensors>))", "[u for u in <tensors> if <bool|u:tensor>] or [x]", "<tensors> + [<tensor>]", "list(<tensor>.split(3))",
                 "[<tensor>] * 2", "<tensors>[::-1]", "list(torch.stack(<tensors>).unbind(0))"),
     "dict": ("{'a': <int>, 'b': <int>}", "{**<dict>, 'a': <int>}", "{str(v): <int|v:int> for v in <ints>}", "dict(<dict>)", "<dict>.copy()", "dict(a=<int>)",
-             "{k: v for k, v in <dict>.items() if <bool|v:int>}", "<dict> | <dict>", "dict(zip(<str>, <ints>))", "(<dict> if <bool> else <dict>)", "Table(<dict>)", "Table(a=<int>)",
+             "{k: v for k, v in <dict>.items() if <bool|v:int>}", "<dict> | <dict>", "dict(zip(<str>, <ints>))", "(<dict> if <bool> else <dict>)", "Table(<dict>)", "Table(a=<int>)", "Filed(<dict>)", "Filed(a=<int>)", "Filed(enumerate(<ints>))",
              "collections.OrderedDict(<dict>)", "collections.defaultdict(int, <dict>)", "dict.fromkeys(<str>, <int>)", "collections.Counter(<str>)"),
     "tdict": ("{'u': <tensor>, 'v': <tensor>}", "{**<tdict>, 'u': <tensor>}", "{name: <tensor|u:tensor> for name, u in <tdict>.items()}", "dict(u=<tensor>)", "<tdict>.copy()"),
     "set": ("{<int>, <int>}", "set(<ints>)", "{<int|v:int> for v in <ints>}", "<set> | <set>", "<set> & <set>", "frozenset(<ints>)", "<set> - <set>", "<set>.copy()", "<set> ^ {<int>}"),
