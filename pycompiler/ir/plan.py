@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Any
 
 import torch
@@ -257,7 +256,7 @@ class Plan:
         made = {s.name for s in self.steps if isinstance(s, Compute)}
         return {n for n, (_, dim) in self.symbols.items() if dim == FLOAT} | made
 
-    @cached_property
+    @property
     def lasting(self) -> int:
         """The first step that does what lasts: writes what may not be the plan's own, draws, or acts."""
         return next((i for i, step in enumerate(self.steps) if _lasts(step)), len(self.steps))
