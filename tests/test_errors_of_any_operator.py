@@ -7,6 +7,7 @@ handlers within one graph run, by the frame as it is written.
 from __future__ import annotations
 
 import gc
+import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -200,6 +201,88 @@ def test_a_graph_that_writes_is_not_run_twice(backend: str) -> None:
             compiled([], torch.ones(3), total)
         assert torch.is_grad_enabled()
         assert total.tolist() in ([0.0] * 3, [1.0] * 3)
+
+
+def made(seen: Seen, x: torch.Tensor) -> Any:
+    return torch.empty(1 << 60)
+
+
+def computed(seen: Seen, x: torch.Tensor) -> Any:
+    return x.expand(HUGE, 3) + 1
+
+
+def behind_effects(seen: Seen, x: torch.Tensor) -> Any:
+    seen.append("before")
+    y = x.expand(HUGE, 3) + 1
+    seen.append("behind")
+    return y
+
+
+def behind_a_write(seen: Seen, x: torch.Tensor) -> Any:
+    x.add_(1)
+    seen.append("before")
+    y = x.expand(HUGE, 3) + 1
+    x.mul_(2)
+    return y
+
+
+def behind_a_write_of_data(seen: Seen, x: torch.Tensor) -> Any:
+    x.data.add_(1)
+    seen.append("before")
+    return x.expand(HUGE, 3) + 1
+
+
+def beside_symbols_of_data(seen: Seen, x: torch.Tensor) -> Any:
+    places = torch.nonzero(x)
+    seen.append("before")
+    y = x.expand(HUGE, 3) + places.sum()
+    x.add_(1)
+    return y
+
+
+@pytest.mark.parametrize(
+    "form", [made, computed, behind_effects, behind_a_write, behind_a_write_of_data, beside_symbols_of_data]
+)
+def test_an_error_of_memory_is_eagers(form: Fn) -> None:
+    """Its text, its line, and what is done by then: a plan that has written nothing yet leaves the frame to eager."""
+    compiled = pycompiler.compile(form)
+    for _ in range(2):
+        found = []
+        for run in (form, compiled):
+            seen, x = list[Any](), torch.ones(3)
+            with pytest.raises(RuntimeError) as error:
+                run(seen, x)
+            lines = [
+                (f.name, f.lineno) for f in traceback.extract_tb(error.value.__traceback__) if f.filename == __file__
+            ][1:]
+            found.append((str(error.value), getattr(error.value, "__notes__", None), lines, seen, x.tolist()))
+        assert found[0] == found[1]
+
+
+def test_what_is_written_by_another_name_is_written_once() -> None:
+    """A graph that runs as it was captured has written by then."""
+    compiled = pycompiler.compile(behind_a_write_of_data, backend="eager")
+    for _ in range(2):
+        x = torch.ones(3)
+        with pytest.raises(RuntimeError):
+            compiled([], x)
+        assert x.tolist() == [2.0] * 3
+
+
+def test_parts_behind_others_do_not_have_the_frame_run_again() -> None:
+    @torch.compiler.nested_compile_region
+    def region(x: torch.Tensor) -> torch.Tensor:
+        return x.sin() + 1
+
+    def fn(x: torch.Tensor, total: torch.Tensor) -> torch.Tensor:
+        y = region(x)
+        total.add_(1)
+        return region(region(y)).expand(HUGE, 3) + 1
+
+    compiled, total = pycompiler.compile(fn), torch.zeros(3)
+    with pytest.raises(RuntimeError):
+        compiled(torch.ones(3), total)
+    assert total.tolist() == [1.0] * 3
 
 
 @pytest.mark.parametrize("form", [handled, without_gradients], ids=lambda f: f.__name__)

@@ -446,13 +446,19 @@ impl Plan {
     fn explain(&self, py: Python<'_>, step: usize, error: StepError) -> PyErr {
         let place = format!("graph {}, step {step} ({})", self.name, self.labels[step]);
         match error {
-            StepError::Failure(Failure(text)) => PyRuntimeError::new_err(format!("{place}: {text}")),
-            StepError::Python(error) => {
-                // a note is an extra: an exception that takes none is raised as it is
-                drop(error.value(py).call_method1("add_note", (format!("in the compiled {place}"),)));
-                error
+            StepError::Failure(Failure(text)) if matches!(self.steps[step], Step::Alloc { .. }) => {
+                self.note(py, step, &place, PyRuntimeError::new_err(text))
             }
+            StepError::Failure(Failure(text)) => PyRuntimeError::new_err(format!("{place}: {text}")),
+            StepError::Python(error) => self.note(py, step, &place, error),
         }
+    }
+
+    /// A note is an extra: an exception that takes none is raised as it is.
+    fn note(&self, py: Python<'_>, step: usize, place: &str, error: PyErr) -> PyErr {
+        let told = (self.source.bind(py), step, format!("in the compiled {place}"), error.value(py));
+        drop(handed::STEP_FAILED.bound(py).and_then(|tell| tell.call1(told)));
+        error
     }
 }
 

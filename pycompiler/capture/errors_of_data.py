@@ -115,13 +115,11 @@ class Seen:
 
     handled: an operator is computed where the program handles errors, also those that any may have: of memory.
     early: one that may refuse its data, too, or it comes behind effects of the frame, which come behind the graph.
-    behind: an operator of another library, which may raise anything, comes behind effects.
-    shown: the frame does more than compute, which comes behind the graph: its caller sees what an error left undone."""
+    behind: an operator of another library, which may raise anything, comes behind effects."""
 
     handled: bool = False
     early: bool = False
     behind: bool = False
-    shown: bool = False
 
 
 @dataclass
@@ -202,23 +200,11 @@ class ErrorsOfData:
 
     def again(self, *, ours: bool) -> bool | None:
         """Whether the frame runs again, as it is written, when its graph fails; None: if that had done nothing by then."""
-        if (self.undone and (ours or self.seen.handled)) or (ours and self.raised_again):
+        done, seen = self.done, self.seen
+        lasts = done.writes or done.written or done.acts or done.meets or done.draws
+        if not lasts and (seen.handled or (ours and not done.takes)):
             return True
-        return None if ours and not self.done.takes else False
-
-    @property
-    def undone(self) -> bool:
-        """Whether the program sees any error, of a graph that has done nothing by then which a second time would do twice."""
-        done = self.done
-        seen = self.seen.handled or (self.seen.shown and not done.takes)
-        return seen and not (done.written or done.acts or done.meets or done.draws)
-
-    @property
-    def raised_again(self) -> bool:
-        """Whether an operator may refuse its data, in a graph that has done nothing by then: run as it is written, the frame
-        raises the same at the program's line."""
-        done = self.done
-        return self.refuses and not (done.writes or done.written or done.acts or done.meets or done.takes or done.draws)
+        return None if ours and not done.takes else False
 
     @property
     def undoable(self) -> bool:

@@ -535,7 +535,6 @@ class _Session:
         errors = cx.errors_of_data
         errors.done.written = tuple(cx.graph.positions(mutated)) if gm is not None else ()
         errors.done.given = bool(cx.graph.generators)
-        errors.seen.shown = bool(cx.effects.journal or self.state_changes())
         code: types.CodeType | None = None
         if tail is not None:
             start = self.call_graph(head, inputs, cx.graph) if has_graph else []

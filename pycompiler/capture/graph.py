@@ -580,7 +580,7 @@ class GraphBuilder:
         node.meta["user"] = self.cx.user_stack
         node.meta["mutates"], node.meta["acts"] = did.mutates or call.always, did.acts
         unseen = did.counts.writes > 0 and not did.mutates
-        node.meta["lasts"] = did.lasts or did.acts or call.always or unseen
+        node.meta["lasts"] = did.lasts or did.drawn or did.python or did.counts.tells > 0 or call.always or unseen
         node.meta["refuses"], node.meta["draws"], node.meta["writes"] = did.refuses, did.draws_only, did.written
         node.meta["wrote"] = did.counts.writes > 0
         if did.python:

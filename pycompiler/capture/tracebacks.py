@@ -13,7 +13,6 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import fx
 
 from pycompiler import _native
@@ -80,7 +79,7 @@ def _passed(inside: types.TracebackType | None, places: Sequence[Place]) -> type
 def raised_in_graph(error: BaseException) -> None:
     """Let an error of a graph that runs as it was captured have passed the program's lines, and not the graph's."""
     inside, stack = None, None
-    for entry in _walk(error):
+    for entry in walk(error):
         if entry.tb_frame.f_code.co_filename.startswith("<eval_with_key>"):
             stack, inside = _stack_at(entry) or stack, entry.tb_next
     if stack:
@@ -88,31 +87,7 @@ def raised_in_graph(error: BaseException) -> None:
         error.__traceback__ = _passed(inside, [_place_at(frame) for frame in reversed(seen)])
 
 
-def raised_first(error: BaseException) -> bool:
-    """Whether a graph that runs as it was captured has done nothing by then that lasts, the operator that raised included.  What
-    is switched is switched back by who calls the graph."""
-    ran = [(nodes, entry.tb_frame) for entry in _walk(error) if (nodes := _ran(entry))]
-    if len(ran) != 1:
-        return False
-    (*before, last), frame = ran[0]
-    if "lasts" not in last.meta or any(n.meta.get("lasts") for n in before):
-        return False
-    return not last.meta["lasts"] or _checks_before(last, frame.f_locals)
-
-
-def _checks_before(node: fx.Node, values: dict[str, Any]) -> bool:
-    """Whether an operator that raised has not begun to write: one that writes one tensor, and may refuse it for what it is.  A
-    tensor of inference mode (its counter stays, whatever its data are) autograd refuses when it is written."""
-    written = values.get(str(node.args[0])) if node.args else None
-    if not isinstance(written, torch.Tensor) or node.meta.get("acts") or node.meta.get("refuses"):
-        return False
-    try:
-        return isinstance(written._version, int)
-    except RuntimeError:
-        return False
-
-
-def _walk(error: BaseException) -> Iterator[types.TracebackType]:
+def walk(error: BaseException) -> Iterator[types.TracebackType]:
     entry = error.__traceback__
     while entry is not None:
         yield entry
@@ -121,14 +96,16 @@ def _walk(error: BaseException) -> Iterator[types.TracebackType]:
 
 def _stack_at(entry: types.TracebackType) -> tuple[UserFrame, ...]:
     """Where the program called for the operator that a graph's code runs there."""
-    ran = _ran(entry)
+    ran = nodes_run(entry)
     return ran[-1].meta.get("user", ()) if ran else ()
 
 
-def _ran(entry: types.TracebackType) -> list[fx.Node]:
+def nodes_run(entry: types.TracebackType) -> list[fx.Node]:
     """Of a graph's code the nodes that it has run, with that which it runs there."""
+    if not entry.tb_frame.f_code.co_filename.startswith("<eval_with_key>"):
+        return []  # to look at the variables of a frame that has the error as one would close a cycle
     module = entry.tb_frame.f_locals.get("self")
-    if not (entry.tb_frame.f_code.co_filename.startswith("<eval_with_key>") and isinstance(module, fx.GraphModule)):
+    if not isinstance(module, fx.GraphModule):
         return []
     at = (getattr(module, "_lineno_map", None) or {}).get(entry.tb_lineno - getattr(module, "_prologue_start", 0))
     return [] if at is None else [*islice(module.graph.nodes, at + 1)]

@@ -46,6 +46,9 @@ _RAISING = frozenset(
         *("masked_scatter", "histc", "histogram", "_histogramdd_bin_edges", "_histogramdd_from_bin_cts"),
         "isin",  # of one element, for some strides (a view in its kernel)
         *("_linalg_eigvals", "_linalg_eigh", "_linalg_svd", "linalg_lstsq", "lu_unpack"),
+        *("linalg_pinv", "linalg_matrix_sqrth", "linalg_polar", "linalg_lu_solve", "cholesky_inverse"),
+        *("max_unpool2d", "max_unpool3d", "segment_reduce", "searchsorted", "embedding_renorm"),
+        *("fake_quantize_per_channel_affine_cachemask", "_pack_padded_sequence"),
         *(
             "pick",
             "within",
@@ -120,6 +123,8 @@ _TOLD_BY_THE_HOST = frozenset(
         *("repeat_interleave", "bincount", "cholesky", "linalg_eig", "histc", "histogram", "_ctc_loss", "isin"),
         *("_histogramdd_bin_edges", "_histogramdd_from_bin_cts"),
         *("_linalg_eigvals", "_linalg_eigh", "_linalg_svd", "linalg_lstsq", "lu_unpack"),
+        *("linalg_pinv", "linalg_matrix_sqrth", "linalg_polar", "linalg_lu_solve", "cholesky_inverse"),
+        *("segment_reduce", "searchsorted", "fake_quantize_per_channel_affine_cachemask", "_pack_padded_sequence"),
         *("pick", "within", "branch", "loop", "unwound", "scan", "unscanned", "ctc_losses"),
     )
 )

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from pycompiler.ir import registered
-from pycompiler.ir.effects import TORCHS
+from pycompiler.ir.effects import TORCHS, draws, tells
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import FLOAT, INDEX_RULES, read_symbol
 from pycompiler.ir.symbolic_node import Real
@@ -255,3 +255,52 @@ class Plan:
         """The symbols whose values are words of floats."""
         made = {s.name for s in self.steps if isinstance(s, Compute)}
         return {n for n, (_, dim) in self.symbols.items() if dim == FLOAT} | made
+
+    @property
+    def lasting(self) -> int:
+        """The first step that does what lasts: writes what may not be the plan's own, draws, or acts."""
+        return next((i for i, step in enumerate(self.steps) if _lasts(step)), len(self.steps))
+
+
+def _lasts(step: Step) -> bool:
+    if isinstance(step, Aten):
+        return step.op._schema.is_mutable or draws(step.op) or tells(step.op)
+    return isinstance(step, CountVersions | CopyInto)
+
+
+class StepNote(str):
+    """The note of an error that arose in a step.  lasts: that step, or one before it, may have done what lasts.  op: the operator
+    that it calls, which was called `earlier` times."""
+
+    lasts: bool
+    op: torch._ops.OpOverload | None
+    earlier: int
+
+    @staticmethod
+    def of(error: BaseException) -> StepNote | None:
+        notes = getattr(error, "__notes__", ())
+        return next((n for n in notes if isinstance(n, StepNote)), None) if isinstance(notes, list) else None
+
+    @staticmethod
+    def drop(error: BaseException) -> None:
+        notes = [n for n in getattr(error, "__notes__", ()) if not isinstance(n, StepNote)]
+        if notes:
+            error.__notes__ = notes
+        elif hasattr(error, "__notes__"):
+            del error.__notes__
+
+
+def step_failed(plan: Plan, at: int, place: str, error: BaseException) -> None:
+    """Says so in a note."""
+    note, step = StepNote(place), plan.steps[at]
+    note.lasts, note.op, note.earlier = at >= plan.lasting, None, 0
+    if isinstance(step, Aten):
+        note.op = step.op
+        note.earlier = sum(isinstance(s, Aten) and s.op is step.op for s in plan.steps[:at])
+    error.add_note(note)
+
+
+def behind_others(error: BaseException) -> None:
+    """The plan that failed was not the first thing that its graph ran."""
+    if (note := StepNote.of(error)) is not None:
+        note.lasts, note.op = True, None

@@ -27,6 +27,7 @@ from pycompiler.autograd.runtime import build_text
 from pycompiler.ir.fake import fake_like
 from pycompiler.ir.kernels import memory_of, tensors_of
 from pycompiler.ir.nested import REGION
+from pycompiler.ir.plan import behind_others
 from pycompiler.ir.texts import drop_text_with
 from pycompiler.logs import stage
 
@@ -210,14 +211,18 @@ def chained(gm: fx.GraphModule, parts: Sequence[Part], made: Sequence[Run]) -> R
         names |= {n: f"v{i}_{k}" for k, n in enumerate(part.outputs)}
         results = " ".join(f"{names[n]}," for n in part.outputs)
         call = f"part{i}({', '.join(names[n] for n in part.inputs)})"
-        lines.append(f"    {results} = {call}" if results else f"    {call}")
+        lines += ["    try:"] if i == 1 else []
+        pad = "        " if i else "    "
+        lines.append(f"{pad}{results} = {call}" if results else f"{pad}{call}")
         gone = [
             names[n]
             for n in dict.fromkeys([*part.inputs, *part.outputs])
             if last.get(n, i) == i and n.op != "placeholder"
         ]
-        lines += [f"    del {', '.join(gone)}"] if gone else []
+        lines += [f"{pad}del {', '.join(gone)}"] if gone else []
     text = " ".join("None," if n is None else f"{names[n] if isinstance(n, fx.Node) else repr(n)}," for n in returned)
+    if len(parts) > 1:
+        lines += ["    except BaseException as error:", "        behind_others(error)", "        raise"]
     lines.append(f"    return ({text})")
-    scope: dict[str, Any] = {f"part{i}": run for i, run in enumerate(made)}
+    scope: dict[str, Any] = {f"part{i}": run for i, run in enumerate(made)} | {"behind_others": behind_others}
     return build_text("run", "\n".join(lines) + "\n", scope)  # type: ignore[no-any-return]

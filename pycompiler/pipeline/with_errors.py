@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from torch import fx
 
 from pycompiler import _native
 from pycompiler.capture.errors_of_data import EXPECTED, ErrorsOfData
+from pycompiler.capture.failures import raise_there
 from pycompiler.capture.rebuild import of_saving
 from pycompiler.errors import PyCompilerError, Unfit
 from pycompiler.ir import torch_state
@@ -20,15 +22,18 @@ from pycompiler.pipeline.floats import TakesTensors
 log = stage("dynamo")
 
 
-def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) -> Callable[..., Any] | None:
-    """`graph`, or what runs it; an error of a user's backend reaches the user.  None: the frame has to run eagerly."""
+def with_errors(
+    errors: ErrorsOfData, graph: Callable[..., Any], code: types.CodeType, *, ours: bool
+) -> Callable[..., Any] | None:
+    """`graph` of a frame of `code`, or what runs it; an error of a user's backend reaches the user.  None: the frame has to run
+    eagerly."""
     left = ours or errors.levelled  # to eager
     again = errors.are_eagers and (left or errors.expected)
     switched = errors.done.switches and not isinstance(graph, _native.Plan)
     if runs_as_captured(
         graph
     ):  # what it has written by then is what eager has; where that is nothing, the frame raises
-        if again and errors.seen.early and errors.done.writes:
+        if again and (errors.seen.early or errors.seen.behind) and errors.done.writes:
             log.info("a frame runs eagerly: it sees an error of data, behind which its graph has written inputs")
             return None
         refused = ours and errors.refuses and not (errors.done.once or errors.late)
@@ -41,7 +46,7 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
         return graph
     now = torch_state.read_state() if switched else {}  # the call's, which guards compare
     now.pop(torch_state.NESTING, None)
-    undo = Undo(errors, graph, tuple(now.items()), again=again, left=left)
+    undo = Undo(errors, graph, code, tuple(now.items()), again=again, left=left)
     return _native.BackendCall(undo.of_one_generator() or undo.of_any())
 
 
@@ -53,12 +58,13 @@ class Undo:
         self,
         errors: ErrorsOfData,
         graph: Callable[..., Any],
+        code: types.CodeType,
         state: Sequence[tuple[str, Any]],
         *,
         again: bool,
         left: bool,
     ) -> None:
-        self.graph, self.state, self.again, self.left = graph, state, again, left
+        self.graph, self.code, self.state, self.again, self.left = graph, code, state, again, left
         undone = again or errors.redraws
         self.written, self.given = errors.done.written, errors.done.given and undone
         self.devices = tuple(d for d in errors.done.draws if d.type in GENERATORS) if undone else ()
@@ -123,6 +129,7 @@ class Undo:
             generator.set_state(numbers)
         if not unfit:
             log.info("a graph raised %s: its frame runs eagerly", type(error).__name__)
+            raise_there(error, self.code)
         return not unfit  # which says so itself
 
 

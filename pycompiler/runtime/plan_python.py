@@ -36,6 +36,7 @@ from pycompiler.ir.plan import (
     SlotRef,
     Step,
     View,
+    step_failed,
 )
 from pycompiler.ir.symbolic_node import Real
 from pycompiler.ir.words import float_of, word_of
@@ -128,7 +129,7 @@ class PythonPlan:
                 with below_autograd(mutates(step)):
                     STEPS[type(step)](self, step, slots, env)
             except Exception as error:
-                error.add_note(f"in the compiled graph {self.name}, step {i} ({label(step)})")
+                step_failed(self.plan, i, f"in the compiled graph {self.name}, step {i} ({label(step)})", error)
                 raise
             for slot in ends.get(i, ()):
                 del slots[slot]

@@ -20,7 +20,7 @@ from torch.fx.node import map_aggregate
 from pycompiler.ir import late
 from pycompiler.ir.effects import ordered
 from pycompiler.ir.numbers import SYMBOLIC, symbol_of, value_of
-from pycompiler.ir.plan import OTHER_SIZES
+from pycompiler.ir.plan import OTHER_SIZES, behind_others
 
 Compiler = Callable[..., Callable[..., Sequence[Any]]]
 _READS = (late.positive, late.negative, late.size)
@@ -229,7 +229,12 @@ class Run:
     def __call__(self, *args: Any) -> list[Any]:
         env = dict(zip(self.inputs, args, strict=True))
         for step in self.steps:
-            step(self, env)
+            try:
+                step(self, env)
+            except BaseException as error:
+                if step is not self.steps[0]:
+                    behind_others(error)
+                raise
         return [self.value(o, env) for o in self.outputs]
 
     def value(self, of: Any, env: dict[str, Any]) -> Any:
