@@ -61,9 +61,9 @@ class Replay:
 
     def __init__(self, gm: fx.GraphModule, joint: Joint, part: Partition, examples: Sequence[Any], name: str) -> None:
         ends = [_node_of(gm, joint, cut) for cut in joint.cuts]
-        self.kept = _kept_results(joint)
-        _refuse_asked(gm, [end for end, cut in zip(ends, joint.cuts, strict=True) if cut[1] in self.kept])
         self.module, self.linked = bare(gm, joint, ends)
+        self.kept = _kept_results(joint, self.linked)
+        _refuse_asked(gm, [end for end, cut in zip(ends, joint.cuts, strict=True) if cut[1] in self.kept])
         self.joint = joint
         self.name = name
         self.origins = joint.origins
@@ -354,10 +354,21 @@ def _refuses(node: fx.Node) -> bool:
 _TAKE_AS_MANY = frozenset((aten.poisson, aten.binomial, aten._standard_gamma, aten._sample_dirichlet, aten.multinomial))
 
 
-def _kept_results(joint: Joint) -> dict[int, frozenset[int]]:
-    """The fresh outputs that nodes of autograd's graph keep, and the inputs, then cuts, that their gradients reach."""
-    held = [(k, path) for k, path in zip(joint.tangent_of, joint.paths, strict=True) if path.held]
-    return {k: path.inputs for k, path in held if joint.origins[k][0] == "result"}
+def _kept_results(joint: Joint, linked: Sequence[bool]) -> dict[int, frozenset[int]]:
+    """The fresh outputs that nodes of autograd's graph keep, or from which no replay goes on, and the inputs, then cuts, that
+    their gradients reach."""
+    apart = {cut for cut, is_linked in zip(joint.cuts, linked, strict=True) if not is_linked and cut[0] == "fresh"}
+    found = [*zip(joint.tangent_of, joint.paths, strict=True)]
+    inputs, count = {k: path.inputs for k, path in found}, len(joint.inputs)
+
+    def reached(k: int) -> frozenset[int]:
+        """The same, where gradients do not end at what the replay does not go on from."""
+        passed = [i for i in inputs[k] if i >= count and joint.cuts[i - count] in apart]
+        more = [reached(joint.cuts[i - count][1]) for i in passed]
+        return inputs[k].difference(passed).union(*more)
+
+    held = [k for k, path in found if path.held or ("fresh", k) in apart]
+    return {k: reached(k) for k in held if joint.origins[k][0] == "result"}
 
 
 def _refuse_asked(gm: fx.GraphModule, kept: Sequence[fx.Node | None]) -> None:

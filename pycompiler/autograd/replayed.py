@@ -83,7 +83,7 @@ def _point(graph: fx.Graph, result: fx.Node) -> tuple[fx.Node, list[fx.Node]] | 
     same = [n for n in nodes if not _memory([n]).isdisjoint(memory)]
     readers = {user for n in same for user in n.users if user.op != "output" and user.target is not transforms.hooked}
     writes = {n: _writes(n) for n in (*readers, result)}
-    if not memory or any(written is None for written in writes.values()):
+    if not memory or any(written is None for written in writes.values()) or any(map(_is_one_of, same)):
         return None
     at = max([result, *(n for n in readers if not _memory(writes[n] or ()).isdisjoint(memory))], key=nodes.__getitem__)
     if at is result and not writes[result]:
@@ -96,6 +96,15 @@ def _point(graph: fx.Graph, result: fx.Node) -> tuple[fx.Node, list[fx.Node]] | 
     if any(nodes[user] > nodes[at] and user.op != "output" for n in early for user in n.users):
         return None
     return at, itself
+
+
+_GIVEN_TOGETHER = (transforms.grad_and_value, transforms.vmap, transforms.jvp, transforms.vjp)
+
+
+def _is_one_of(value: fx.Node) -> bool:
+    """Whether a call gives it beside what it has computed from it."""
+    made: Any = value.args[0] if value.target is operator.getitem else None
+    return made is not None and (made.target in _GIVEN_TOGETHER or transforms.is_checkpoint(made.target))
 
 
 def is_asked(tensor: fx.Node, nodes: Iterable[fx.Node]) -> bool:
