@@ -208,7 +208,7 @@ def differentiable(
         run = _function(lone, compiler, name, forward, ahead)
         return functools.partial(_begun, run, lone.begun) if lone.begun else run
     nodes = [_node_of(joint, part, again, way, tracked) for way in ways]
-    scope: dict[str, Any] = {"forward_graph": forward, "state": _states(again)}
+    scope: dict[str, Any] = {"forward_graph": forward, "state": _states(again), "foreach_copy": torch._foreach_copy_}
     scope |= {"set_grad": _set_grad, "grad_mode": _grad_mode, "begin": _begin}
     lines = [
         "def run(*args):",
@@ -217,6 +217,7 @@ def differentiable(
         "        set_grad(False)",
     ]  # a signal may come behind it
     lines += [f"        rng = {'state(args)' if again.random else 'None'}", "        outs = forward_graph(*args)"]
+    lines += _hidden_lines(joint, "        ")
     lines += ["    finally:", "        set_grad(before)"]
     made, first = {k: f"outs[{k}]" for k in range(len(joint.fresh))}, len(joint.inputs)
     views, sizes = joint.views(), _sizes_of(joint)
@@ -347,6 +348,7 @@ def _function(node: Node, compiler: BackwardCompiler, name: str, forward: Compil
         "held": held,
         "version": version,
         "end_of": end_of,
+        "foreach_copy": torch._foreach_copy_,
     }
     forward_function = _build("forward", _forward_lines(node), scope)
     return apply_of(f"Compiled_{name}", forward_function, _backward(node, compiler, ahead))
@@ -377,7 +379,7 @@ def _forward_lines(node: Node) -> list[str]:
         lines = ["def forward(ctx, *args):"]
         if again.random:
             lines.append("    ctx.rng = state(args)")
-        lines.append("    outs = forward_graph(*args)")
+        lines += ["    outs = forward_graph(*args)", *_hidden_lines(joint, "    ")]
     else:
         lines = ["def forward(ctx, args, outs, rng, *reached):"]
         if again.random:
@@ -736,7 +738,8 @@ def _mutation_lines(joint: Joint) -> list[str]:
             continue
         value = f"outs[{m.fresh}]"
         if m.how == "hidden":
-            groups["plain"].append((f"args[{m.index}].data", value))
+            if not joint.needs_backward:
+                groups["plain"].append((f"args[{m.index}].data", value))
         elif m.how == "grad":
             groups["recorded"].append((f"args[{m.index}]", value))
         else:
@@ -753,6 +756,12 @@ def _mutation_lines(joint: Joint) -> list[str]:
         ]
         lines += ["    finally:", "        set_grad(before)"]
     return lines
+
+
+def _hidden_lines(joint: Joint, indent: str) -> list[str]:
+    """Copies into inputs that no version tells of, where something is saved afterwards: a checkpoint may end the call there."""
+    hidden = [m for m in joint.mutations if m.how == "hidden"]
+    return _copies([(f"args[{m.index}].data", f"outs[{m.fresh}]") for m in hidden], indent)
 
 
 def _copies(pairs: list[tuple[str, str]], indent: str) -> list[str]:
