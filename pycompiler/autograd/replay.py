@@ -57,7 +57,7 @@ def transformed(
 class Replay:
     """`watched`: the inputs to which the forward keeps references, in order, weak ones but for `held`, which are small and
     which else nobody may have; `random`: the devices whose generators'
-    states it keeps."""
+    states it keeps; `before`: small inputs that the graph writes, of whose old values it keeps copies."""
 
     def __init__(self, gm: fx.GraphModule, joint: Joint, part: Partition, examples: Sequence[Any], name: str) -> None:
         ends = [_node_of(gm, joint, cut) for cut in joint.cuts]
@@ -84,6 +84,10 @@ class Replay:
         self.needed = sorted({*gradients, *deciding})
         self.asked = [i for i in asked if i not in self.needed and i not in self.written]
         self.holding = {*joint.arrived, *self.asked, *{*deciding}.difference(gradients)}
+        self.before: list[int] = []
+        self._find(part)
+        lost = self.lost if len(joint.ways()) < 2 else [i for i in self.needed if i in self.written]  # each saves less
+        self.before = [i for i in lost if not self.likes[i].requires_grad and is_copied(joint.inputs[i])]
         self._find(part)
 
     def of(self, part: Partition) -> Replay:
@@ -104,9 +108,14 @@ class Replay:
         self.saved = {i: p for i, p in found.items() if inputs[i] not in copies or not self.likes[i].requires_grad}
         rest = [i for i in needed if i not in self.saved]
         # An input that the graph writes has another value now.
-        self.lost = [self.names[i] for i in rest if i in self.written]
+        self.lost = [i for i in rest if i in self.written and i not in self.before]
         self.watched = [i for i in rest if i not in self.written]
         self.held = {i for i in self.watched if i in self.holding and is_copied(inputs[i])}
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether `states_before` has anything to keep; generators are drawn from."""
+        return bool(self.random or self.before)
 
     # what the forward keeps ----------------------------------------------------------------------------------------
     def has_version(self, index: int) -> bool:
@@ -161,13 +170,14 @@ class Replay:
 
     def _inputs(self, ctx: Any) -> list[Any]:
         if self.lost:
-            raise self._error(f"it writes {', '.join(self.lost)}, whose old value is gone")
+            raise self._error(f"it writes {', '.join(self.names[i] for i in self.lost)}, whose old value is gone")
         saved = ctx.saved_tensors
         sizes = {name: ctx.numbers[k] for name, k in self.sizes.items()}
         inputs = [like.zeros(sizes) if isinstance(like, _Like) else _known(like, sizes) for like in self.likes]
-        given = copies(ctx.rng[len(self.random) :]) if self.generators else ()
-        for i, generator in zip(self.generators, given, strict=True):
-            inputs[i] = generator
+        found = ctx.rng[len(self.random) :] if self.generators or self.before else ()
+        given = copies(found[: len(self.generators)])
+        for i, value in zip([*self.generators, *self.before], [*given, *found[len(given) :]], strict=True):
+            inputs[i] = value
         for i, j in self.saved.items():
             inputs[i] = saved[j]
         watched = ctx.watched if self.watched else ()
@@ -268,10 +278,13 @@ class Replay:
         return pairs
 
 
-def generator_states(devices: Sequence[torch.device], generators: Sequence[int], inputs: Sequence[Any]) -> list[Any]:
-    """The states of the generators of the devices that a graph draws from, then `copies` of those that it is given."""
+def states_before(
+    devices: Sequence[torch.device], generators: Sequence[int], written: Sequence[int], inputs: Sequence[Any]
+) -> list[Any]:
+    """The states of the generators of the devices that a graph draws from, then `copies` of those that it is given, then of what
+    it writes."""
     states: list[Any] = [torch.cuda.get_rng_state(d) if d.type == "cuda" else torch.get_rng_state() for d in devices]
-    return states + copies([inputs[i] for i in generators])
+    return [*states, *copies([inputs[i] for i in generators]), *(inputs[i].clone() for i in written)]
 
 
 def copies(generators: Sequence[torch.Generator]) -> list[torch.Generator]:

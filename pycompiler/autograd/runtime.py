@@ -24,7 +24,7 @@ from torch import fx
 from pycompiler import _native
 from pycompiler.autograd.joint import Joint, Output, Way
 from pycompiler.autograd.partition import Partition, without_tangents
-from pycompiler.autograd.replay import Replay, generator_states, transformed
+from pycompiler.autograd.replay import Replay, states_before, transformed
 from pycompiler.autograd.replayed import end_of
 from pycompiler.autograd.saved import Saved, changed, held, keeps_graph, version
 from pycompiler.autograd.views import Step, method_of
@@ -216,7 +216,7 @@ def differentiable(
         "    try:",
         "        set_grad(False)",
     ]  # a signal may come behind it
-    lines += [f"        rng = {'state(args)' if again.random else 'None'}", "        outs = forward_graph(*args)"]
+    lines += [f"        rng = {'state(args)' if again.keeps_states else 'None'}", "        outs = forward_graph(*args)"]
     lines += _hidden_lines(joint, "        ")
     lines += ["    finally:", "        set_grad(before)"]
     made, first = {k: f"outs[{k}]" for k in range(len(joint.fresh))}, len(joint.inputs)
@@ -355,8 +355,8 @@ def _function(node: Node, compiler: BackwardCompiler, name: str, forward: Compil
 
 
 def _states(again: Replay) -> Callable[..., Any]:
-    """What a forward keeps of generators, of the graph's inputs."""
-    return functools.partial(generator_states, again.random, again.generators)
+    """What a forward keeps of the graph's inputs, and of generators, that are others afterwards."""
+    return functools.partial(states_before, again.random, again.generators, again.before)
 
 
 def apply_of(name: str, forward: Any, backward: Any) -> Compiled:
@@ -377,12 +377,12 @@ def _forward_lines(node: Node) -> list[str]:
     fixed = [f"outs[{k}]" for k in node.outputs if not joint.differentiable[k]]
     if node.alone:
         lines = ["def forward(ctx, *args):"]
-        if again.random:
+        if again.keeps_states:
             lines.append("    ctx.rng = state(args)")
         lines += ["    outs = forward_graph(*args)", *_hidden_lines(joint, "    ")]
     else:
         lines = ["def forward(ctx, args, outs, rng, *reached):"]
-        if again.random:
+        if again.keeps_states:
             lines.append("    ctx.rng = rng")
     if tensors:
         lines.append(f"    ctx.save_for_backward({', '.join(tensors)})")
