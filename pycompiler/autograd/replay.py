@@ -134,10 +134,11 @@ class Replay:
             with torch.enable_grad(), self._ambient():
                 with _disable_current_modes():
                     onward = self._onward(ctx) if create_graph and self.kept else Onward({})
-                    own = [self._own(i, x, onward) for i, x in enumerate(inputs)]
+                    roots = self._roots(ctx, onward)
+                    own = [self._own(i, x, onward, roots) for i, x in enumerate(inputs)]
                     # The graph writes copies: gradients are those of what was there before.
                     mine = [x.clone() if i in self.written or i in self.unseen else x for i, x in enumerate(own)]
-                results = self._run(ctx, mine, onward)
+                results = self._run(ctx, mine, onward, roots)
                 pairs = self._differentiated(mine, results, tangents)
                 ends = [
                     (self.count + c, self._end(cut, results[len(results) - len(self.cuts) + c], results))
@@ -221,22 +222,47 @@ class Replay:
         made = {k: reference() for k, reference in ctx.made.items()}
         return Onward({k: end_of(t) for k, t in made.items() if t is not None and t.requires_grad})
 
-    def _own(self, index: int, value: Any, onward: Onward) -> Any:
+    def _roots(self, ctx: Any, onward: Onward) -> dict[int, list[int]]:
+        """For the inputs, then cuts, from which this replay begins, the results that depend on them."""
+        own, found = getattr(ctx, "ends", {}), dict[int, list[int]]()
+        paths = {k: path.inputs for k, path in zip(self.joint.tangent_of, self.joint.paths, strict=True)}
+
+        def reached(k: int) -> frozenset[int]:
+            passed = [
+                i for i in paths[k] if i >= self.count and not (i - self.count in own and self.linked[i - self.count])
+            ]
+            return paths[k].difference(passed).union(*map(behind, passed))
+
+        def behind(i: int) -> frozenset[int]:
+            cut = self.cuts[i - self.count]
+            begins, outputs, k = self.joint.begins(cut), self.joint.outputs, cut[1]
+            if begins is not None:
+                return reached(begins) if begins in paths else frozenset()
+            while not outputs[k].of_input:  # a view of an input
+                k = outputs[k].index
+            return frozenset((outputs[k].index,))
+
+        for k in onward.ends:
+            for i in reached(k):
+                found.setdefault(i, []).append(k)
+        return found
+
+    def _own(self, index: int, value: Any, onward: Onward, roots: Mapping[int, list[int]]) -> Any:
         """What the graph gets: gradients with respect to it do not flow on into inputs that it was computed from."""
         if not isinstance(value, torch.Tensor):
             return value
         if not value.requires_grad:
             return value.detach()
-        root = self._root(index, value, onward)
+        root = self._root(index, value, onward, roots)
         return value.view_as(value) if root is value else root
 
-    def _root(self, index: int, value: torch.Tensor, onward: Onward) -> torch.Tensor:
-        results = [k for k in onward.ends if index in self.kept[k]]
-        return value if not results else onward.root(value, results, has_memory=index < self.count)
+    def _root(self, index: int, value: torch.Tensor, onward: Onward, roots: Mapping[int, list[int]]) -> torch.Tensor:
+        return value if index not in roots else onward.root(value, roots[index], has_memory=index < self.count)
 
-    def _run(self, ctx: Any, inputs: list[Any], onward: Onward) -> Sequence[Any]:
+    def _run(self, ctx: Any, inputs: list[Any], onward: Onward, roots: Mapping[int, list[int]]) -> Sequence[Any]:
         own: dict[int, tuple[Any, torch.Tensor]] = getattr(ctx, "ends", {})
-        ends = [self._root(self.count + c, own[c][1], onward) if c in own else None for c in range(len(self.cuts))]
+        cuts = range(len(self.cuts))
+        ends = [self._root(self.count + c, own[c][1], onward, roots) if c in own else None for c in cuts]
         with _untransformed(), self._numbers(ctx):
             results = self.module(*inputs, *ends)
         if own:
@@ -367,21 +393,11 @@ def _refuses(node: fx.Node) -> bool:
 _TAKE_AS_MANY = frozenset((aten.poisson, aten.binomial, aten._standard_gamma, aten._sample_dirichlet, aten.multinomial))
 
 
-def _kept_results(joint: Joint, linked: Sequence[bool]) -> dict[int, frozenset[int]]:
-    """The fresh outputs that nodes of autograd's graph keep, or from which no replay goes on, and the inputs, then cuts, that
-    their gradients reach."""
-    apart = {cut for cut, is_linked in zip(joint.cuts, linked, strict=True) if not is_linked and cut[0] == "fresh"}
-    found = [*zip(joint.tangent_of, joint.paths, strict=True)]
-    inputs, count = {k: path.inputs for k, path in found}, len(joint.inputs)
-
-    def reached(k: int) -> frozenset[int]:
-        """The same, where gradients do not end at what the replay does not go on from."""
-        passed = [i for i in inputs[k] if i >= count and joint.cuts[i - count] in apart]
-        more = [reached(joint.cuts[i - count][1]) for i in passed]
-        return inputs[k].difference(passed).union(*more)
-
-    held = [k for k, path in found if path.held or ("fresh", k) in apart]
-    return {k: reached(k) for k in held if joint.origins[k][0] == "result"}
+def _kept_results(joint: Joint, linked: Sequence[bool]) -> list[int]:
+    """The fresh outputs that nodes of autograd's graph keep, or from which no replay goes on."""
+    apart = {cut for cut, is_linked in zip(joint.cuts, linked, strict=True) if not is_linked}
+    found = zip(joint.tangent_of, joint.paths, strict=True)
+    return [k for k, path in found if (path.held or ("fresh", k) in apart) and joint.origins[k][0] == "result"]
 
 
 def _refuse_asked(gm: fx.GraphModule, kept: Sequence[fx.Node | None]) -> None:

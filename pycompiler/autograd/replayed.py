@@ -85,8 +85,9 @@ def _point(graph: fx.Graph, result: fx.Node) -> tuple[fx.Node, list[fx.Node]] | 
     writes = {n: _writes(n) for n in (*readers, result)}
     if not memory or any(written is None for written in writes.values()) or any(map(_is_one_of, same)):
         return None
-    at = max([result, *(n for n in readers if not _memory(writes[n] or ()).isdisjoint(memory))], key=nodes.__getitem__)
-    if at is result and not writes[result]:
+    told = {n: [w for w in written or () if w.meta["example_value"].requires_grad] for n, written in writes.items()}
+    at = max([result, *(n for n in readers if not _memory(told[n]).isdisjoint(memory))], key=nodes.__getitem__)
+    if at is result and not told[result]:
         return at, [result]
     itself = [result]
     while (written := itself[-1]).op == "call_method" and str(written.target).endswith("_"):  # gives what it writes

@@ -1,4 +1,4 @@
-"""Gradients by each of several results of one call of a transform, or of what it gave, differentiated again, as in eager."""
+"""Gradients by each of several results, of one call of a transform among them, differentiated again, as in eager."""
 
 from __future__ import annotations
 
@@ -70,6 +70,33 @@ def _mapped(x: torch.Tensor) -> Tensors:
     return vmap(_two)(x)  # type: ignore[return-value]
 
 
+def _written_since(x: torch.Tensor) -> Tensors:
+    y = x * 2
+    z = y * 1
+    w = z + y
+    y.exp_()
+    return z, w, y
+
+
+def _written_behind(x: torch.Tensor) -> Tensors:
+    y = (x * x).sqrt()
+    z = y * y * x
+    y.data.mul_(1.5)
+    return y, z
+
+
+def _taken_apart(x: torch.Tensor) -> Tensors:
+    a, b = (x * 2).view(2, 2).unbind()
+    return a, a * b, b.exp()
+
+
+def _of_a_written_one(x: torch.Tensor) -> Tensors:
+    y = x.sin() * x
+    y.exp_()
+    a, b = checkpoint(_with_a_view, y, use_reentrant=False)
+    return b, y, b.sum() * b
+
+
 def _tensors(value: Any) -> list[torch.Tensor]:
     return [value] if isinstance(value, torch.Tensor) else [t for v in value for t in _tensors(v)]
 
@@ -105,6 +132,10 @@ def _asked(program: Callable[..., Any]) -> list[Any]:
         _beside,
         _checkpointed,
         _checkpointed_view,
+        _written_since,
+        _written_behind,
+        _taken_apart,
+        _of_a_written_one,
         _mapped,
     ],
 )

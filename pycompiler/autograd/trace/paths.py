@@ -167,7 +167,10 @@ def cuts(
             for edge in node.next_functions
             if edge[0] in conflicts and edge not in chosen
         }
-        if lacking and known.keys() >= lacking and len(more) + len(lacking) <= _MOST_SHARED:
+        if lost := lacking - known.keys():  # written since, or one of several that nobody took
+            seen = ", ".join(sorted(edge[0].name() for edge in lost))
+            raise AutogradUnsupported("results share work with what was computed from them", seen, "clone it first")
+        if lacking and len(more) + len(lacking) <= _MOST_SHARED:
             more += lacking
         else:
             wrong = functools.reduce(operator.or_, conflicts.values())
