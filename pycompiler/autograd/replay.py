@@ -133,7 +133,7 @@ class Replay:
         try:
             with torch.enable_grad(), self._ambient():
                 with _disable_current_modes():
-                    onward = self._onward(ctx) if create_graph and self.kept else Onward({})
+                    onward = self._onward(ctx, tangents) if create_graph and self.kept else Onward({})
                     roots = self._roots(ctx, onward)
                     own = [self._own(i, x, onward, roots) for i, x in enumerate(inputs)]
                     # The graph writes copies: gradients are those of what was there before.
@@ -217,9 +217,13 @@ class Replay:
             if c in own and not self.linked[c] and t.grad_fn is not None:
                 t.grad_fn.register_prehook(functools.partial(check, own[c][0]))
 
-    def _onward(self, ctx: Any) -> Onward:
-        """For the results that are kept and that somebody still has."""
-        made = {k: reference() for k, reference in ctx.made.items()}
+    def _onward(self, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> Onward:
+        """For the results that somebody still has and that are kept on the way of these `tangents`: hooks of others stay unasked.
+        What is kept by a call that gives others, too, only that knows."""
+        defined = [j for j, k in enumerate(self.joint.tangent_of) if tangents[k] is not None]
+        kept = self.joint.kept(defined) | {("fresh", self.joint.tangent_of[j]) for j in defined}
+        kept |= {cut for cut, is_linked in zip(self.cuts, self.linked, strict=True) if not is_linked}
+        made = {k: reference() for k, reference in ctx.made.items() if ("fresh", k) in kept}
         return Onward({k: end_of(t) for k, t in made.items() if t is not None and t.requires_grad})
 
     def _roots(self, ctx: Any, onward: Onward) -> dict[int, list[int]]:

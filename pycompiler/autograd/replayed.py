@@ -45,7 +45,7 @@ def bare(gm: fx.GraphModule, joint: Joint, ends: Sequence[fx.Node | None]) -> tu
         if [node] == last:
             links.extend(graph.placeholder(f"end_{k}") for k in range(len(ends)))
         if node.target is transforms.hooked:
-            env[node].target = _hooked
+            env[node].target = hooked
         for link, point, how in zip(links, points, links_of, strict=False):
             if point is not None and point[0] is node:
                 made = graph.call_function(how, (env[point[1][0]], link))
@@ -174,8 +174,8 @@ def go_on(ends: Sequence[Any]) -> None:
             t.grad_fn.goes_on = True  # type: ignore[attr-defined]
 
 
-def _hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) -> None:
-    """As `transforms.hooked`; where the derivatives go on elsewhere, there is no gradient, and the hook is not asked."""
+def hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) -> None:
+    """As `transforms.hooked`; where no gradient comes, as derivatives go on elsewhere, the hook is not asked."""
     run = forward_of(body)
     tensor.register_hook(lambda grad: None if grad is None else run(grad, *others)[0])  # type: ignore[no-untyped-call]
 

@@ -25,11 +25,11 @@ from pycompiler import _native
 from pycompiler.autograd.joint import Joint, Output, Way
 from pycompiler.autograd.partition import Partition, without_tangents
 from pycompiler.autograd.replay import Replay, states_before, transformed
-from pycompiler.autograd.replayed import end_of
+from pycompiler.autograd.replayed import end_of, hooked
 from pycompiler.autograd.saved import Saved, changed, held, keeps_graph, version
 from pycompiler.autograd.views import Step, method_of
 from pycompiler.errors import Unfit
-from pycompiler.ir import peer, torch_state, transforms
+from pycompiler.ir import peer, torch_state
 from pycompiler.ir.later import Later, now
 from pycompiler.ir.numbers import SYMBOLIC, real_text, symbol_of, symbols_in, text_of, value_of
 from pycompiler.ir.shared import Lock
@@ -721,7 +721,7 @@ def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
         else:
             lines += _output_lines(k, joint.outputs[k], scope, sizes, pieces)
     for j, hook in enumerate(joint.hooks):
-        scope |= {"hooked": transforms.hooked, f"body{j}": hook.body}
+        scope |= {"hooked": hooked, f"body{j}": hook.body}
         lines.append(f"    hooked(body{j}, {', '.join(f'r{i}' for i in (hook.result, *hook.reads))})")
     lines.append(f"    return ({' '.join(f'r{k},' for k in range(len(joint.outputs) - len(joint.more)))})")
     run = _build("run", lines, scope)

@@ -534,3 +534,36 @@ def test_a_replay_leaves_the_callers_statistics_alone(backend: str) -> None:
         (first,) = torch.autograd.grad((run(x, mean, var) ** 3).sum(), x, create_graph=True)
         found.append((first, mean, var))
     torch.testing.assert_close(found[1], found[0])
+
+
+def _hook_beside(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = torch.relu(w - 0.3)
+    y.register_hook(lambda g: g * 3)
+    return (x * w).exp(), y
+
+
+def _hook_on_the_way(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = (w * x).tanh()
+    y.register_hook(lambda g: g * 3)
+    return y.sum() * x, y * w
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [_hook_beside, _hook_on_the_way])
+def test_hooks_of_results_that_second_derivatives_do_not_reach(program: Callable[..., Any], backend: str) -> None:
+    """The program's, and the caller's."""
+    found = []
+    for run in (program, pycompiler.compile(program, backend=backend)):
+        x, w = vector().requires_grad_(), (vector() + 2).requires_grad_()
+        made = run(x, w)
+        asked: list[bool] = []
+        for t in made:
+            t.register_hook(lambda g, asked=asked: asked.append(g is None))
+        for t in made:
+            first = torch.autograd.grad(t.sum(), (x, w), create_graph=True, allow_unused=True)
+            for g in first:
+                if g is not None and g.requires_grad:
+                    found.append(torch.autograd.grad(g.sum(), (x, w), allow_unused=True, retain_graph=True))
+        found.append(any(asked))
+    half = len(found) // 2
+    same(found[half:], found[:half])
