@@ -34,6 +34,7 @@ from pycompiler.ir.names import traced_through
 from pycompiler.ir.nested import REGION
 from pycompiler.ir.registered import replaced
 from pycompiler.ir.symbols import Relation, Symbols, symbols_of
+from pycompiler.ir.transforms import Pullback
 from pycompiler.logs import stage
 
 log = stage("dynamo")
@@ -181,6 +182,8 @@ def _lies(value: Any) -> Hashable:
     """Sizes, strides and types of what a call made, of which the rest follows from its arguments."""
     if isinstance(value, (tuple, list)):
         return type(value), *map(_lies, value)
+    if type(value) is Pullback:
+        return "pullback"
     if not isinstance(value, torch.Tensor):
         return _argument(value, {})
     if type(value) is not FakeTensor or value.layout is not torch.strided:

@@ -52,13 +52,14 @@ class Output:
 class Path:
     """A gradient's way through the nodes of autograd's graph, as eager would go it.
 
-    inputs: those that it reaches, be it zero, then cuts (`Joint.cuts`), numbered on from the inputs. nodes: numbers of the
-    nodes that keep something, which can be gone through once. kept: the inputs ("input", i) and fresh outputs ("fresh", k)
-    that these keep, whose versions are checked. begins: the number of the node that it begins at. held: whether nodes keep
-    the output that it is of, be it this one.
+    inputs: those that it reaches, then cuts (`Joint.cuts`), numbered on from the inputs. given: those of them that get one,
+    be it zero. nodes: numbers of the nodes that keep something, which can be gone through once. kept: the inputs ("input", i)
+    and fresh outputs ("fresh", k) that these keep, whose versions are checked. begins: the number of the node that it begins
+    at. held: whether nodes keep the output that it is of, be it this one.
     """
 
     inputs: frozenset[int]
+    given: frozenset[int]
     nodes: frozenset[int]
     kept: frozenset[tuple[str, int]]
     begins: int = -1

@@ -329,7 +329,7 @@ def without_tangents(joint: Joint, part: Partition, missing: frozenset[int]) -> 
     """`part` with the backward for calls in which the tangents `missing` are undefined; it takes the others only."""
     numbers, results = undefined.without(part.backward, len(joint.tangents), missing)
     graph = numbers.graph
-    reached = frozenset[int]().union(*(p.inputs for k, p in enumerate(joint.paths) if k not in missing))
+    reached = frozenset[int]().union(*(p.given for k, p in enumerate(joint.paths) if k not in missing))
     kept: dict[fx.Node, int] = {}
     grads: list[tuple[str, int] | None] = []
     for i, g in enumerate(part.grads):

@@ -57,13 +57,13 @@ def transformed(
 class Replay:
     """`watched`: the inputs to which the forward keeps references, in order, weak ones but for `held`, which are small and
     which else nobody may have; `random`: the devices whose generators'
-    states it keeps."""
+    states it keeps; `before`: small inputs that the graph writes, of whose old values it keeps copies."""
 
     def __init__(self, gm: fx.GraphModule, joint: Joint, part: Partition, examples: Sequence[Any], name: str) -> None:
         ends = [_node_of(gm, joint, cut) for cut in joint.cuts]
-        self.kept = _kept_results(joint)
-        _refuse_asked(gm, [end for end, cut in zip(ends, joint.cuts, strict=True) if cut[1] in self.kept])
         self.module, self.linked = bare(gm, joint, ends)
+        self.kept = _kept_results(joint, self.linked)
+        _refuse_asked(gm, [end for end, cut in zip(ends, joint.cuts, strict=True) if cut[1] in self.kept])
         self.joint = joint
         self.name = name
         self.origins = joint.origins
@@ -84,6 +84,10 @@ class Replay:
         self.needed = sorted({*gradients, *deciding})
         self.asked = [i for i in asked if i not in self.needed and i not in self.written]
         self.holding = {*joint.arrived, *self.asked, *{*deciding}.difference(gradients)}
+        self.before: list[int] = []
+        self._find(part)
+        lost = self.lost if len(joint.ways()) < 2 else [i for i in self.needed if i in self.written]  # each saves less
+        self.before = [i for i in lost if not self.likes[i].requires_grad and is_copied(joint.inputs[i])]
         self._find(part)
 
     def of(self, part: Partition) -> Replay:
@@ -104,9 +108,14 @@ class Replay:
         self.saved = {i: p for i, p in found.items() if inputs[i] not in copies or not self.likes[i].requires_grad}
         rest = [i for i in needed if i not in self.saved]
         # An input that the graph writes has another value now.
-        self.lost = [self.names[i] for i in rest if i in self.written]
+        self.lost = [i for i in rest if i in self.written and i not in self.before]
         self.watched = [i for i in rest if i not in self.written]
         self.held = {i for i in self.watched if i in self.holding and is_copied(inputs[i])}
+
+    @property
+    def keeps_states(self) -> bool:
+        """Whether `states_before` has anything to keep; generators are drawn from."""
+        return bool(self.random or self.before)
 
     # what the forward keeps ----------------------------------------------------------------------------------------
     def has_version(self, index: int) -> bool:
@@ -124,11 +133,12 @@ class Replay:
         try:
             with torch.enable_grad(), self._ambient():
                 with _disable_current_modes():
-                    onward = self._onward(ctx) if create_graph and self.kept else Onward({})
-                    own = [self._own(i, x, onward) for i, x in enumerate(inputs)]
+                    onward = self._onward(ctx, tangents) if create_graph and self.kept else Onward({})
+                    roots = self._roots(ctx, onward)
+                    own = [self._own(i, x, onward, roots) for i, x in enumerate(inputs)]
                     # The graph writes copies: gradients are those of what was there before.
                     mine = [x.clone() if i in self.written or i in self.unseen else x for i, x in enumerate(own)]
-                results = self._run(ctx, mine, onward)
+                results = self._run(ctx, mine, onward, roots)
                 pairs = self._differentiated(mine, results, tangents)
                 ends = [
                     (self.count + c, self._end(cut, results[len(results) - len(self.cuts) + c], results))
@@ -161,13 +171,14 @@ class Replay:
 
     def _inputs(self, ctx: Any) -> list[Any]:
         if self.lost:
-            raise self._error(f"it writes {', '.join(self.lost)}, whose old value is gone")
+            raise self._error(f"it writes {', '.join(self.names[i] for i in self.lost)}, whose old value is gone")
         saved = ctx.saved_tensors
         sizes = {name: ctx.numbers[k] for name, k in self.sizes.items()}
         inputs = [like.zeros(sizes) if isinstance(like, _Like) else _known(like, sizes) for like in self.likes]
-        given = copies(ctx.rng[len(self.random) :]) if self.generators else ()
-        for i, generator in zip(self.generators, given, strict=True):
-            inputs[i] = generator
+        found = ctx.rng[len(self.random) :] if self.generators or self.before else ()
+        given = copies(found[: len(self.generators)])
+        for i, value in zip([*self.generators, *self.before], [*given, *found[len(given) :]], strict=True):
+            inputs[i] = value
         for i, j in self.saved.items():
             inputs[i] = saved[j]
         watched = ctx.watched if self.watched else ()
@@ -206,27 +217,56 @@ class Replay:
             if c in own and not self.linked[c] and t.grad_fn is not None:
                 t.grad_fn.register_prehook(functools.partial(check, own[c][0]))
 
-    def _onward(self, ctx: Any) -> Onward:
-        """For the results that are kept and that somebody still has."""
-        made = {k: reference() for k, reference in ctx.made.items()}
+    def _onward(self, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> Onward:
+        """For the results that somebody still has and that are kept on the way of these `tangents`: hooks of others stay unasked.
+        What is kept by a call that gives others, too, only that knows."""
+        defined = [j for j, k in enumerate(self.joint.tangent_of) if tangents[k] is not None]
+        kept = self.joint.kept(defined) | {("fresh", self.joint.tangent_of[j]) for j in defined}
+        kept |= {cut for cut, is_linked in zip(self.cuts, self.linked, strict=True) if not is_linked}
+        made = {k: reference() for k, reference in ctx.made.items() if ("fresh", k) in kept}
         return Onward({k: end_of(t) for k, t in made.items() if t is not None and t.requires_grad})
 
-    def _own(self, index: int, value: Any, onward: Onward) -> Any:
+    def _roots(self, ctx: Any, onward: Onward) -> dict[int, list[int]]:
+        """For the inputs, then cuts, from which this replay begins, the results that depend on them."""
+        own, found = getattr(ctx, "ends", {}), dict[int, list[int]]()
+        paths = {k: path.inputs for k, path in zip(self.joint.tangent_of, self.joint.paths, strict=True)}
+
+        def reached(k: int) -> frozenset[int]:
+            passed = [
+                i for i in paths[k] if i >= self.count and not (i - self.count in own and self.linked[i - self.count])
+            ]
+            return paths[k].difference(passed).union(*map(behind, passed))
+
+        def behind(i: int) -> frozenset[int]:
+            cut = self.cuts[i - self.count]
+            begins, outputs, k = self.joint.begins(cut), self.joint.outputs, cut[1]
+            if begins is not None:
+                return reached(begins) if begins in paths else frozenset()
+            while not outputs[k].of_input:  # a view of an input
+                k = outputs[k].index
+            return frozenset((outputs[k].index,))
+
+        for k in onward.ends:
+            for i in reached(k):
+                found.setdefault(i, []).append(k)
+        return found
+
+    def _own(self, index: int, value: Any, onward: Onward, roots: Mapping[int, list[int]]) -> Any:
         """What the graph gets: gradients with respect to it do not flow on into inputs that it was computed from."""
         if not isinstance(value, torch.Tensor):
             return value
         if not value.requires_grad:
             return value.detach()
-        root = self._root(index, value, onward)
+        root = self._root(index, value, onward, roots)
         return value.view_as(value) if root is value else root
 
-    def _root(self, index: int, value: torch.Tensor, onward: Onward) -> torch.Tensor:
-        results = [k for k in onward.ends if index in self.kept[k]]
-        return value if not results else onward.root(value, results, has_memory=index < self.count)
+    def _root(self, index: int, value: torch.Tensor, onward: Onward, roots: Mapping[int, list[int]]) -> torch.Tensor:
+        return value if index not in roots else onward.root(value, roots[index], has_memory=index < self.count)
 
-    def _run(self, ctx: Any, inputs: list[Any], onward: Onward) -> Sequence[Any]:
+    def _run(self, ctx: Any, inputs: list[Any], onward: Onward, roots: Mapping[int, list[int]]) -> Sequence[Any]:
         own: dict[int, tuple[Any, torch.Tensor]] = getattr(ctx, "ends", {})
-        ends = [self._root(self.count + c, own[c][1], onward) if c in own else None for c in range(len(self.cuts))]
+        cuts = range(len(self.cuts))
+        ends = [self._root(self.count + c, own[c][1], onward, roots) if c in own else None for c in cuts]
         with _untransformed(), self._numbers(ctx):
             results = self.module(*inputs, *ends)
         if own:
@@ -268,10 +308,13 @@ class Replay:
         return pairs
 
 
-def generator_states(devices: Sequence[torch.device], generators: Sequence[int], inputs: Sequence[Any]) -> list[Any]:
-    """The states of the generators of the devices that a graph draws from, then `copies` of those that it is given."""
+def states_before(
+    devices: Sequence[torch.device], generators: Sequence[int], written: Sequence[int], inputs: Sequence[Any]
+) -> list[Any]:
+    """The states of the generators of the devices that a graph draws from, then `copies` of those that it is given, then of what
+    it writes."""
     states: list[Any] = [torch.cuda.get_rng_state(d) if d.type == "cuda" else torch.get_rng_state() for d in devices]
-    return states + copies([inputs[i] for i in generators])
+    return [*states, *copies([inputs[i] for i in generators]), *(inputs[i].clone() for i in written)]
 
 
 def copies(generators: Sequence[torch.Generator]) -> list[torch.Generator]:
@@ -354,10 +397,11 @@ def _refuses(node: fx.Node) -> bool:
 _TAKE_AS_MANY = frozenset((aten.poisson, aten.binomial, aten._standard_gamma, aten._sample_dirichlet, aten.multinomial))
 
 
-def _kept_results(joint: Joint) -> dict[int, frozenset[int]]:
-    """The fresh outputs that nodes of autograd's graph keep, and the inputs, then cuts, that their gradients reach."""
-    held = [(k, path) for k, path in zip(joint.tangent_of, joint.paths, strict=True) if path.held]
-    return {k: path.inputs for k, path in held if joint.origins[k][0] == "result"}
+def _kept_results(joint: Joint, linked: Sequence[bool]) -> list[int]:
+    """The fresh outputs that nodes of autograd's graph keep, or from which no replay goes on."""
+    apart = {cut for cut, is_linked in zip(joint.cuts, linked, strict=True) if not is_linked}
+    found = zip(joint.tangent_of, joint.paths, strict=True)
+    return [k for k, path in found if (path.held or ("fresh", k) in apart) and joint.origins[k][0] == "result"]
 
 
 def _refuse_asked(gm: fx.GraphModule, kept: Sequence[fx.Node | None]) -> None:

@@ -45,7 +45,7 @@ def bare(gm: fx.GraphModule, joint: Joint, ends: Sequence[fx.Node | None]) -> tu
         if [node] == last:
             links.extend(graph.placeholder(f"end_{k}") for k in range(len(ends)))
         if node.target is transforms.hooked:
-            env[node].target = _hooked
+            env[node].target = hooked
         for link, point, how in zip(links, points, links_of, strict=False):
             if point is not None and point[0] is node:
                 made = graph.call_function(how, (env[point[1][0]], link))
@@ -83,10 +83,11 @@ def _point(graph: fx.Graph, result: fx.Node) -> tuple[fx.Node, list[fx.Node]] | 
     same = [n for n in nodes if not _memory([n]).isdisjoint(memory)]
     readers = {user for n in same for user in n.users if user.op != "output" and user.target is not transforms.hooked}
     writes = {n: _writes(n) for n in (*readers, result)}
-    if not memory or any(written is None for written in writes.values()):
+    if not memory or any(written is None for written in writes.values()) or any(map(_is_one_of, same)):
         return None
-    at = max([result, *(n for n in readers if not _memory(writes[n] or ()).isdisjoint(memory))], key=nodes.__getitem__)
-    if at is result and not writes[result]:
+    told = {n: [w for w in written or () if w.meta["example_value"].requires_grad] for n, written in writes.items()}
+    at = max([result, *(n for n in readers if not _memory(told[n]).isdisjoint(memory))], key=nodes.__getitem__)
+    if at is result and not told[result]:
         return at, [result]
     itself = [result]
     while (written := itself[-1]).op == "call_method" and str(written.target).endswith("_"):  # gives what it writes
@@ -96,6 +97,15 @@ def _point(graph: fx.Graph, result: fx.Node) -> tuple[fx.Node, list[fx.Node]] | 
     if any(nodes[user] > nodes[at] and user.op != "output" for n in early for user in n.users):
         return None
     return at, itself
+
+
+_GIVEN_TOGETHER = (transforms.grad_and_value, transforms.vmap, transforms.jvp, transforms.vjp)
+
+
+def _is_one_of(value: fx.Node) -> bool:
+    """Whether a call gives it beside what it has computed from it."""
+    made: Any = value.args[0] if value.target is operator.getitem else None
+    return made is not None and (made.target in _GIVEN_TOGETHER or transforms.is_checkpoint(made.target))
 
 
 def is_asked(tensor: fx.Node, nodes: Iterable[fx.Node]) -> bool:
@@ -164,8 +174,8 @@ def go_on(ends: Sequence[Any]) -> None:
             t.grad_fn.goes_on = True  # type: ignore[attr-defined]
 
 
-def _hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) -> None:
-    """As `transforms.hooked`; where the derivatives go on elsewhere, there is no gradient, and the hook is not asked."""
+def hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) -> None:
+    """As `transforms.hooked`; where no gradient comes, as derivatives go on elsewhere, the hook is not asked."""
     run = forward_of(body)
     tensor.register_hook(lambda grad: None if grad is None else run(grad, *others)[0])  # type: ignore[no-untyped-call]
 

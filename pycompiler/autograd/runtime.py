@@ -24,12 +24,12 @@ from torch import fx
 from pycompiler import _native
 from pycompiler.autograd.joint import Joint, Output, Way
 from pycompiler.autograd.partition import Partition, without_tangents
-from pycompiler.autograd.replay import Replay, generator_states, transformed
-from pycompiler.autograd.replayed import end_of
+from pycompiler.autograd.replay import Replay, states_before, transformed
+from pycompiler.autograd.replayed import end_of, hooked
 from pycompiler.autograd.saved import Saved, changed, held, keeps_graph, version
 from pycompiler.autograd.views import Step, method_of
 from pycompiler.errors import Unfit
-from pycompiler.ir import peer, torch_state, transforms
+from pycompiler.ir import peer, torch_state
 from pycompiler.ir.later import Later, now
 from pycompiler.ir.numbers import SYMBOLIC, real_text, symbol_of, symbols_in, text_of, value_of
 from pycompiler.ir.shared import Lock
@@ -208,7 +208,7 @@ def differentiable(
         run = _function(lone, compiler, name, forward, ahead)
         return functools.partial(_begun, run, lone.begun) if lone.begun else run
     nodes = [_node_of(joint, part, again, way, tracked) for way in ways]
-    scope: dict[str, Any] = {"forward_graph": forward, "state": _states(again)}
+    scope: dict[str, Any] = {"forward_graph": forward, "state": _states(again), "foreach_copy": torch._foreach_copy_}
     scope |= {"set_grad": _set_grad, "grad_mode": _grad_mode, "begin": _begin}
     lines = [
         "def run(*args):",
@@ -216,7 +216,8 @@ def differentiable(
         "    try:",
         "        set_grad(False)",
     ]  # a signal may come behind it
-    lines += [f"        rng = {'state(args)' if again.random else 'None'}", "        outs = forward_graph(*args)"]
+    lines += [f"        rng = {'state(args)' if again.keeps_states else 'None'}", "        outs = forward_graph(*args)"]
+    lines += _hidden_lines(joint, "        ")
     lines += ["    finally:", "        set_grad(before)"]
     made, first = {k: f"outs[{k}]" for k in range(len(joint.fresh))}, len(joint.inputs)
     views, sizes = joint.views(), _sizes_of(joint)
@@ -347,14 +348,15 @@ def _function(node: Node, compiler: BackwardCompiler, name: str, forward: Compil
         "held": held,
         "version": version,
         "end_of": end_of,
+        "foreach_copy": torch._foreach_copy_,
     }
     forward_function = _build("forward", _forward_lines(node), scope)
     return apply_of(f"Compiled_{name}", forward_function, _backward(node, compiler, ahead))
 
 
 def _states(again: Replay) -> Callable[..., Any]:
-    """What a forward keeps of generators, of the graph's inputs."""
-    return functools.partial(generator_states, again.random, again.generators)
+    """What a forward keeps of the graph's inputs, and of generators, that are others afterwards."""
+    return functools.partial(states_before, again.random, again.generators, again.before)
 
 
 def apply_of(name: str, forward: Any, backward: Any) -> Compiled:
@@ -375,12 +377,12 @@ def _forward_lines(node: Node) -> list[str]:
     fixed = [f"outs[{k}]" for k in node.outputs if not joint.differentiable[k]]
     if node.alone:
         lines = ["def forward(ctx, *args):"]
-        if again.random:
+        if again.keeps_states:
             lines.append("    ctx.rng = state(args)")
-        lines.append("    outs = forward_graph(*args)")
+        lines += ["    outs = forward_graph(*args)", *_hidden_lines(joint, "    ")]
     else:
         lines = ["def forward(ctx, args, outs, rng, *reached):"]
-        if again.random:
+        if again.keeps_states:
             lines.append("    ctx.rng = rng")
     if tensors:
         lines.append(f"    ctx.save_for_backward({', '.join(tensors)})")
@@ -719,7 +721,7 @@ def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
         else:
             lines += _output_lines(k, joint.outputs[k], scope, sizes, pieces)
     for j, hook in enumerate(joint.hooks):
-        scope |= {"hooked": transforms.hooked, f"body{j}": hook.body}
+        scope |= {"hooked": hooked, f"body{j}": hook.body}
         lines.append(f"    hooked(body{j}, {', '.join(f'r{i}' for i in (hook.result, *hook.reads))})")
     lines.append(f"    return ({' '.join(f'r{k},' for k in range(len(joint.outputs) - len(joint.more)))})")
     run = _build("run", lines, scope)
@@ -736,7 +738,8 @@ def _mutation_lines(joint: Joint) -> list[str]:
             continue
         value = f"outs[{m.fresh}]"
         if m.how == "hidden":
-            groups["plain"].append((f"args[{m.index}].data", value))
+            if not joint.needs_backward:
+                groups["plain"].append((f"args[{m.index}].data", value))
         elif m.how == "grad":
             groups["recorded"].append((f"args[{m.index}]", value))
         else:
@@ -753,6 +756,12 @@ def _mutation_lines(joint: Joint) -> list[str]:
         ]
         lines += ["    finally:", "        set_grad(before)"]
     return lines
+
+
+def _hidden_lines(joint: Joint, indent: str) -> list[str]:
+    """Copies into inputs that no version tells of, where something is saved afterwards: a checkpoint may end the call there."""
+    hidden = [m for m in joint.mutations if m.how == "hidden"]
+    return _copies([(f"args[{m.index}].data", f"outs[{m.fresh}]") for m in hidden], indent)
 
 
 def _copies(pairs: list[tuple[str, str]], indent: str) -> list[str]:

@@ -68,7 +68,7 @@ from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import control, torch_state
 from pycompiler.ir.autocast import step_nesting
 from pycompiler.ir.fake import Layout
-from pycompiler.ir.guards import as_usual, function_modes, global_state, in_kernel, levels, modes_off
+from pycompiler.ir.guards import as_usual, function_modes, global_state, in_checkpoint, in_kernel, levels, modes_off
 from pycompiler.ir.leaves import Leaves
 from pycompiler.ir.mortal import may_end
 from pycompiler.ir.source import Source, local
@@ -164,7 +164,7 @@ class _Session:
         self.value_cells = frozenset(n for n in self.layout.cells if n not in raw and n in self.layout.params)
         self.raw_cells = raw
         self.state = torch_state.read_state()
-        self.levels, self.kernel = levels(), in_kernel()
+        self.levels, self.kernel, self.again = levels(), in_kernel(), in_checkpoint()
         self.tried: dict[Any, Any] = {}  # calls of cached functions, for all attempts: `cached.py`
         self.verdicts: dict[Any, bool] = {}
         self.rests_on: tuple[tuple[Any, Any], ...] = ()
@@ -254,6 +254,7 @@ class _Session:
             free.append(cell)
         frame = Frame(cx, self.code, self.namespace, values, free, root=True)
         cx.effects.restoring = lambda: in_head(frame)
+        cx.effects.begin(self.again)  # what a checkpoint runs again it ends anywhere: effects happen where they stand
         return cx, frame
 
     # results --------------------------------------------------------------------------------------------------

@@ -38,7 +38,7 @@ from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.objects import Object, Opaque
 from pycompiler.capture.values.sequences import List, Slice, Tuple
 from pycompiler.capture.values.symbolic import NestedInt, Symbolic
-from pycompiler.capture.values.tensor import Tensor
+from pycompiler.capture.values.tensor import Kept, Tensor
 from pycompiler.capture.written_calls import (
     OwnTensors,
     dtype_of,
@@ -661,13 +661,15 @@ class GraphBuilder:
         if isinstance(result, (tuple, list)):
             items = []
             for i, element in enumerate(result):
-                if has_tensor(element):
+                if has_tensor(element) or isinstance(element, transforms.Pullback):
                     item = self.graph.call_function(operator.getitem, (node, i))
                     item.meta["example_value"] = element
                     items.append(self.from_result(element, item))
                 else:
                     items.append(self.cx.make(element))
             return self.cx.sequence(items, type(result))
+        if isinstance(result, transforms.Pullback):
+            return Kept(node)
         if has_tensor(result):
             raise Break("operator-failed", f"{node.target} returned {type(result).__name__}")
         return self.cx.make(result)
@@ -677,6 +679,8 @@ class GraphBuilder:
         value = self.cx.realize(value)
         if isinstance(value, Tensor):
             return self.node_of(value)
+        if isinstance(value, Kept):
+            return self.kept(value)
         if isinstance(value, Symbolic):
             return self.number(value)
         if isinstance(value, NestedInt):
@@ -688,6 +692,12 @@ class GraphBuilder:
         if isinstance(value, Const):
             return plain_constant(value.value)
         return value_to_arg(self, value)
+
+    def kept(self, value: Kept) -> fx.Node:
+        """The node of what a transform has kept."""
+        if value.node.graph is not self.graph:
+            raise Break("inner-graph", f"{value.describe()} outlives the function that made it")
+        return value.node
 
     def number(self, value: Symbolic) -> Any:
         """The node of a number over symbols."""

@@ -29,21 +29,21 @@ from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.objects import Opaque
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.symbolic import Symbolic, is_late, symbols_in
-from pycompiler.capture.values.tensor import Tensor
+from pycompiler.capture.values.tensor import Kept, Tensor
 from pycompiler.ir import torch_state
 from pycompiler.ir.fake import Layout, is_inference
 from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.numbers import symbol_of
 from pycompiler.ir.source import Source
 
-Lifted = Tensor | Symbolic | Opaque
+Lifted = Tensor | Kept | Symbolic | Opaque
 
 
 def name_of(value: Lifted) -> object:
     """What tells one lifted value from another: the node of a tensor, the name of a symbol, a generator itself."""
     if isinstance(value, Opaque):
         return value.identity()
-    return value.node if isinstance(value, Tensor) else str(symbol_of(value.sym))
+    return value.node if isinstance(value, (Tensor, Kept)) else str(symbol_of(value.sym))
 
 
 class Tracer(GraphBuilder):
@@ -69,6 +69,7 @@ class Tracer(GraphBuilder):
         self.later = later or outer.later
         self.reentrant = outer.reentrant
         self.under = outer.under | {under} if under else outer.under
+        self.calls = bool(under)  # whether a transform of torch's alone calls the graph, with whatever it is given
         self.indexes = outer.indexes
         self.given: list[tuple[fx.Node, torch.Tensor, int]] = []  # placeholders, their fakes and the fakes' versions
         self._own: list[fx.Node] = []  # placeholders of what the function is called with
@@ -159,6 +160,17 @@ class Tracer(GraphBuilder):
     def draws_from(self, value: Opaque) -> bool:
         return self.outer.draws_from(value)
 
+    def kept(self, value: Kept) -> fx.Node:
+        if value.node.graph is self.graph:
+            return value.node
+        if not self.calls:
+            raise Break("inner-graph", f"{value.describe()}, in a checkpoint, a branch or a backward")
+        self.outer.kept(value)
+        if value.node not in self._lift:
+            node = self._placeholder(f"lifted_{len(self._lift)}", value.node.meta["example_value"])
+            self._lift[value.node], self._lifted[node] = node, value
+        return self._lift[value.node]
+
     def _placeholder(self, name: str, example: Any) -> fx.Node:
         anchor = self._last_input
         with self.graph.inserting_before(self._first()) if anchor is None else self.graph.inserting_after(anchor):
@@ -244,6 +256,8 @@ class Tracer(GraphBuilder):
     def _stands_for(self, value: Lifted) -> Any:
         if isinstance(value, Opaque):
             return self.outer.generator(value).meta["example_value"]
+        if isinstance(value, Kept):
+            return value.node.meta["example_value"]
         return value.fake if isinstance(value, Tensor) else value.sym
 
     def _writes(self, held: Iterable[torch.Tensor]) -> bool:

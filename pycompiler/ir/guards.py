@@ -277,6 +277,29 @@ def _saved_tensor_hooks() -> bool:
     return hooks is not None and any(getattr(hook, "__module__", None) not in _OWN_HOOKS for hook in hooks)
 
 
+def in_checkpoint() -> bool:
+    """Whether a checkpoint of torch's is around the call: it, or what it computes again, ends where the last tensor is saved."""
+    hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # type: ignore[attr-defined]
+    return getattr(_off, "checkpoint", False) or getattr(hooks and hooks[0], "__module__", None) == _OWN_HOOKS[0]
+
+
+@contextlib.contextmanager
+def without_saved_tensor_hooks() -> Iterator[None]:
+    """Inside, nobody packs what is saved; `in_checkpoint` still tells of the program's checkpoint."""
+    before, _off.checkpoint = getattr(_off, "checkpoint", False), in_checkpoint()
+    autograd_c = torch._C._autograd
+    hooks = []
+    try:
+        while (top := autograd_c._top_saved_tensors_default_hooks(True)) is not None:  # type: ignore[attr-defined]
+            hooks.append(top)
+            autograd_c._pop_saved_tensors_default_hooks()  # type: ignore[attr-defined]
+        yield
+    finally:
+        for pack, unpack in reversed(hooks):
+            autograd_c._push_saved_tensors_default_hooks(pack, unpack)  # type: ignore[attr-defined]
+        _off.checkpoint = before
+
+
 def _below_autograd() -> bool:
     excluded = torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.AutogradFunctionality)
     return excluded and not torch.is_inference_mode_enabled()
@@ -416,6 +439,7 @@ def _global_state(enabled: bool, disabled: bool) -> tuple[Any, ...]:
         len(function_modes()),
         enabled,
         disabled,
+        in_checkpoint(),
         torch._C._dispatch_tls_local_include_set().raw_repr(),
         torch._C._dispatch_tls_local_exclude_set().raw_repr(),
     )
@@ -425,7 +449,7 @@ GLOBAL_STATE_FIELDS = (
     "active", "grad mode", "inference mode", "cpu autocast", "cuda autocast", "cpu autocast dtype",
     "cuda autocast dtype", "autocast cache", "default dtype", "default device", "deterministic algorithms",
     "deterministic warn only", "deterministic fill", "attention kernels",
-    "function modes", "torch function", "torch function all disabled",
+    "function modes", "torch function", "torch function all disabled", "checkpoint",
     "dispatch keys", "excluded dispatch keys",
 )  # fmt: skip
 

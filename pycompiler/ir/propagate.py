@@ -307,7 +307,10 @@ def _made_of(mode: FakeTensorMode, op: OpOverload, found: Any, device: torch.dev
     if found is None:
         return None
     results = [None if r is None else wrapped(mode, _fresh(*r), device) for r in found]
-    return results[0] if len(op._schema.returns) == 1 else tuple(results)
+    returns = op._schema.returns
+    if len(returns) != 1:
+        return tuple(results)
+    return results if str(returns[0].type) == "List[Tensor]" else results[0]
 
 
 def _view(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], device: torch.device) -> Any:

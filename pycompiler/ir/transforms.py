@@ -66,25 +66,28 @@ def jvp(body: fx.GraphModule, count: int, outputs: int, strict: bool, *tensors: 
     return (*made[0], *made[2], *made[1])
 
 
-def vjp_value(body: fx.GraphModule, count: int, outputs: int, *tensors: torch.Tensor) -> Tensors:
-    """`count` primals, then the rest → all results."""
-    made = _vjp(body, count, outputs, tensors)
-    return (*made[0], *made[2])
+class Pullback:
+    """What `torch.func.vjp` gives besides a value, as a value of the graph: what it computed the value with is kept by it."""
+
+    def __init__(self, call: Callable[[Tensors], Tensors]) -> None:
+        self.call = call
 
 
-def vjp(body: fx.GraphModule, count: int, outputs: int, *tensors: torch.Tensor) -> Tensors:
-    """A cotangent for each of the first `outputs` results, `count` primals, then the rest → the primals' cotangents."""
-    return tuple(_vjp(body, count, outputs, tensors[outputs:])[1](tensors[:outputs]))
-
-
-def _vjp(body: fx.GraphModule, count: int, outputs: int, tensors: Sequence[torch.Tensor]) -> Any:
+def vjp(body: fx.GraphModule, count: int, outputs: int, *tensors: torch.Tensor) -> tuple[Any, ...]:
+    """`count` primals, then the rest → all results, then what maps cotangents of the first `outputs` to the primals'."""
     run, rest = forward_of(body), tensors[count:]
 
     def function(*primals: torch.Tensor) -> tuple[Tensors, Tensors]:
         results = tuple(run(*primals, *rest))
         return results[:outputs], results[outputs:]
 
-    return torch.func.vjp(function, *tensors[:count], has_aux=True)
+    made: Any = torch.func.vjp(function, *tensors[:count], has_aux=True)
+    return (*made[0], *made[2], Pullback(made[1]))
+
+
+def pulled(pullback: Pullback, *cotangents: torch.Tensor) -> Tensors:
+    """The primals' cotangents."""
+    return tuple(pullback.call(cotangents))
 
 
 def cond(yes: fx.GraphModule, no: fx.GraphModule, kinds: Sequence[bool], pred: Any, *tensors: torch.Tensor) -> Tensors:
@@ -334,7 +337,7 @@ def levelled(
     """`function` under transforms, which ask for `setup_context`; `kept`: numbers of `tensors`, then of the Function's results.
 
     What `vmap` does with it follows from its parts, whether the program's Function has that rule or not: capture has asked where
-    it is to have one, and what `vjp` gave computes forward again under a `vmap` that eager has around the gradients only.
+    it is to have one.
     """
     run, back, others = forward_of(forward), forward_of(backward), tensors[count:]
     held = {k: t for k, t in enumerate(others, count) if not isinstance(t, torch.Tensor)}  # numbers

@@ -26,7 +26,17 @@ from pycompiler.capture.recipe import Recipe, weakly
 from pycompiler.capture.sizes import Policy
 from pycompiler.errors import BackendError, BadBackendResult, InternalError, Unsupported, UserError
 from pycompiler.ir import choices, own_builtins, peer, watch
-from pycompiler.ir.guards import Guard, as_usual, function_modes, global_state, in_kernel, levels, modes_off, skips_next
+from pycompiler.ir.guards import (
+    Guard,
+    as_usual,
+    function_modes,
+    global_state,
+    in_kernel,
+    levels,
+    modes_off,
+    skips_next,
+    without_saved_tensor_hooks,
+)
 from pycompiler.ir.interrupts import deferred
 from pycompiler.ir.source import Scope
 from pycompiler.ir.symbols import Specialise
@@ -55,7 +65,6 @@ from pycompiler.pipeline.surroundings import (
     modes_as_before,
     untraced,
     without_dispatch,
-    without_saved_tensor_hooks,
 )
 from pycompiler.progress import compiling
 

@@ -46,21 +46,6 @@ def without_dispatch() -> bool:
     return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
 
 
-@contextlib.contextmanager
-def without_saved_tensor_hooks() -> Iterator[None]:
-    """The user's saved-tensor hooks (checkpointing) see the compiled graph when it runs, not its compilation."""
-    autograd_c = torch._C._autograd
-    hooks = []
-    while (top := autograd_c._top_saved_tensors_default_hooks(True)) is not None:
-        hooks.append(top)
-        autograd_c._pop_saved_tensors_default_hooks()
-    try:
-        yield
-    finally:
-        for pack, unpack in reversed(hooks):
-            autograd_c._push_saved_tensors_default_hooks(pack, unpack)
-
-
 NEVER = 2**31 - 1
 RESTING_COLLECTOR = WhileInside(
     gc.get_threshold, lambda thresholds: gc.set_threshold(*thresholds), lambda before: (*before[:2], NEVER)

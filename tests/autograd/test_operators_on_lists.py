@@ -83,3 +83,31 @@ def test_derivatives_of_their_gradients(program: Any, backend: str) -> None:
         second = torch.autograd.grad((first[0] * first[1]).sum(), (x, y, a, b), allow_unused=True)
         found.append([*first, *second])
     torch.testing.assert_close(found[1], found[0])
+
+
+def _with_numbers(a: torch.Tensor, b: torch.Tensor) -> Any:
+    return torch._foreach_mul([a, b], 2.0), torch._foreach_lerp([a, b], [b, a], [a, b])
+
+
+def _in_a_chain(a: torch.Tensor, b: torch.Tensor) -> Any:
+    made = torch._foreach_addcmul([a, b], [a, b], [a, b])
+    return made, torch._foreach_sin(made), torch._foreach_norm([a, b])
+
+
+def _one_is_left(a: torch.Tensor, b: torch.Tensor) -> Any:
+    return torch._foreach_mul([a, b], [a, b])[0] * 2, b * 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    "program", [keeps_results, keeps_arguments, keeps_nothing, _with_numbers, _in_a_chain, _one_is_left]
+)
+def test_what_gets_no_gradient(program: Any, backend: str) -> None:
+    """Of each result alone."""
+    found = []
+    for run in (program, pycompiler.compile(program, backend=backend, fullgraph=True)):
+        a, b = (torch.tensor([0.3, 0.5], dtype=torch.float64, requires_grad=True) for _ in range(2))
+        results = torch.utils._pytree.tree_leaves(run(a, b))
+        by = (a, b, *results)
+        found.append([torch.autograd.grad(t.sum(), by, retain_graph=True, allow_unused=True) for t in results])
+    torch.testing.assert_close(found[1], found[0])

@@ -6,6 +6,7 @@ import collections
 import gc
 import itertools
 import random
+import subprocess
 import types
 import weakref
 from collections.abc import Callable, Iterator
@@ -18,6 +19,7 @@ from pycompiler import _native
 from pycompiler.ir.computed import at_key, given_text, has_key, is_same_key, joined, overflows, whole
 from pycompiler.ir.guards import GUARD_KINDS, Guard, TensorSpec, first_failure, global_state, holds
 from pycompiler.ir.source import ACCESSORS, GLOBALS, Scope, Source, const, local
+from tests.children import python
 
 X = local("x")
 
@@ -206,6 +208,20 @@ def test_a_state_that_was_plain_is_not_asked_about_again() -> None:
         before = len(asked)
         torch.func.vmap(lambda x: x if unusual() else x + 1)(torch.ones(2))
         assert len(asked) == before + 1
+
+
+def test_state_is_read_natively_where_the_first_call_is_in_a_checkpoint() -> None:
+    program = """
+import torch, pycompiler
+from pycompiler import _native
+x = torch.ones(3, requires_grad=True)
+torch.utils.checkpoint.checkpoint(pycompiler.compile(lambda x: x.sin(), backend="eager"), x, use_reentrant=False)
+asked = []
+unusual = _native.PlainState(lambda: asked.append(1))
+print([unusual() for _ in range(3)], len(asked))
+"""
+    found = subprocess.run([python(), "-c", program], check=True, capture_output=True, text=True)
+    assert found.stdout == "[False, False, False] 1\n"
 
 
 def test_id_is_by_weak_reference() -> None:

@@ -92,7 +92,10 @@ def paths(
     names = list(dict.fromkeys(kept_as.values()))
     numbers = {name: 1 << i for i, name in enumerate(names)}
     bits = {storage: numbers[name] for storage, name in kept_as.items()}
-    found: dict[Any, tuple[int, int, int, int]] = {}
+    found: dict[Any, tuple[int, int, int, int, int]] = {}
+    items: dict[
+        Edge, int
+    ] = {}  # what gets the gradient of one result of several, where a node knows it from the others'
     held = set[Edge]()
     for number, node in enumerate(nodes_in_order([t.grad_fn for t in outputs])):
         keeps = [*kept_tensors(node), *slices.kept.get(node, ())]
@@ -103,18 +106,37 @@ def paths(
         leaf = leaves.get(id(getattr(node, "variable", None)))
         once = bool(keeps) or node.name() == WRITE
         inputs, nodes, kept = 0 if leaf is None else 1 << leaf, once << number, 0
+        given: list[int] = []
         for t in (*keeps, *hooked.get(node, ())):  # what a hook reads may not change, but is not freed
             kept |= bits.get(storage_of(t), 0)
         held.update((t.grad_fn, t.output_nr) for t in keeps)
         for edge in node.next_functions:
-            if edge in cut:
-                inputs |= 1 << cut[edge]
-            elif edge[0] is not None:
-                a, b, c, _ = found[edge[0]]
-                inputs, nodes, kept = inputs | a, nodes | b, kept | c
-        found[node] = inputs, nodes, kept, number
-    found_of = [(*found[t.grad_fn], (t.grad_fn, t.output_nr) in held) for t in outputs]
-    return [Path(_bits(a), _bits(b), frozenset(names[k] for k in _bits(c)), n, h) for a, b, c, n, h in found_of]
+            a, b, c, d, _ = (1 << cut[edge],) * 2 + (0,) * 3 if edge in cut else found.get(edge[0], (0,) * 5)
+            inputs, nodes, kept = inputs | a, nodes | c, kept | d
+            given.append(b if edge in cut else items.get(edge, b))
+        found[node] = inputs, _joined([0 if leaf is None else 1 << leaf, *given]), nodes, kept, number
+        if node.name().startswith(_OF_A_LIST):
+            items |= {(node, k): bits for k, bits in enumerate(_by_item(given, len(node._input_metadata)))}
+    made = []
+    for edge in [(t.grad_fn, t.output_nr) for t in outputs]:
+        a, b, c, d, n = found[edge[0]]
+        kept_by = frozenset(names[k] for k in _bits(d))
+        made.append(Path(_bits(a), _bits(items.get(edge, b)), _bits(c), kept_by, n, edge in held))
+    return made
+
+
+_OF_A_LIST = "Foreach"  # so begin the names of autograd's nodes of operators on lists
+
+
+def _by_item(given: Sequence[int], count: int) -> list[int]:
+    """What gets the gradient of each of the results of an operator that does the same with this many tensors: its arguments are
+    lists of so many, and tensors for all of them."""
+    lists = len(given) - len(given) % count
+    return [_joined([*given[k:lists:count], *given[lists:]]) for k in range(count)]
+
+
+def _joined(bits: Sequence[int]) -> int:
+    return functools.reduce(operator.or_, bits, 0)
 
 
 def cuts(
@@ -145,7 +167,10 @@ def cuts(
             for edge in node.next_functions
             if edge[0] in conflicts and edge not in chosen
         }
-        if lacking and known.keys() >= lacking and len(more) + len(lacking) <= _MOST_SHARED:
+        if lost := lacking - known.keys():  # written since, or one of several that nobody took
+            seen = ", ".join(sorted(edge[0].name() for edge in lost))
+            raise AutogradUnsupported("results share work with what was computed from them", seen, "clone it first")
+        if lacking and len(more) + len(lacking) <= _MOST_SHARED:
             more += lacking
         else:
             wrong = functools.reduce(operator.or_, conflicts.values())

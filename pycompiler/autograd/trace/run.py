@@ -68,13 +68,7 @@ def trace_joint(
                 recorder,
             ):
                 trace = _Trace(gm, inputs, recorder, branches or {}, more, hooks)
-                try:
-                    joint = trace.run(store_in_graph)
-                except AutogradUnsupported:
-                    if not more:
-                        raise
-                    more, hooks = None, []  # nothing that the graph shares can be a result of it
-                    continue
+                joint = trace.run(store_in_graph)
             if not trace.lacking and not trace.hooks:
                 return joint
             hooks += trace.hooks

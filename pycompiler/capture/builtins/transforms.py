@@ -285,13 +285,12 @@ def jvp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @late(EAGER, "_vjp_with_argnums")
 def vjp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """The function that it gives computes forward again where it is called: for each call a call in the graph."""
+    """The call keeps what the function that it gives goes back through: for each call of that one in the graph."""
     argnums, aux_flag = (cx.realize(kwargs.get(n, Const(d))) for n, d in (("argnums", None), ("has_aux", False)))
     fn, given, has_aux = args[0], [cx.realize(a) for a in args[1:]], cx.truth(aux_flag)
     wanted = range(len(given)) if cx.is_none(argnums) else _positions(cx, argnums, len(given))
     before = [given[i] for i in wanted]
     leaves: list[Tensor] = []
-    drawn, step = cx.fake_mode.once, cx.frames[0].begin
     with _differentiated(cx) as tracer:
         for i in wanted:
             given[i] = tracers.mapped(cx, given[i], lambda t: _variable(cx, tracer, t, leaves), tracers.refused)
@@ -300,14 +299,12 @@ def vjp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if not outs or not all(t.fake.is_floating_point() or t.fake.is_complex() for t in outs):
             raise Break("inner-graph", f"vjp of a function that gives {result.describe()}")
         body, lifted = tracer.close([*outs, *(tracers.tensors(cx, aux) if aux else ())])
-    if cx.fake_mode.once > drawn:
-        raise Break("inner-graph", "random numbers in a function of which vjp is taken")
-    fixed = [len(leaves), len(outs)]
-    made = _Results(cx, cx.graph.call_inner(transforms.vjp_value, [body], [*fixed, *leaves, *lifted]))
+    made = _Results(cx, cx.graph.call_inner(transforms.vjp, [body], [len(leaves), len(outs), *leaves, *lifted]))
     value = made.like(result)
     primals = Tuple(before) if cx.is_none(argnums) or isinstance(argnums, Tuple) else before[0]
-    pull = cx.call(cx.make(polyfills.pullback), [_Pullback(body, fixed, [*leaves, *lifted], primals, result, step)], {})
-    return Tuple([value, pull] if aux is None else [value, pull, made.like(aux)])
+    others = [] if aux is None else [made.like(aux)]
+    kept = _Pullback([*leaves, *lifted], result, cx.frames[0].begin, primals, next(made.left))
+    return Tuple([value, cx.call(cx.make(polyfills.pullback), [kept], {}), *others])
 
 
 class _Linear(Value):
@@ -315,11 +312,10 @@ class _Linear(Value):
 
     what: str  # lies along
 
-    def __init__(
-        self, body: Any, fixed: list[int], given: list[Lifted], primals: Value, result: Value, step: int
-    ) -> None:
-        self.body, self.fixed, self.given, self.primals, self.result = body, fixed, given, primals, result
-        self.step, self.writes = step, self._written()
+    def __init__(self, given: list[Lifted], like: Value, step: int) -> None:
+        """`given`: what the function used; `like`: a call takes what is like this."""
+        self.given, self.like, self.step = given, like, step
+        self.writes = self._written()
 
     def _written(self) -> list[int]:
         return [t.fake._version for t in tracers.tensors_of(self.given)]
@@ -327,14 +323,13 @@ class _Linear(Value):
     def python_type(self) -> type:
         return types.FunctionType
 
-    def along(self, cx: Capture, given: Value, like: Value, name: str) -> tuple[Any, list[Tensor]]:
-        """What a call takes: the body once more, and the tensors of what is `given`."""
+    def along(self, cx: Capture, given: Value, name: str) -> list[Tensor]:
+        """The tensors of what a call is `given`."""
         if self.writes != self._written():
             raise Break("inner-graph", f"a tensor is written between {name} and the call of what it gave", self.step)
-        if not alike(cx, like, given):
+        if not alike(cx, self.like, given):
             raise Break("inner-graph", f"a call of what {name} gave of what is not like its {self.what}")
-        body = fx.GraphModule(self.body, copy.deepcopy(self.body.graph), class_name="InnerGraph")
-        return body, tracers.tensors(cx, given)
+        return tracers.tensors(cx, given)
 
 
 class _Pullback(_Linear):
@@ -342,10 +337,13 @@ class _Pullback(_Linear):
 
     what = "results"
 
+    def __init__(self, given: list[Lifted], like: Value, step: int, primals: Value, kept: Value) -> None:
+        super().__init__(given, like, step)
+        self.primals, self.kept = primals, kept
+
     def call(self, cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        body, along = self.along(cx, args[0], self.result, "torch.func.vjp")
-        given = [*self.fixed, *along, *self.given]
-        return _Results(cx, cx.graph.call_inner(transforms.vjp, [body], given)).like(self.primals)
+        along = self.along(cx, args[0], "torch.func.vjp")
+        return _Results(cx, cx.graph.call_inner(transforms.pulled, [], [self.kept, *along])).like(self.primals)
 
 
 class _Pushforward(_Linear):
@@ -353,12 +351,19 @@ class _Pushforward(_Linear):
 
     what = "arguments"
 
+    def __init__(
+        self, given: list[Lifted], like: Value, step: int, result: Value, body: Any, counts: tuple[int, int]
+    ) -> None:
+        super().__init__(given, like, step)
+        self.result, self.body, self.counts = result, body, counts
+
     def call(self, cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-        body, along = self.along(cx, args[0], self.primals, "torch.func.linearize")
-        count, outputs, strict = self.fixed
+        along = self.along(cx, args[0], "torch.func.linearize")
+        count, outputs = self.counts
         if [meta(t) for t in along] != [meta(t) for t in tracers.tensors_of(self.given[:count])]:
             raise Break("inner-graph", "tangents of other sizes or dtypes than the arguments of torch.func.linearize")
-        given = [count, outputs, strict, *self.given[:count], *along, *self.given[count:]]
+        body = fx.GraphModule(self.body, copy.deepcopy(self.body.graph), class_name="InnerGraph")
+        given = [count, outputs, False, *self.given[:count], *along, *self.given[count:]]
         made = cx.graph.call_inner(transforms.jvp, [body], given)
         return _Results(cx, Tuple(items_of(cx, made)[outputs:])).like(self.result)
 
@@ -390,7 +395,7 @@ def linearize(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("inner-graph", "random numbers in a function that is linearized")
     if torch.is_grad_enabled() and any(t.fake.requires_grad for t in (*leaves, *tracers.tensors_of(lifted))):
         raise Break("inner-graph", "linearize of a function of what requires grad")
-    push = _Pushforward(body, [len(leaves), len(outs), False], [*leaves, *lifted], primals, result, step)
+    push = _Pushforward([*leaves, *lifted], primals, step, result, body, (len(leaves), len(outs)))
     return Tuple([value, cx.call(cx.make(polyfills.pushforward), [push], {})])
 
 

@@ -62,6 +62,22 @@ HELD = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layo
 MOST_ITEMS = 64  # numbers that one `tolist` reads
 
 
+class Kept(Value):
+    """A value of the graph that is no tensor, and that the program does not see."""
+
+    def __init__(self, node: fx.Node) -> None:
+        self.node = node
+
+    def describe(self) -> str:
+        return "what a transform has kept"
+
+    def identity(self) -> object:
+        return ("kept", id(self))
+
+    def python_type(self) -> type:
+        return type(self.node.meta["example_value"])
+
+
 class Tensor(Value):
     """A tensor of the graph."""
 
