@@ -258,6 +258,7 @@ def inline(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value
     frame = Frame(cx, code, fn.globals, bind_arguments(cx, fn, args, kwargs), fn.closure(cx), function=fn)
     frame.direct = direct
     frame.follows, cx.constructs = direct or cx.constructs, False
+    frame.of_module, cx.of_module = cx.of_module is code, None
     args.clear()
     kwargs.clear()
     cx.inlined.add(code)

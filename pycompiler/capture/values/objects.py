@@ -444,7 +444,7 @@ class Object(Value):
         if isinstance(self.real, torch.nn.Module) and lookup(cx, self.cls, "__call__") is MODULE_METHODS["__call__"]:
             forward = plain_module_forward(cx, self)
             if forward is not None:
-                cx.direct = direct
+                cx.direct, cx.of_module = direct, getattr(getattr(forward, "function", None), "code", None)
                 return cx.call(forward, args, kwargs)
         method = self.special(cx, "__call__")
         cx.direct = direct
