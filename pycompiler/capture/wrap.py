@@ -129,8 +129,9 @@ def _deque(cx: Capture, real: Any, source: Source) -> Value:
 @wraps(tuple)
 def _tuple(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
-    cx.guard("length", source, len(real))
-    return Tuple([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], type(real))
+    made = Tuple([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], type(real))
+    made.reach = Ends(cx, source, len(real))
+    return made
 
 
 @wraps(dict, collections.OrderedDict, collections.defaultdict)

@@ -128,7 +128,7 @@ def id_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def len_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], Tensor) and args[0].fake.dim() and not cx.functions.concerns(args, kwargs):
         return cx.make(args[0].fake.shape[0])
-    return args[0].count(cx) if isinstance(args[0], (List, Dict, Object)) else Const(args[0].length(cx))
+    return args[0].count(cx) if isinstance(args[0], (List, Tuple, Dict, Object)) else Const(args[0].length(cx))
 
 
 @constructor(bool)
