@@ -220,10 +220,15 @@ def _is_subclass(cx: Capture, cls: type, base: type, instance: Value | None) -> 
         return bool(cx.truth(cx.call(function, [cx.make(base), cx.make(cls) if instance is None else instance], {})))
     if instance is not None and hook is not None and hook not in PLAIN_CHECKS:
         raise Break("unsupported-operation", f"isinstance(..., {base.__name__}), whose class decides in C")
+    return is_of_abstract(cx, cls, base)
+
+
+def is_of_abstract(cx: Capture, cls: type, base: type) -> bool:
+    """What `type(base)`, a metaclass in C or `ABCMeta`, says of a class."""
     guard_mro(cx, cls)
     answer = bool(cx.evaluate_raw(issubclass, cls, base))
     cx.abstract[id(cls), id(base)] = cls, base, answer
-    if not answer and issubclass(meta, abc.ABCMeta):
+    if not answer and issubclass(type(base), abc.ABCMeta):
         cx.guard("equals", const_source(REGISTRATIONS).attr("token"), abc.get_cache_token())
     return answer
 
