@@ -772,6 +772,14 @@ class Capture:
         finally:
             self.direct = self.constructs = False
 
+    def call_next(self, fn: Value, args: list[Value]) -> Value:
+        """A call that the frame's own instruction makes, which is none: no other frame is between them."""
+        self.constructs = True
+        try:
+            return self.call(fn, args, {})
+        finally:
+            self.constructs = False
+
     def call_function(self, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return calls.call_function(self, fn, args, kwargs)
 

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 
 SHOWN = ("filters", "showwarning", "_showwarnmsg_impl")
 STAND = {polyfills.backward_of_hook.__code__, polyfills.method_of_hook.__code__}  # for torch's callers of hooks
+FOR_C = frozenset(f"pycompiler.capture.{name}" for name in ("polyfills", "heaps", "groups", "composed"))
+"""Modules whose functions are inlined for functions in C, which have no frames."""
 ONLY_FAKES = (
     "pycompiler.", "torch._ops", "torch._subclasses", "torch._refs", "torch._prims", "torch._decomp",
     "torch._meta_registrations", "torch._library", "torch.utils._python_dispatch", "torch.fx",
@@ -53,7 +55,7 @@ def place_at(cx: Capture, level: Any) -> Place | None:
     if len(found) < level or any("importlib" in place.code.co_filename for place, _ in found):
         return None
     place, _ = found[-1]
-    if place.namespace is vars(polyfills) or not all(told for _, told in found[:-1]):
+    if place.module.startswith("pycompiler.") or not all(told for _, told in found[:-1]):
         return None
     return place
 
@@ -66,6 +68,8 @@ def line(cx: Capture) -> Place | None:
 def _places(cx: Capture) -> Iterator[tuple[Place, bool]]:
     """Where the frames are, the innermost first, and whether the next one is what called it."""
     for frame in reversed(cx.frames):
+        if frame.globals.get("__name__") in FOR_C and frame.code not in STAND:
+            continue
         yield _place_of(frame), frame.follows or frame.code in STAND
         if frame.of_module:
             yield from ((place, True) for place in _lines_of_modules())
@@ -99,8 +103,10 @@ def note_kernel(cx: Capture, call: Call, result: Any) -> list[str]:
         return []
     by = OfTorch.of(call.target, call.op == "call_method", call.fakes, call.kfakes, kernel=True)
     place = line(cx)
+    if place is None:
+        return []
     with ALWAYS:
-        heard = by.heard() if place is not None else []
+        heard = by.heard()
     for text, category in heard:
         note(cx, place, text, category, by)
     return [text for text, _ in heard]

@@ -102,7 +102,7 @@ def disabled_by_torch(function: types.FunctionType) -> Callable[..., Any] | None
     return lambda *call: _native.Entry([], target, "function")
 
 
-def in_place_of(function: types.FunctionType, target: types.FunctionType) -> types.FunctionType:
+def in_place_of(function: types.FunctionType, target: Any) -> types.FunctionType:
     """`target`, whose frames are at the line where `function` calls what it is around: warnings and tracebacks say so."""
     code, line = function.__code__, line_of_call(function.__code__)
     made = target.__code__.replace(

@@ -312,7 +312,7 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
     if isinstance(raw, property) and receiver is None:
         return cx.wrap(raw, source)
     if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
-        return cx.call(cx.wrap(raw.fget, source.attr("fget")), [receiver], {})  # type: ignore[list-item]
+        return cx.call_next(cx.wrap(raw.fget, source.attr("fget")), [receiver])  # type: ignore[list-item]
     if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType, _tuplegetter)) and receiver is None:
         hold(cx, source, raw)
         return Builtin(raw)
@@ -380,7 +380,7 @@ def class_attribute(cx: Capture, value: Value, name: str) -> Value:
     source = const_source(cls).then("mro_lookup", name)
     if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
         cx.guard("type_is", source, type(raw))
-        return cx.call(cx.wrap(raw.fget, source.attr("fget")), [value], {})
+        return cx.call_next(cx.wrap(raw.fget, source.attr("fget")), [value])
     if is_data_descriptor(raw):
         raise Break("unsupported-attribute", f"{value.describe()}.{name}")
     return bind(cx, raw, source, value, cx.make(cls))
