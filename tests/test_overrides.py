@@ -682,3 +682,42 @@ def test_a_call_that_torch_skips(fn: Any, cls: type, monkeypatch: pytest.MonkeyP
     assert [told(compiled), told(compiled)] == [want, want]
     monkeypatch.setitem(globals(), fn.__name__, compiled)  # what it hands on is the compiled callable itself
     assert [told(compiled), told(compiled)] == [want, want]
+
+
+class Sized(torch.Tensor):
+    """Asks `__torch_function__`, torch's own."""
+
+    def doubled(self) -> torch.Tensor:
+        return self * 2
+
+
+SEEN: list[Any] = []
+
+
+class Told(torch.Tensor):
+    @classmethod
+    def __torch_function__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        SEEN.append(func)
+        return super().__torch_function__(func, types, args, kwargs or {})
+
+
+@pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.parametrize("cls", [Sized, Told])
+def test_sizes_that_change_are_symbols_of_subclasses_too(cls: Any, backend: str) -> None:
+    def fn(x: Any) -> Any:
+        y = torch.cat([x.sin(), x])
+        return y + 1, y.reshape(-1), y.shape, x.numel()
+
+    compiled = pycompiler.compile(fn, backend=backend)
+    for n in (3, 4, 5, 6, 8):
+        x = torch.arange(float(2 * n)).reshape(n, 2).as_subclass(cls)
+        SEEN.clear()
+        got, ours = compiled(x), [*SEEN]
+        SEEN.clear()
+        want = fn(x)
+        assert ours == SEEN
+        assert [*map(type, got)] == [*map(type, want)]
+        assert got[2:] == want[2:]
+        for a, b in zip(got[:2], want[:2], strict=True):
+            assert torch.allclose(a.as_subclass(torch.Tensor), b.as_subclass(torch.Tensor))
+    assert compiled.counters()["compiles"] == 2

@@ -15,7 +15,7 @@ import torch
 
 from pycompiler.autograd import joint, partition, replay, runtime, views
 from pycompiler.autograd import saved as saved_tensors
-from pycompiler.capture import again, cached, calls
+from pycompiler.capture import again, cached, calls, shown
 from pycompiler.capture.bytecode.resume import ResumeInfo
 from pycompiler.capture.errors_of_data import Done, ErrorsOfData, Seen
 from pycompiler.capture.recipe import Recipe, Resume
@@ -61,7 +61,7 @@ CLASSES: frozenset[type] = frozenset({
     SavedFunction, SavedCallable, Made, Recipe, ErrorsOfData, Done, Seen, ResumeInfo,
     views.Step, joint.Mutation, joint.Output, joint.Path, joint.Way,
     joint.Joint, partition.Partition, runtime.LazyBackward, runtime.Node, runtime._Variants, runtime._Like, replay.Replay,
-    replay._Like, saved_tensors.Saved, calls.Kept, cached.Cached, again.Again, late.Check,
+    replay._Like, saved_tensors.Saved, calls.Kept, cached.Cached, shown.OfTorch, shown.Like, again.Again, late.Check,
     segments.Run, segments.Called, segments.Compiled, segments.Held, segments.Number,
 })  # fmt: skip
 

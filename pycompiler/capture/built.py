@@ -49,6 +49,11 @@ from pycompiler.ir.arrays import array_of, number_of, read_only_array_of
 
 
 def _tuple(head: Head, value: Tuple, name: str) -> None:
+    if value.begin is not None and value.reach is not None:
+        more = [head.load_item(v) for v in value.added]
+        end = [*flat(more), *build.build_tuple(len(more))]
+        head.store(head.call(operator.add, head.load(value.begin), end), name)
+        return
     items = [head.load_item(v) for v in value.items]
     if value.cls is tuple and len(items) > build.AT_ONCE:
         head.store(head.call(tuple, build.list_of(items)), name)

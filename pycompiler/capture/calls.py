@@ -113,6 +113,9 @@ def constructor(*classes: type) -> Callable[[BuiltinHandler], BuiltinHandler]:
 def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """Call a Python function: special handler, graph node, break, or inline; an inlined one looks at its arguments itself."""
     if fn.real is not None:
+        if skip.is_deferred(fn.real) and not kwargs and (given := _kept(cx, args)) and logged.may_wait(fn.real, given):
+            cx.effects.defer(fn, given)
+            return Const(None)
         if any(isinstance(v, Lazy) for v in (*args, *kwargs.values())):
             if _is_only_inlined(fn.real):
                 return inline(cx, fn, args, kwargs)
@@ -160,9 +163,6 @@ def call_function(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str
             return known_arrays.call_function(cx, fn.real, name, args, kwargs)
         if config.trace_numpy and (name := arrays.folded_name(fn.real)) is not None:
             return known_arrays.folded(cx, fn.real, name, args, kwargs)
-        if skip.is_deferred(fn.real) and not kwargs and all(map(_steady, args)) and logged.may_wait(fn.real, args):
-            cx.effects.defer(fn, args)
-            return Const(None)
         reason = skip.why_not_inlined(fn.real)
         if reason is not None:
             kind, seen = reason
@@ -258,6 +258,7 @@ def inline(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value
     frame = Frame(cx, code, fn.globals, bind_arguments(cx, fn, args, kwargs), fn.closure(cx), function=fn)
     frame.direct = direct
     frame.follows, cx.constructs = direct or cx.constructs, False
+    frame.of_module, cx.of_module = cx.of_module is code, None
     args.clear()
     kwargs.clear()
     cx.inlined.add(code)
@@ -480,6 +481,31 @@ def _steady(value: Value) -> bool:
         or value.is_const()
         or (isinstance(value, Object) and value.exists)
     )
+
+
+def _kept(cx: Capture, args: list[Value]) -> list[Value] | None:
+    """The arguments of a call that waits until the frame ends, as they are now; None where one may be another by then.
+    Containers that the frame made are copies: nobody of the program's gets them."""
+    texts = [v if symbolic.is_open_text(v) and isinstance(v, symbolic.Text) else cx.realize(v) for v in args]
+    given = [_copy(cx, v, 3) for v in texts]
+    return None if None in given else given  # type: ignore[return-value]
+
+
+def _copy(cx: Capture, value: Value, depth: int) -> Value | None:
+    if isinstance(value, symbolic.Text) and symbolic.is_open_text(value):
+        value.guard_class(cx)
+        return value
+    value = cx.realize(value)
+    if not isinstance(value, (Tuple, List, Dict)) or (isinstance(value, Tuple) and _steady(value)):
+        return value if _steady(value) else None
+    if value.source is not None or value.cls not in (tuple, list, dict) or not depth:
+        return None
+    if isinstance(value, Dict):
+        pairs = [(k, _copy(cx, v, depth - 1)) for k, v in value.pairs(cx)]
+        known = all(v is not None and isinstance(k, Const) for k, v in pairs)
+        return Dict({Key(cx, k): v for k, v in pairs if v is not None}) if known else None
+    items = [_copy(cx, v, depth - 1) for v in value.items]
+    return cx.sequence([v for v in items if v is not None], value.cls) if None not in items else None
 
 
 class Kept:

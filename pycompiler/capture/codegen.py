@@ -520,6 +520,8 @@ def _template(head: Head, value: Value, seen: set[int]) -> Any:
         return ("graph", int(head.output(value)[len("__out") :]))
     if value.source is not None:
         return ("source", value.source) if head.made_class(value.source.root.arg) is None else None
+    if isinstance(value, Tuple) and value.begin is not None and value.reach is not None:
+        return None
     if isinstance(value, (Tuple, List)) and value.cls in (tuple, list):
         items = [_template(head, v, seen) for v in value.items]
         return None if None in items else (value.cls.__name__, items)

@@ -75,6 +75,7 @@ def istft(
     if end <= begin or begin >= whole:
         graph_break("torch.istft of no length")
     if window is None:
+        warns_of("no window")
         window = torch.ones(size, dtype=input.real.dtype, device=input.device)
     if size != n_fft:
         left = (n_fft - size) // 2

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import torch
 
-from pycompiler.capture import calls, hints, open_texts, rebuild, stand_in_guards, tracebacks, wrap
+from pycompiler.capture import calls, hints, open_texts, rebuild, stand_in_guards, tracebacks, warns, wrap
 from pycompiler.capture.answers import answered
 from pycompiler.capture.apart import COMPARED, may_be
 from pycompiler.capture.breaks import Break, Raised
@@ -77,6 +77,8 @@ from pycompiler.ir.symbols import Symbols
 
 if TYPE_CHECKING:
     from pycompiler.capture.interpreter import Frame
+    from pycompiler.capture.on_fakes import Call
+    from pycompiler.ir.heard import Heard
 
 T = TypeVar("T")
 BUDGET = 400_000
@@ -133,6 +135,9 @@ class Capture:
         self.errors = breaks_are_errors()  # whether a break raises, at the program's current place
         self.spread = False  # the current call is `f(**mapping)`
         self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
+        self.of_module: types.CodeType | None = (
+            None  # of the `forward` that is called next, in a module's call without hooks
+        )
         self.constructs = False  # it is a class, or the `__init__` that this one calls
         self.ids_are_keys = False
         self.variables: list[Token] = []  # context variables that the program has set, the last one last
@@ -218,6 +223,15 @@ class Capture:
             if held is key and is_restless(type(key)):
                 raise Break("unsupported-operation", RESTLESS)
             self.guard("id_is", source.then("dict_key_at", i), held)
+
+    def warns_of(self, what: str) -> None:
+        """Torch warns of this in C++, once or each time, about the line that is called from (`shown.ONCE`)."""
+        warns.note_once(self, what)
+
+    def warned_by(self, call: Call, heard: list[Heard], result: Any) -> list[str]:
+        """A call of the graph warns of this: the texts."""
+        texts = warns.note_heard(self, call, heard) if heard else []
+        return [*texts, *warns.note_kernel(self, call, result)] if call.name in warns.KERNELS else texts
 
     @property
     def user_stack(self) -> tuple[UserFrame, ...]:
@@ -759,6 +773,14 @@ class Capture:
             return self.placed(fn.call(self, args, kwargs))
         finally:
             self.direct = self.constructs = False
+
+    def call_next(self, fn: Value, args: list[Value]) -> Value:
+        """A call that the frame's own instruction makes, which is none: no other frame is between them."""
+        self.constructs = True
+        try:
+            return self.call(fn, args, {})
+        finally:
+            self.constructs = False
 
     def call_function(self, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return calls.call_function(self, fn, args, kwargs)

@@ -68,7 +68,7 @@ class Warned:
     filename: str
     lineno: int
     namespace: dict[str, Any]
-    once: str | None = None  # what torch warns of in C++, which has the text, and counts: `shown.ONCE`
+    by: Any = None  # what torch warns of in C++, which has the text, and counts: a `shown.OfTorch`
 
 
 def state_of(container: Value) -> Any:

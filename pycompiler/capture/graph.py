@@ -445,7 +445,7 @@ class GraphBuilder:
         self._check_layout(call)
         before = Before(self.fake_mode, call)
         self.bound.begin(call.target)
-        result = run(self.fake_mode, self.cx.sizes, call, self._bind)
+        result, heard = run(self.fake_mode, self.cx.sizes, call, self._bind)
         did = before.did(result)
         late = self._note_writes(call, before, did)
         self._check_gradients(call, before)
@@ -465,6 +465,8 @@ class GraphBuilder:
         known = self.known(result) if isinstance(result, torch.Tensor) else None
         self._check_levels(call, did, result, known)
         node = self._add(call, did, result)
+        if texts := self.cx.warned_by(call, heard, result):
+            node.meta["warns"] = texts
         if known is not None:  # an in-place operator: the result is its argument
             return known
         if given and isinstance(result, (list, tuple)):

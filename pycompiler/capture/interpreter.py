@@ -70,6 +70,7 @@ class Frame:
         self.scope: Any = None  # the dict of the program's that such code has for globals, if they are no module's
         self.ways_out: dict[Any, WayOut] = {}  # by handlers, of errors
         self.direct = False  # entered by the caller's CALL itself: its return value is the call's
+        self.of_module = False  # the `forward` that `nn.Module.__call__` calls, of which there is no frame
         self.follows = False  # as well, or the `__init__` of what it makes: no other frame is between them
 
     # stack ----------------------------------------------------------------------------------------------------

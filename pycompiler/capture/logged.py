@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 import types
 import weakref
+from logging.handlers import MemoryHandler
 from typing import Any
 
 from pycompiler.capture import polyfills, skip
@@ -66,11 +67,16 @@ def _told(logger: logging.Logger) -> list[type]:
 
 
 def _is_programs(cls: type) -> bool:
-    """Whether it is a function (a filter), or has methods of the program's; a class is looked at once, since calls ask."""
+    """Whether it is a function (a filter), has methods of the program's, or formats records later, when what they hold may be
+    another; a class is looked at once, since calls ask."""
     known = _known.get(cls)
     if known is None:
         own = [held for c in mro_of(cls) if is_mutable(c) for held in namespace_of(c).values()]
-        known = cls is types.FunctionType or any(type(f) is types.FunctionType and not skip.is_library(f) for f in own)
+        known = (
+            cls is types.FunctionType
+            or issubclass(cls, MemoryHandler)
+            or any(type(f) is types.FunctionType and not skip.is_library(f) for f in own)
+        )
         _known[cls] = known
     return known
 

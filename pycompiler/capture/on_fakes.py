@@ -21,6 +21,7 @@ from torch._subclasses.fake_tensor import (
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.nodes import has_tensor, name_of, operands_of, version_of
 from pycompiler.capture.sizes import NeedsSymbols, Sizes
+from pycompiler.ir.heard import ALWAYS, Heard, Listening
 from pycompiler.ir.kernels import tensors_of
 from pycompiler.ir.leaves import Leaves
 from pycompiler.ir.subclasses import Spec, flatten_all, is_wrapper, same
@@ -159,13 +160,13 @@ class Before:
         return True
 
 
-def run(mode: FakeMode, sizes: Sizes, call: Call, bind: Callable[..., Any]) -> Any:
-    """What a call gives; `bind` is asked about results that depend on data."""
+def run(mode: FakeMode, sizes: Sizes, call: Call, bind: Callable[..., Any]) -> tuple[Any, list[Heard]]:
+    """What a call gives, and warns of; `bind` is asked about results that depend on data."""
     cause: BaseException | None = None
     mode.asks, mode.binder = True, bind
     try:
-        with mode:
-            return call.run(*call.fakes, **call.kfakes)
+        with ALWAYS, Listening() as heard, mode:
+            return call.run(*call.fakes, **call.kfakes), heard
     except DataDependentOutputException as e:
         settle_numbers(sizes, call.operands)
         raise Break("data-dependent-value", f"{call.name} ({e})") from e

@@ -332,6 +332,11 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
     if isinstance(left, Deque) or isinstance(right, Deque):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     if isinstance(left, Sequence) and isinstance(right, Sequence) and op == "+":
+        if isinstance(left, Tuple) and isinstance(right, Tuple) and right.reach is None and right.cls is tuple:
+            if left.reach is None and left.cls is tuple and not (left.raw and right.raw):
+                return left if left.raw else right
+            if (grown := left.more(right.items)) is not None:
+                return grown
         if isinstance(left, List) is isinstance(right, List):
             return cx.sequence([*left.items, *right.items], list if isinstance(left, List) else _plain(left, right))
     if op == "*":

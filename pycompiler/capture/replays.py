@@ -106,9 +106,11 @@ def ask_warnings(head: Head) -> Code:
         return []
     categories, spaces = tuple(dict.fromkeys(w.category for w in said)), {id(w.namespace): w.namespace for w in said}
     namespaces = [*flat([build.load_const(s) for s in spaces.values()]), *build.build_tuple(len(spaces))]
+    calls = [w.by for w in said if w.by is not None]
+    asked = [*flat([build.load_const(c) for c in calls]), *build.build_tuple(len(calls))]
     looked_at = [v.source for v in head.cx.by_id.values() if isinstance(v, (List, Dict, Iter)) and v.source is not None]
     followed = map(head.follow, dict.fromkeys(looked_at))
-    return [*head.call(shown.only_shown, build.load_const(categories), namespaces, *followed), *build.pop_top()]
+    return [*head.call(shown.only_shown, build.load_const(categories), namespaces, asked, *followed), *build.pop_top()]
 
 
 def ask_loggers(head: Head) -> Code:
@@ -222,8 +224,9 @@ def _replay_call(head: Head, write: Write) -> Code:
 
 def _replay_warning(head: Head, write: Write) -> Code:
     said = write.target
-    if said.once is not None:
-        return head.call(shown.warn_by, *map(build.load_const, (said.once, said.filename, said.lineno, said.namespace)))
+    if said.by is not None:
+        place = map(build.load_const, (said.by, said.filename, said.lineno, said.namespace))
+        return head.call(shown.OfTorch.tell, *place)
     given = (said.message, said.category, said.filename, said.lineno, said.namespace)
     return head.call(shown.warn, *map(build.load_const, given))
 

@@ -6,13 +6,15 @@ CPython's own; the frame reaches neither that list nor a registry of warnings.  
 
 from __future__ import annotations
 
-import functools
+import contextlib
 import gc
 import io
 import sys
 import types
 import warnings
 from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -20,13 +22,17 @@ import torch
 from pycompiler.capture.values.attributes import instance_dict
 from pycompiler.errors import Unfit
 from pycompiler.ir import begun
+from pycompiler.ir.heard import IN_C, Listening
 from pycompiler.ir.source import mro_of, namespace_of
+from pycompiler.ir.strides import in_order
+from pycompiler.ir.symbols import hint_of
 
 SHOWS = ("showwarning", "_showwarnmsg")
 PRINTS = ("_showwarnmsg_impl", "formatwarning", "_formatwarnmsg", "_formatwarnmsg_impl")
 """The functions of `warnings` that run to show one, and those that run to print it."""
 BUFFERED, RAW = (io.BufferedWriter, io.BufferedRandom), (io.FileIO, io.BytesIO)
 Namespaces = tuple[dict[str, Any], ...]
+Said = list[tuple[str, type[Warning]]]
 
 
 def warn(message: str, category: type[Warning], filename: str, lineno: int, namespace: dict[str, Any]) -> None:
@@ -35,25 +41,130 @@ def warn(message: str, category: type[Warning], filename: str, lineno: int, name
     warnings.warn_explicit(message, category, filename, lineno, module, known)
 
 
-def _short_signal() -> Callable[[], Any]:
+@dataclass(frozen=True)
+class Like:
+    """A tensor without its memory."""
+
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    dtype: torch.dtype
+    requires_grad: bool
+    device: str
+
+    @staticmethod
+    def of(value: Any, kernel: bool = False) -> Any:
+        """The same of what a call is given; of a `kernel`, with no more than two elements a dimension."""
+        if isinstance(value, torch.Tensor):
+            shape, strides = tuple(map(hint_of, value.shape)), tuple(map(hint_of, value.stride()))
+            if kernel:
+                shape = tuple(min(n, 2) for n in shape)
+                strides = in_order(shape, strides)
+            return Like(shape, strides, value.dtype, value.requires_grad, "cpu" if kernel else "meta")
+        return hint_of(value)
+
+    @staticmethod
+    def made(value: Any) -> Any:
+        if not isinstance(value, Like):
+            return value
+        with torch.no_grad():
+            made = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=value.device)
+            made = made.zero_() if value.device == "cpu" else made
+        return made.requires_grad_() if value.requires_grad else made
+
+
+def _mapped(of: Callable[[Any], Any], value: Any) -> Any:
+    if type(value) is dict:
+        return {k: _mapped(of, v) for k, v in value.items()}
+    if isinstance(value, (tuple, list)):
+        return (list if isinstance(value, list) else tuple)(_mapped(of, v) for v in value)
+    if isinstance(value, slice):
+        return slice(_mapped(of, value.start), _mapped(of, value.stop), _mapped(of, value.step))
+    return of(value)
+
+
+@dataclass
+class Told:
+    """What a call says now, in this process, and each time, once that is known."""
+
+    now: Said = field(default_factory=list)
+    always: Said | None = None
+
+
+@dataclass(frozen=True, eq=False)
+class OfTorch:
+    """A call of which torch warns in C++: each time, or once a process, which torch counts.
+
+    It is asked ahead of the graph, which may make the same call.  What it says then it would say again if it said it twice; until
+    torch is told to warn always, that is all.
+    """
+
+    target: Any
+    method: bool
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+
+    @property
+    def told(self) -> Told:
+        return self.__dict__.setdefault("_told", Told())  # type: ignore[no-any-return]
+
+    @staticmethod
+    def of(target: Any, method: bool, args: Any, kwargs: Any, *, kernel: bool = False) -> OfTorch:
+        """`kernel`: what warns is no more than the kernel of the host, whatever the sizes."""
+        like = partial(Like.of, kernel=kernel)
+        return OfTorch(target, method, tuple(_mapped(like, list(args))), _mapped(like, dict(kwargs)))
+
+    def ask(self) -> None:
+        state = self.told
+        if state.always is None:
+            state.now, state.always = self.heard(), self.heard()
+        else:
+            state.now = self.heard() if torch.is_warn_always_enabled() else state.always
+
+    def heard(self) -> Said:
+        args, kwargs = _mapped(Like.made, self.args), _mapped(Like.made, self.kwargs)
+        with Listening() as heard, torch._C.DisableTorchFunction(), contextlib.suppress(Exception):
+            if self.method:
+                getattr(args[0], self.target)(*args[1:], **kwargs)
+            else:
+                self.target(*args, **kwargs)
+        return [(said.message, said.category) for said in heard if IN_C in said.message]
+
+    def tell(self, filename: str, lineno: int, namespace: dict[str, Any]) -> None:
+        state = self.told
+        said, state.now = state.now, state.always or []
+        for text, category in said:
+            warn(text, category, filename, lineno, namespace)
+
+
+def _short_signal() -> None:
     spectrum, window = torch.ones(3, 2, dtype=torch.complex64, device="cpu"), torch.ones(4, device="cpu")
-    return functools.partial(torch._C._VariableFunctions.istft, spectrum, 4, window=window, length=9)  # type: ignore[attr-defined]
+    torch._C._VariableFunctions.istft(spectrum, 4, window=window, length=9)  # type: ignore[attr-defined]
 
 
-ONCE = {"a short signal": _short_signal}
-"""What makes the calls by which torch warns, of what it warns of once a process."""
+def _no_window() -> None:
+    torch._C._VariableFunctions.istft(torch.ones(3, 2, dtype=torch.complex64, device="cpu"), 4)  # type: ignore[attr-defined]
 
 
-def warn_by(name: str, filename: str, lineno: int, namespace: dict[str, Any]) -> None:
-    """What torch warns of in C++, about this line, since its frame calls it; modes of the program's do not see the call."""
-    made = compile("call()", filename, "eval")
-    with torch._C.DisableTorchFunction():
-        eval(made.replace(co_firstlineno=lineno), namespace, {"call": ONCE[name]()})
+def _no_leaf() -> None:
+    (torch.ones((), requires_grad=True, device="cpu") * 2).grad  # noqa: B018
 
 
-def only_shown(categories: tuple[type[Warning], ...], namespaces: Namespaces, *looked_at: Any) -> None:
+def _tensor_of_tensor() -> None:
+    torch.tensor(torch.ones((), device="cpu"))
+
+
+ONCE: dict[str, Callable[[], None]] = {
+    "a short signal": _short_signal, "no window": _no_window, "the gradient of no leaf": _no_leaf,
+    "a tensor of a tensor": _tensor_of_tensor,
+}  # fmt: skip
+"""Calls of which torch warns."""
+
+
+def only_shown(
+    categories: tuple[type[Warning], ...], namespaces: Namespaces, calls: tuple[OfTorch, ...], *looked_at: Any
+) -> None:
     """Raises `Unfit` when a warning of these classes, of modules with these namespaces, would do more than be shown, or change
-    what the frame reaches."""
+    what the frame reaches.  Then torch is asked what it says of these calls."""
     log = getattr(vars(warnings).get("_showwarnmsg_impl"), "__self__", None)
     listed = type(log) is list and vars(warnings)["_showwarnmsg_impl"] == log.append
     if not all(map(_is_original, SHOWS if listed else (*SHOWS, *PRINTS))) or not (listed or _only_writes(sys.stderr)):
@@ -66,6 +177,8 @@ def only_shown(categories: tuple[type[Warning], ...], namespaces: Namespaces, *l
     actions += [action for action, _, asked, *_ in warnings.filters if any(issubclass(c, asked) for c in categories)]
     if "error" in actions or getattr(sys.flags, "context_aware_warnings", False):
         raise Unfit("a warning that is an error")
+    for call in calls:
+        call.ask()
 
 
 def _is_original(name: str) -> bool:

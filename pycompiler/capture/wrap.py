@@ -131,8 +131,9 @@ def _deque(cx: Capture, real: Any, source: Source) -> Value:
 @wraps(tuple)
 def _tuple(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
-    cx.guard("length", source, len(real))
-    return Tuple([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], type(real))
+    made = Tuple([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], type(real))
+    made.reach = Ends(cx, source, len(real))
+    return made
 
 
 @wraps(dict, collections.OrderedDict, collections.defaultdict)
@@ -397,7 +398,8 @@ METHODS = (types.FunctionType, types.MethodDescriptorType)
 
 
 def _of_subclass(cx: Capture, real: torch.Tensor, source: Source) -> Value:
-    """A tensor of a class whose `__torch_function__` is asked; sizes are numbers, since to read them is a call of its class."""
+    """A tensor of a class whose `__torch_function__` is asked; sizes that change are read of a plain alias, since to read them is
+    a call of its class."""
     cls = type(real)
     if cx.surrounded:
         raise Break("tensor-subclass", f"{cls.__qualname__}, under a transform or in a kernel")
@@ -415,8 +417,10 @@ def _of_subclass(cx: Capture, real: torch.Tensor, source: Source) -> Value:
         raise Break("tensor-subclass", f"{cls.__qualname__} with an attribute by the name of a tensor's")
     for name in ("__torch_function__", "__getattribute__", "__torch_dispatch__"):
         lookup(cx, cls, name)
-    cx.guard("tensor", source, dataclasses.replace(TensorSpec.of(plain), cls=cls))
-    return cx.graph.add_input(real, source, None, cls)
+    layout = cx.sizes.layout(plain, cx.computed(as_plain, source))
+    spec = TensorSpec.of(plain) if layout is None else TensorSpec.of(plain).opened(*layout)
+    cx.guard("tensor", source, dataclasses.replace(spec, cls=cls))
+    return cx.graph.add_input(real, source, layout, cls)
 
 
 def _check_tensor(real: torch.Tensor) -> None:

@@ -120,8 +120,8 @@ def read(iterator: Any, what: str | Callable[[Any], Any]) -> Any:
 
 
 def length_of(container: Any) -> int:
-    """`len` of a list, deque, dict or set, whatever a subclass says."""
-    base = next(b for b in (list, collections.deque, dict, set, frozenset) if isinstance(container, b))
+    """`len` of a list, tuple, deque, dict or set, whatever a subclass says."""
+    base = next(b for b in (list, tuple, collections.deque, dict, set, frozenset) if isinstance(container, b))
     return base.__len__(container)  # type: ignore[arg-type]
 
 

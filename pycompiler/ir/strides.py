@@ -27,6 +27,7 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler.ir.effects import acts, draws
+from pycompiler.ir.heard import ALWAYS, Listening
 from pycompiler.ir.kernels import memory_of, tensors_of
 from pycompiler.ir.modes import OwnMode
 from pycompiler.ir.shapes import is_plain
@@ -128,7 +129,7 @@ class Asker:
         other = next((o for o in others if _may_run(target, o.of(given), o.of(results))), None)
         there = [] if other is None else laid(other)[1]
         for i in wrong:
-            strides = _in_order(results[i].shape, done[i])
+            strides = in_order(results[i].shape, done[i])
             if other is None or Today().of(strides) != done[i] or other.of(strides) != there[i]:
                 for n in (*results[i].shape, *results[i].stride()):
                     symbols.pin(expr_of(n))
@@ -140,7 +141,7 @@ def _today(numbers: Sequence[Any]) -> tuple[int, ...]:
     return tuple(map(hint_of, numbers))
 
 
-def _in_order(shape: Sequence[Any], strides: Strides) -> Strides:
+def in_order(shape: Sequence[Any], strides: Strides) -> Strides:
     """Strides without gaps, of dimensions in the order of `strides`; of equal ones, those of one element lie inside."""
     order = sorted(range(len(shape)), key=lambda i: (strides[i], hint_of(shape[i]) != 1))
     made, step = [1] * len(shape), 1
@@ -165,6 +166,8 @@ def _is_odd(given: Sequence[torch.Tensor], ordinary: bool) -> bool:
 
 
 def _is_plain(t: torch.Tensor) -> bool:
+    if t.layout is not torch.strided:
+        return False
     if t._has_symbolic_sizes_strides:
         return is_plain(t)
     return t.is_contiguous() and (1 not in t.shape or is_plain(t))
@@ -213,7 +216,7 @@ def _fresh(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> li
 def _ask(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], once: bool) -> list[Layout]:
     mode = Apart() if once else contextlib.nullcontext()
     try:
-        with _disable_current_modes(), mode:
+        with _disable_current_modes(), mode, ALWAYS, Listening():
             real = run(*map(_stand_in, args), **{k: _stand_in(v) for k, v in kwargs.items()})
     except Exception:  # it does not take these values: they are not the program's
         return []

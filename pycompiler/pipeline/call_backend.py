@@ -17,6 +17,7 @@ from pycompiler.ir import choices
 from pycompiler.ir.fake import as_plain, fake_as, fake_of, new_fake_mode, with_history
 from pycompiler.ir.graph_text import sizes, tabular
 from pycompiler.ir.guards import own_place
+from pycompiler.ir.heard import ALWAYS, Listening, Quiet
 from pycompiler.ir.late import Check
 from pycompiler.ir.source import Scope, Source, read
 from pycompiler.ir.subclasses import is_wrapper
@@ -50,8 +51,12 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
             phase("backend"),
             own_knobs(family.knobs),
             contextlib.nullcontext() if family.ours else users_backend(),
+            contextlib.ExitStack() as quiet,
             answered(),
         ):
+            if family.ours:
+                quiet.enter_context(ALWAYS)
+                quiet.enter_context(Listening())
             if choices.taken("captured graph", lambda: described(gm)):
                 backend = wrapped("dynamo", family.backend, family.backend_name)
                 given = () if family.ours else floats.places(examples)
@@ -89,6 +94,9 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
         )
     if family.verify or config.verify_correctness:
         made = verified(family, gm, made)
+    graphs = [m.graph for m in gm.modules() if isinstance(m, fx.GraphModule)]
+    if texts := frozenset(text for g in graphs for n in g.nodes for text in n.meta.get("warns", ())):
+        made = made if isinstance(made, _native.Plan) else Quiet(made, texts)
     if not family.ours:
         return _native.BackendCall(made, family.backend_name, len(gm.graph.output_node().args[0]))  # type: ignore[arg-type]
     return made if isinstance(made, _native.Plan) else _native.BackendCall(made)

@@ -12,7 +12,9 @@ import torch
 
 from pycompiler import _native
 from pycompiler.capture import skip
+from pycompiler.capture.bytecode.locations import encode_locations
 from pycompiler.ir import peer
+from pycompiler.ir.heard import line_of_call
 from pycompiler.ir.names import code_digest
 from pycompiler.pipeline.interface import Family
 from pycompiler.pipeline.surroundings import traced_by_python
@@ -69,20 +71,45 @@ def disabled_by_torch(function: types.FunctionType) -> Callable[..., Any] | None
     if not peer.is_disabled_call(function.__code__):
         return None
     recursive = peer.mark(function, peer.RECURSIVE) is not False
+    pause, resume = _native.pause_hook, _native.resume_hook
+
+    def begin(called: Any) -> None:
+        if recursive:
+            pause()
+        elif isinstance(called, types.FunctionType):
+            leave_eager(called.__code__)
+
+    def end() -> None:
+        if recursive:
+            resume()
 
     def run(args: tuple[Any, ...], kwargs: dict[str, Any], fn: types.CellType, self: Any) -> Any:
-        if recursive:
-            return eagerly(fn.cell_contents, args, kwargs)
-        if isinstance(fn.cell_contents, types.FunctionType):
-            leave_eager(fn.cell_contents.__code__)
-        return fn.cell_contents(*args, **kwargs)
+        begin(fn.cell_contents)
+        try:
+            return fn.cell_contents(*args, **kwargs)
+        finally:
+            end()
 
     def without_self(args: tuple[Any, ...], kwargs: dict[str, Any], fn: types.CellType) -> Any:
-        return run(args, kwargs, fn, None)
+        begin(fn.cell_contents)
+        try:
+            return fn.cell_contents(*args, **kwargs)
+        finally:
+            end()
 
-    target = run if "self" in function.__code__.co_freevars else without_self
+    target = in_place_of(function, run if "self" in function.__code__.co_freevars else without_self)
     peer.leave_alone(target.__code__)
     return lambda *call: _native.Entry([], target, "function")
+
+
+def in_place_of(function: types.FunctionType, target: Any) -> types.FunctionType:
+    """`target`, whose frames are at the line where `function` calls what it is around: warnings and tracebacks say so."""
+    code, line = function.__code__, line_of_call(function.__code__)
+    made = target.__code__.replace(
+        co_filename=code.co_filename, co_name=code.co_name, co_qualname=code.co_qualname, co_firstlineno=line,
+        co_linetable=encode_locations([(len(target.__code__.co_code) // 2, (line, line, None, None))], line),
+    )  # fmt: skip
+    return types.FunctionType(made, function.__globals__, code.co_name, None, target.__closure__)
 
 
 def compiling_by_torch(function: types.FunctionType) -> Callable[..., Any] | None:

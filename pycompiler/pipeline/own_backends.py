@@ -11,6 +11,7 @@ from torch import fx
 from pycompiler import _native, autograd, backends, background, config, regions
 from pycompiler.graphs import STATISTICS, compile_aten
 from pycompiler.ir import choices, own_builtins, watch
+from pycompiler.ir.heard import ALWAYS, Listening
 from pycompiler.ir.texts import drop_text_with, forward_of, readable
 from pycompiler.ir.watch import phase
 from pycompiler.logs import artifact, stage, step
@@ -135,7 +136,7 @@ def compile_backward(
     if name := own_builtins.replaced():
         return _as_it_is(module, forward, name)
     with compiling(f"backward of {forward or 'a graph'}"), phase("backward"), RESTING_COLLECTOR, \
-         own_knobs(knobs), watch.model(number):  # fmt: skip
+         ALWAYS, Listening(), own_knobs(knobs), watch.model(number):  # fmt: skip
         made = seen("backward", module, inputs)
     return _as_it_is(module, forward, name) if (name := own_builtins.replaced()) else made
 

@@ -932,3 +932,99 @@ def test_a_list_that_is_passed_on_is_not_looked_into() -> None:
     for items in ([1, 2, 3], [1, 5, 6], [1, "no number", None]):
         assert torch.equal(compiled(torch.ones(2), items), fn(torch.ones(2), items))  # type: ignore[arg-type]
     assert compiled.counters()["compiles"] == 1
+
+
+# tuples ---------------------------------------------------------------------------------------------------------
+class Hypothesis:
+    def __init__(self, tokens: tuple[Any, ...]) -> None:
+        self.tokens, self.other = tokens, tokens
+
+
+def grows(h: Hypothesis, x: Any) -> Any:
+    h.tokens = h.tokens + (h.tokens[-1] + 1,)  # noqa: RUF005
+    return x * h.tokens[-1], h.tokens[-2], h.tokens
+
+
+def grows_by_two(h: Hypothesis, x: Any) -> Any:
+    h.tokens += (h.tokens[-1] * 2, 5)
+    h.other = h.tokens
+    return x * h.tokens[-2], h.tokens[0], h.tokens is h.other, len(h.tokens)
+
+
+def branches(h: Hypothesis, x: Any) -> Any:
+    t = h.tokens
+    u, v = t + (1,), t + (2,)  # noqa: RUF005
+    h.tokens = w = u + (3,)  # noqa: RUF005
+    return u, v, w, t[0], u[-1], v[-2], w[-3], bool(u), t[-1], x
+
+
+def keeps_the_ends(h: Hypothesis, x: Any) -> Any:
+    h.tokens = h.tokens[-2:] + (x.shape[0],) + h.tokens[:1]
+    return h.tokens, x
+
+
+def holds_tensors(h: Hypothesis, x: Any) -> Any:
+    h.tokens = h.tokens + (x,)  # noqa: RUF005
+    return (x if len(h.tokens) < 3 else x + 1), {"tokens": h.tokens}, [h.tokens, h.tokens]
+
+
+def across_a_break(h: Hypothesis, x: Any) -> Any:
+    tokens = h.tokens + (3,)  # noqa: RUF005
+    h.tokens = tokens
+    print(end="")
+    return tokens[-1], tokens[-2], x * len(tokens)
+
+
+def nothing_more(h: Hypothesis, x: Any) -> Any:
+    return h.tokens + () is h.tokens, () + h.tokens is h.tokens, x
+
+
+@pytest.mark.parametrize(
+    "fn, compiles",
+    [
+        (grows, 2),
+        (grows_by_two, 2),
+        (branches, 2),
+        (keeps_the_ends, 2),
+        (holds_tensors, 2),
+        (nothing_more, 1),
+        (across_a_break, 4),
+    ],
+)
+def test_a_tuple_that_grows(fn: Callable[..., Any], compiles: int) -> None:
+    compiled, ours, theirs = pycompiler.compile(fn, backend="eager"), Hypothesis((7, 8)), Hypothesis((7, 8))
+    for i in range(6):
+        x = torch.ones(2) + i
+        assert str(compiled(ours, x)) == str(fn(theirs, x))
+        assert str(ours.tokens) == str(theirs.tokens)
+    assert compiled.counters()["compiles"] <= compiles
+
+
+def test_one_of_any_length() -> None:
+    def last(*items: Any) -> Any:
+        return items[-1] + 1, len(items), bool(items), items[-2:]
+
+    def whole(t: tuple[int, ...], x: Any) -> Any:
+        u = t + (3,)  # noqa: RUF005
+        return [*u], u == (1, 3), hash(u), {u: 1}, 3 in u, u.index(3), sum(u) * x
+
+    compiled = pycompiler.compile(last, backend="eager")
+    for n in (3, 4, 5, 6, 2, 7):
+        items = [torch.ones(2) * i for i in range(n)]
+        assert str(compiled(*items)) == str(last(*items))
+    assert compiled.counters()["compiles"] == 2
+    compiled = pycompiler.compile(whole, backend="eager")
+    for t in ((), (1,), (1, 2), (2, 1), (3, 4, 5), ()):
+        assert str(compiled(t, torch.ones(1))) == str(whole(t, torch.ones(1)))
+
+
+def test_one_that_is_too_short() -> None:
+    def fn(t: tuple[int, ...], x: Any) -> Any:
+        try:
+            return x * t[2] + t[-1]
+        except IndexError as e:
+            return str(e)
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    for t in ((1, 2, 3), (1, 2), (4, 5, 6, 7), (), (1, 2, 3, 4, 5)):
+        assert str(compiled(t, torch.ones(2))) == str(fn(t, torch.ones(2)))

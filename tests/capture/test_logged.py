@@ -148,3 +148,38 @@ def test_a_handler_whose_level_is_not_reached() -> None:
     want = fn(X)
     handler.records.clear()
     assert torch.equal(compiled(X), want)
+
+
+def told_of_containers(x: Any, logger: logging.Logger, k: Any) -> Any:
+    known, rows = {"k": k}, [k, 1]
+    logger.info("%s", known)
+    known["k"] = 7
+    logger.info("w %(k)s", known)
+    logger.info("%s %s", rows, (k, {"a": [k]}))
+    rows.append(k)
+    return x + 1, known, rows
+
+
+def told_of_texts(x: Any, logger: logging.Logger, k: Any) -> Any:
+    logger.info(f"v {k}")
+    logger.info("a %s", f"{k:>5}")
+    logger.info("b" + str(k))
+    logger.log(logging.INFO, "v %s %s" % (k, k + 1))
+    return x + 1
+
+
+@pytest.mark.parametrize("fn", [told_of_containers, told_of_texts])
+def test_numbers_that_change_are_told_as_they_are(fn: Callable[..., Any]) -> None:
+    stream = io.StringIO()
+    logger = loud()
+    logger.handlers, logger.propagate = [logging.StreamHandler(stream)], False
+    compiled = pycompiler.compile(fn, backend="eager", fullgraph=True)
+    for numbers in ((1, 2, 3, 4), (1.5, 2.5, 3.5)):
+        for k in numbers:
+            texts = []
+            for called in (fn, compiled):
+                stream.seek(0)
+                stream.truncate()
+                texts.append((str(called(X, logger, k)), stream.getvalue()))
+            assert texts[0] == texts[1]
+    assert compiled.counters()["compiles"] == 4

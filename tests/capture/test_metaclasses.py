@@ -567,3 +567,54 @@ def test_an_alias_of_a_callable_class_names_that_of_the_call() -> None:
     for _ in range(3):
         made, found, alias, _ = compiled(torch.ones(2))
         assert found is made and alias.__origin__ is made
+
+
+class Checks(abc.ABCMeta):
+    asked: int = 0
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        Checks.asked += 1
+        return getattr(value, "odd", False) or super().__instancecheck__(value)
+
+    def __subclasscheck__(cls, other: type) -> bool:
+        return other.__name__.startswith("Odd") or super().__subclasscheck__(other)
+
+
+class Checked(metaclass=Checks):
+    pass
+
+
+class OddOne:
+    pass
+
+
+class Known(Checked):
+    pass
+
+
+class WithAttribute:
+    odd = True
+
+
+@typing.runtime_checkable
+class HasNorm(typing.Protocol):
+    def norm(self) -> Any: ...
+
+
+class Normed:
+    def norm(self) -> int:
+        return 3
+
+
+def test_metaclasses_that_ask_abcmeta() -> None:
+    def fn(x: Any, value: Any) -> Any:
+        found = isinstance(value, Checked), issubclass(type(value), Checked), isinstance(value, HasNorm)
+        return x + Checks.asked, found, Checks.asked
+
+    compiled = pycompiler.compile(fn, backend="eager", fullgraph=True)
+    for value in (OddOne(), Known(), WithAttribute(), Normed(), 3, "text", OddOne(), Normed()):
+        results = []
+        for called in (fn, compiled):
+            Checks.asked = 5
+            results.append(str(called(torch.ones(1), value)))
+        assert results[0] == results[1]

@@ -58,6 +58,35 @@ def of_classes(x: Any, seen: Any = None) -> Any:
     return x * Deprecated(2).n + Derived().n
 
 
+class Aliases:
+    @property
+    def size(self) -> int:
+        warnings.warn("a property", stacklevel=2)
+        return 3
+
+    def __getattr__(self, name: str) -> int:
+        warnings.warn(f"no {name}", stacklevel=2)
+        return len(name)
+
+
+def of_attributes(x: Any, seen: Any = None) -> Any:
+    aliases = Aliases()
+    return x * aliases.size + aliases.other + getattr(aliases, "size", 0)
+
+
+def through(n: int) -> int:
+    warnings.warn("of the line that maps", stacklevel=2)
+    warnings.warn("of its caller", stacklevel=3)
+    return n
+
+
+def of_functions_in_c(x: Any, seen: Any = None) -> Any:
+    def inner() -> Any:
+        return [*map(through, (1, 2))], sorted([2, 1], key=through)
+
+    return x * len(inner()[0])
+
+
 def caught(x: Any, seen: Any = None) -> Any:
     y = x + 1
     try:
@@ -87,7 +116,9 @@ def shown(fn: Callable[..., Any], action: Any, *args: Any, log: bool = False) ->
     return result, [(str(w.message), w.category, w.filename, w.lineno) for w in seen]
 
 
-@pytest.mark.parametrize("fn", [here, of_callers, of_functorch, of_classes, caught, looked_at])
+@pytest.mark.parametrize(
+    "fn", [here, of_callers, of_functorch, of_classes, of_attributes, of_functions_in_c, caught, looked_at]
+)
 @pytest.mark.parametrize("first", ["always", "error"])
 def test_they_are_eagers(fn: Callable[..., Any], first: Any) -> None:
     compiled = pycompiler.compile(fn)
@@ -99,7 +130,7 @@ def test_they_are_eagers(fn: Callable[..., Any], first: Any) -> None:
 
 
 def test_they_break_no_graph() -> None:
-    for fn in (here, of_callers, of_functorch, of_classes, caught):
+    for fn in (here, of_callers, of_functorch, of_classes, of_attributes, caught):
         with warnings.catch_warnings(record=True):
             warnings.simplefilter("always")
             pycompiler.compile(fn, fullgraph=True)(X.clone())

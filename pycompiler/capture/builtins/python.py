@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import abc
 import builtins
 import functools
 import inspect
@@ -22,7 +23,7 @@ from pycompiler.capture.bytecode.resume import origin_of
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate, takes_none
 from pycompiler.capture.interpreter import breaking_frame
 from pycompiler.capture.values import deferred
-from pycompiler.capture.values.attributes import MISSING, bind, hold, is_subclass, lookup, mro_lookup
+from pycompiler.capture.values.attributes import MISSING, bind, hold, is_of_abstract, is_subclass, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Cell, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, Super
 from pycompiler.capture.values.constant import LITERALS, Const, Identity
@@ -90,6 +91,22 @@ def isinstance_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(is_subclass(cx, value.python_type(), classes, instance=value))
 
 
+@builtin(abc.ABCMeta.__dict__["__instancecheck__"])
+def of_abstract(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """`super().__instancecheck__(value)` of a metaclass in Python."""
+    value, (base,) = args[1], classes_of(cx, args[0])
+    if lookup(cx, value.python_type(), "__class__") is not object.__dict__["__class__"] or isinstance(value, Tensor):
+        raise Break("unsupported-operation", f"isinstance({value.describe()}), which says what class it is")
+    return Const(is_subclass(cx, value.python_type(), (base,)))
+
+
+@builtin(abc.ABCMeta.__dict__["__subclasscheck__"])
+def under_abstract(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    """The same of a class."""
+    (base,), (cls,) = classes_of(cx, args[0]), classes_of(cx, args[1])
+    return Const(is_of_abstract(cx, cls, base))
+
+
 def _is_named(value: Tensor, classes: tuple[type, ...]) -> bool:
     """Whether a tensor is of one of the kinds that have names of classes (`torch.FloatTensor`)."""
     fake = value.fake
@@ -128,7 +145,7 @@ def id_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def len_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], Tensor) and args[0].fake.dim() and not cx.functions.concerns(args, kwargs):
         return cx.make(args[0].fake.shape[0])
-    return args[0].count(cx) if isinstance(args[0], (List, Dict, Object)) else Const(args[0].length(cx))
+    return args[0].count(cx) if isinstance(args[0], (List, Tuple, Dict, Object)) else Const(args[0].length(cx))
 
 
 @constructor(bool)

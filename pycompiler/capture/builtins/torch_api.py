@@ -365,7 +365,8 @@ def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
     if args and isinstance(args[0], Tensor):
         if cx.items.is_number(args[0]):
             dtype = Const(torch.get_default_dtype())  # of a float
-            return cx.graph.call_function(fn, [cx.graph.call_method("to", [args[0], dtype], {}), *args[1:]], kwargs)
+            made = cx.graph.call_method("to", [args[0], dtype], {"copy": Const(True)})
+            return cx.graph.call_function(torch.as_tensor, [made, *args[1:]], kwargs)  # no tensor of a tensor
         if fn is torch.tensor:
             return _copied(cx, args, kwargs)
         return cx.graph.call_function(fn, args, kwargs)
@@ -413,6 +414,7 @@ def _copied(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     given = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and not cx.is_none(v)}
     if len(args) > 1 or len(given) != len(kwargs):
         raise Break("unsupported-operation", "torch.tensor(tensor, ...)")
+    cx.warns_of("a tensor of a tensor")
     copied = cx.graph.call_method("to", [cx.graph.call_method("detach", args, {})], {
         "dtype": args[0].getattr(cx, "dtype"), **given, "copy": Const(True)})  # fmt: skip
     return copied

@@ -14,10 +14,9 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from pycompiler.capture import composed, polyfills, skip
+from pycompiler.capture import composed, skip, warns
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import Args, BuiltinHandler, Kwargs, builtin
-from pycompiler.capture.effects import UNKNOWN, Warned
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const, Withheld
 from pycompiler.capture.values.functions import Builtin
@@ -25,16 +24,14 @@ from pycompiler.capture.values.objects import Object
 
 MANAGER = warnings.catch_warnings
 ENTER, EXIT = MANAGER.__enter__, MANAGER.__exit__
-SHOWN = ("filters", "showwarning", "_showwarnmsg_impl")
 ACTIONS = ("ignore", "always", "default", "module", "once")
 skip.INLINED |= {MANAGER.__init__}
 HEAP_TYPE = 1 << 9
-STAND = {polyfills.backward_of_hook.__code__, polyfills.method_of_hook.__code__}  # for torch's callers of hooks
 OWN = {"__init__", "__new__", "__str__"}  # what of a class of warnings would be run
 
 
 def _defer(cx: Capture, fn: Callable[..., Any], args: Args) -> Value:
-    cx.effects.defer(Builtin(fn), args, (vars(warnings), SHOWN))
+    cx.effects.defer(Builtin(fn), args, (vars(warnings), warns.SHOWN))
     return Const(None)
 
 
@@ -121,27 +118,18 @@ def warn(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         cx.snapshot(given[n]) if n in given else None for n in ("message", "category", "stacklevel")
     )
     category, level = category or UserWarning, 1 if level is None else level
-    frame = _frame_at(cx, level)
-    if type(message) is not str or not _is_plain(category) or frame is None:
+    place = warns.place_at(cx, level)
+    if type(message) is not str or not _is_plain(category) or place is None:
         raise Break("builtin-call", f"warnings.warn({message!r}, ...), about a line outside, or of another kind")
-    _note(cx, frame, message, category)
+    warns.note(cx, place, message, category)
     return Const(None)
 
 
 @builtin(composed.warns_of)
 def warns_of(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """A function of torch's would warn of this, in C++: about the frame that calls the function in its place."""
-    name = cx.realize(args[0]).const()
-    _note(cx, cx.frames[-2], name, UserWarning, name)
+    cx.warns_of(cx.realize(args[0]).const())
     return Const(None)
-
-
-def _note(cx: Capture, frame: Any, message: str, category: type[Warning], once: str | None = None) -> None:
-    known = [cx.effects.globals.get((id(vars(warnings)), name), UNKNOWN) for name in SHOWN]
-    if any(v is not UNKNOWN for v in known) or id(warnings.filters) in cx.by_id:
-        raise Break("builtin-call", f"warnings.warn({message!r}, ...): the frame has changed what becomes of it")
-    seen = frame.user_frame()
-    cx.effects.warn(Warned(message, category, seen.filename, seen.lineno, frame.globals, once))
 
 
 def _is_plain(category: Any) -> bool:
@@ -151,16 +139,6 @@ def _is_plain(category: Any) -> bool:
         and issubclass(category, Warning)
         and not any(OWN & vars(c).keys() for c in category.__mro__ if c.__flags__ & HEAP_TYPE)
     )
-
-
-def _frame_at(cx: Capture, level: Any) -> Any:
-    """The captured frame that `stacklevel` means; None where eager would have others in between, or means one outside."""
-    if type(level) is not int or not 0 < level <= len(cx.frames):
-        return None
-    passed = cx.frames[-level:]
-    internal = any("importlib" in f.code.co_filename for f in passed) or passed[0].globals is vars(polyfills)
-    told = all(f.follows or f.code in STAND for f in passed[1:])
-    return None if internal or not told else passed[0]
 
 
 for _fn in (warnings.simplefilter, warnings.filterwarnings, warnings.resetwarnings):

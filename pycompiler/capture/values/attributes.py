@@ -220,10 +220,15 @@ def _is_subclass(cx: Capture, cls: type, base: type, instance: Value | None) -> 
         return bool(cx.truth(cx.call(function, [cx.make(base), cx.make(cls) if instance is None else instance], {})))
     if instance is not None and hook is not None and hook not in PLAIN_CHECKS:
         raise Break("unsupported-operation", f"isinstance(..., {base.__name__}), whose class decides in C")
+    return is_of_abstract(cx, cls, base)
+
+
+def is_of_abstract(cx: Capture, cls: type, base: type) -> bool:
+    """What `type(base)`, a metaclass in C or `ABCMeta`, says of a class."""
     guard_mro(cx, cls)
     answer = bool(cx.evaluate_raw(issubclass, cls, base))
     cx.abstract[id(cls), id(base)] = cls, base, answer
-    if not answer and issubclass(meta, abc.ABCMeta):
+    if not answer and issubclass(type(base), abc.ABCMeta):
         cx.guard("equals", const_source(REGISTRATIONS).attr("token"), abc.get_cache_token())
     return answer
 
@@ -307,7 +312,7 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
     if isinstance(raw, property) and receiver is None:
         return cx.wrap(raw, source)
     if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
-        return cx.call(cx.wrap(raw.fget, source.attr("fget")), [receiver], {})  # type: ignore[list-item]
+        return cx.call_next(cx.wrap(raw.fget, source.attr("fget")), [receiver])  # type: ignore[list-item]
     if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType, _tuplegetter)) and receiver is None:
         hold(cx, source, raw)
         return Builtin(raw)
@@ -375,7 +380,7 @@ def class_attribute(cx: Capture, value: Value, name: str) -> Value:
     source = const_source(cls).then("mro_lookup", name)
     if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
         cx.guard("type_is", source, type(raw))
-        return cx.call(cx.wrap(raw.fget, source.attr("fget")), [value], {})
+        return cx.call_next(cx.wrap(raw.fget, source.attr("fget")), [value])
     if is_data_descriptor(raw):
         raise Break("unsupported-attribute", f"{value.describe()}.{name}")
     return bind(cx, raw, source, value, cx.make(cls))

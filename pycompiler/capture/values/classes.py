@@ -320,7 +320,7 @@ class PyModule(Value):
             return cx.wrap(self.module.__dict__, namespace)
         cx.guard("dict_absent", namespace, name)
         if isinstance(own, types.FunctionType):
-            return cx.call(cx.wrap(own, namespace.dict_item("__getattr__")), [Const(name)], {})
+            return cx.call_next(cx.wrap(own, namespace.dict_item("__getattr__")), [Const(name)])
         cls = type(self.module)
         handler = lookup(cx, cls, "__getattr__")
         if isinstance(handler, types.FunctionType) and lookup(cx, cls, name) is MISSING:

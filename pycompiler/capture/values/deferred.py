@@ -183,7 +183,7 @@ def holds(value: Value) -> bool:
     if not isinstance(value, Tuple):
         return isinstance(value, Deferred)
     if value.deferred is None:
-        value.deferred = any(map(holds, value.items))
+        value.deferred = any(map(holds, value.raw))
     return value.deferred
 
 

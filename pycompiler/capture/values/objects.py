@@ -125,7 +125,7 @@ class Object(Value):
 
     def _answered(self, cx: Capture, handler: Any, name: str) -> Value:
         function = bind(cx, handler, self.class_source("__getattr__"), self, cx.class_of(self))
-        return cx.call(function, [Const(name)], {})
+        return cx.call_next(function, [Const(name)])
 
     def _handler(self, cx: Capture) -> Any:
         return lookup(cx, self.cls, "__getattr__")
@@ -203,7 +203,7 @@ class Object(Value):
             if raw.fget is None:
                 self._refused(cx, raw, property.__get__)
             getter = cx.wrap(raw.fget, self.class_source(name).attr("fget"))
-            return cx.call(getter, [self], {})
+            return cx.call_next(getter, [self])
         hold(cx, self.class_source(name), raw)
         guard_setter(cx, raw)
         if isinstance(raw, _tuplegetter) and isinstance(self.storage, Tuple):  # a field of a namedtuple
@@ -444,7 +444,7 @@ class Object(Value):
         if isinstance(self.real, torch.nn.Module) and lookup(cx, self.cls, "__call__") is MODULE_METHODS["__call__"]:
             forward = plain_module_forward(cx, self)
             if forward is not None:
-                cx.direct = direct
+                cx.direct, cx.of_module = direct, getattr(getattr(forward, "function", None), "code", None)
                 return cx.call(forward, args, kwargs)
         method = self.special(cx, "__call__")
         cx.direct = direct

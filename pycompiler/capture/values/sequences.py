@@ -7,6 +7,7 @@ change to it is replayed at the end (`effects.py`).
 from __future__ import annotations
 
 import collections
+import copy
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -23,116 +24,14 @@ from pycompiler.ir.source import const as const_source
 
 
 class Sequence(Value):
-    """What lists and tuples share.  `raw`: the elements, for who relies on nothing of them."""
+    """What lists and tuples share.  `raw`: the elements, for who relies on nothing of them.  Of an existing one `reach` says what
+    is known while nobody has asked for its length."""
+
+    reach: Ends | None = None
 
     def __init__(self, items: list[Value], cls: type) -> None:
         self.raw = items
         self.cls = cls
-
-    @property
-    def items(self) -> list[Value]:
-        """All elements, of which there are so many."""
-        return self.raw
-
-    @items.setter
-    def items(self, items: list[Value]) -> None:
-        self.raw = items
-
-    def describe(self) -> str:
-        return f"{self.cls.__name__} of {len(self.raw)}"
-
-    __repr__ = describe
-
-    def python_type(self) -> type:
-        return self.cls
-
-    def at(self, cx: Capture, index: int) -> Value:
-        item = self.items[index]
-        if isinstance(item, Lazy):
-            item = self.items[index] = cx.realize(item)
-        return item
-
-    def length(self, cx: Capture) -> int:
-        return len(self.items)
-
-    def truth(self, cx: Capture) -> bool:
-        return bool(self.items)
-
-    def iterate(self, cx: Capture) -> Iterator[Value]:
-        i = 0
-        while i < len(self.items):  # live: a list may grow while it is iterated
-            yield self.at(cx, i)
-            i += 1
-
-    def backwards(self, cx: Capture) -> Iterator[Value]:
-        """From what is the last element now; ends where a list that became shorter has none."""
-
-        def each(i: int) -> Iterator[Value]:
-            while 0 <= i < len(self.items):
-                yield self.at(cx, i)
-                i -= 1
-
-        return each(len(self.items) - 1)
-
-    def contains(self, cx: Capture, item: Value) -> bool:
-        return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
-
-    def getitem(self, cx: Capture, key: Value) -> Value:
-        if (bounds := bounds_of(cx, key)) is not None:
-            cls = self.cls if self.cls in (list, tuple, torch.Size) else (list if isinstance(self, List) else tuple)
-            return cx.sequence(list(cx.evaluate_raw(self.items.__getitem__, bounds)), cls)
-        index = cx.index(key, "list" if isinstance(self, List) else "tuple")
-        if not -len(self.items) <= index < len(self.items):
-            cx.throw(IndexError, f"{'list' if isinstance(self, List) else 'tuple'} index out of range")
-        return self.at(cx, index)
-
-
-class Tuple(Sequence):
-    """A tuple, namedtuple, torch.Size or structseq."""
-
-    deferred: bool | None = None  # whether it holds what is known when the graph has run, where that was asked
-
-    def __init__(self, items: list[Value], cls: type = tuple) -> None:
-        super().__init__(items, cls)
-
-    def is_const(self) -> bool:
-        return all(not isinstance(v, Lazy) and v.is_const() for v in self.items) and self.cls in (tuple, torch.Size)
-
-    def const(self) -> Any:
-        if self.cls not in (tuple, torch.Size):
-            return super().const()
-        return self.cls(v.const() for v in self.items)
-
-    def settle(self, why: str) -> Value:
-        for item in self.items:
-            item.settle(why)
-        return self
-
-
-def _bounds_first() -> bool:
-    items = [1]
-
-    def given() -> Iterator[int]:
-        items.append(2)
-        yield 3
-
-    items[0:] = given()
-    return items == [3, 2]
-
-
-BOUNDS_FIRST = _bounds_first()
-"""Whether this Python knows the elements of a slice before it asks for those that take their places (patches of 3.13 differ)."""
-
-
-class List(Sequence):
-    """A list (or deque).  Of an existing one `reach` says what is known while nobody has asked for its length."""
-
-    def __init__(self, items: list[Value], cls: type = list) -> None:
-        self.reach: Ends | None = None
-        self.changes = False  # of a part of an existing list: whether that is another one in each call
-        super().__init__(items, cls)
-        self.length_before = len(items)  # of an existing list: before the writes of this capture
-        self.emptied = 0
 
     @property
     def items(self) -> list[Value]:
@@ -153,6 +52,159 @@ class List(Sequence):
         if reach is None or known is None:
             return Const(len(self.items))
         return cx.make(known + (len(self.raw) - reach.length))
+
+    def describe(self) -> str:
+        return f"{self.cls.__name__} of {len(self.raw)}"
+
+    __repr__ = describe
+
+    def python_type(self) -> type:
+        return self.cls
+
+    def at(self, cx: Capture, index: int) -> Value:
+        item = self.items[index]
+        if isinstance(item, Lazy):
+            item = self.items[index] = cx.realize(item)
+        return item
+
+    def length(self, cx: Capture) -> int:
+        return len(self.items)
+
+    def iterate(self, cx: Capture) -> Iterator[Value]:
+        i = 0
+        while i < len(self.items):  # live: a list may grow while it is iterated
+            yield self.at(cx, i)
+            i += 1
+
+    def backwards(self, cx: Capture) -> Iterator[Value]:
+        """From what is the last element now; ends where a list that became shorter has none."""
+
+        def each(i: int) -> Iterator[Value]:
+            while 0 <= i < len(self.items):
+                yield self.at(cx, i)
+                i -= 1
+
+        return each(len(self.items) - 1)
+
+    def contains(self, cx: Capture, item: Value) -> bool:
+        return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
+
+    def _changes(self, cx: Capture, reach: Ends) -> bool:
+        """Whether an existing list is another one in each call."""
+        return cx.sizes.integer(reach.length, reach.source.then("begun", length_of)) is not None
+
+    def _part(self, bounds: slice) -> list[Value] | None:
+        """The elements of a slice near one end, where as many are there in every call; None of any other."""
+        start, stop, size = bounds.start or 0, bounds.stop, len(self.raw)
+        at_end = start < 0 and (stop is None or stop < 0) and -start <= size
+        at_begin = start >= 0 and stop is not None and start < stop <= size
+        if self.reach is None or bounds.step not in (None, 1) or not (at_end or at_begin):
+            return None
+        self.place(start if at_end else stop - 1)
+        if self.reach is not None:
+            self.reach.require()
+        return self.raw[bounds]
+
+    def place(self, index: int) -> int | None:
+        """Where in `raw` the element at `index` is, None where there is none; the length is asked for where that needs it."""
+        if self.reach is None or not self.reach.covers(index, self.raw):
+            if not -len(self.items) <= index < len(self.items):
+                return None
+        return index if index >= 0 else len(self.raw) + index
+
+    def element(self, cx: Capture, place: int) -> Value:
+        """The element at this place of `raw`."""
+        found = self.raw[place] = cx.realize(self.raw[place])
+        return found
+
+    def truth(self, cx: Capture) -> bool:
+        return self.reach.is_filled(self.raw) if self.reach is not None and self.raw else bool(self.items)
+
+    def getitem(self, cx: Capture, key: Value) -> Value:
+        base = list if isinstance(self, List) else tuple
+        if (bounds := bounds_of(cx, key)) is not None:
+            reach = self.reach
+            part = self._part(bounds)
+            if part is None:
+                cls = self.cls if self.cls in (list, tuple, torch.Size) else base
+                return cx.sequence(list(cx.evaluate_raw(self.items.__getitem__, bounds)), cls)
+            made = cx.sequence(part, base)
+            if isinstance(made, List):
+                made.changes = reach is not None and self._changes(cx, reach)
+            return made
+        place = self.place(cx.index(key, base.__name__))
+        if place is None:
+            cx.throw(IndexError, f"{base.__name__} index out of range")
+        return self.element(cx, place)
+
+
+class Tuple(Sequence):
+    """A tuple, namedtuple, torch.Size or structseq.  `begin`: an existing tuple, of any length, that this one begins with."""
+
+    begin: Tuple | None = None
+
+    deferred: bool | None = None  # whether it holds what is known when the graph has run, where that was asked
+
+    def __init__(self, items: list[Value], cls: type = tuple) -> None:
+        super().__init__(items, cls)
+
+    def is_const(self) -> bool:
+        known = all(not isinstance(v, Lazy) and v.is_const() for v in self.raw) and self.cls in (tuple, torch.Size)
+        return known and self.items is self.raw
+
+    def const(self) -> Any:
+        if self.cls not in (tuple, torch.Size):
+            return super().const()
+        return self.cls(v.const() for v in self.items)
+
+    def settle(self, why: str) -> Value:
+        for item in self.items:
+            item.settle(why)
+        return self
+
+    def more(self, items: list[Value]) -> Tuple | None:
+        """`self + tuple(items)`, of which nobody asks how long it is; None where that is known."""
+        if self.reach is None or self.cls is not tuple or not self.raw:
+            return None
+        if not items:
+            return self
+        self.reach.is_filled(self.raw)  # else the sum is the other tuple itself
+        kept = [Lazy(v.real, v.source) if isinstance(v, Lazy) and v.seen is None and v.source else v for v in self.raw]
+        made = Tuple([*kept, *items])
+        made.reach, made.begin = copy.copy(self.reach), self.begin or self
+        made.reach.add(len(items), first=False)
+        return made
+
+    @property
+    def added(self) -> list[Value]:
+        """What comes behind what it begins with."""
+        return [] if self.begin is None else self.raw[len(self.begin.raw) :]
+
+
+def _bounds_first() -> bool:
+    items = [1]
+
+    def given() -> Iterator[int]:
+        items.append(2)
+        yield 3
+
+    items[0:] = given()
+    return items == [3, 2]
+
+
+BOUNDS_FIRST = _bounds_first()
+"""Whether this Python knows the elements of a slice before it asks for those that take their places (patches of 3.13 differ)."""
+
+
+class List(Sequence):
+    """A list (or deque)."""
+
+    def __init__(self, items: list[Value], cls: type = list) -> None:
+        self.reach = None
+        self.changes = False  # of a part of an existing list: whether that is another one in each call
+        super().__init__(items, cls)
+        self.length_before = len(items)  # of an existing list: before the writes of this capture
+        self.emptied = 0
 
     def summary(self, cx: Capture, function: Callable[[list[Any]], Any]) -> Value | None:
         """What `function` gives of all elements, as a number that each call computes; None where not all are numbers, somebody
@@ -178,22 +230,6 @@ class List(Sequence):
         cx.sizes.policy.will_change(source, type(real).__name__)
         return cx.realize(cx.lazy(real, source))
 
-    def _changes(self, cx: Capture, reach: Ends) -> bool:
-        """Whether an existing list is another one in each call."""
-        return cx.sizes.integer(reach.length, reach.source.then("begun", length_of)) is not None
-
-    def _part(self, bounds: slice) -> list[Value] | None:
-        """The elements of a slice near one end, where as many are there in every call; None of any other."""
-        start, stop, size = bounds.start or 0, bounds.stop, len(self.raw)
-        at_end = start < 0 and (stop is None or stop < 0) and -start <= size
-        at_begin = start >= 0 and stop is not None and start < stop <= size
-        if self.reach is None or bounds.step not in (None, 1) or not (at_end or at_begin):
-            return None
-        self.place(start if at_end else stop - 1)
-        if self.reach is not None:
-            self.reach.require()
-        return self.raw[bounds]
-
     def contents(self) -> Contents:
         """What it holds now, for a write that is replayed."""
         return Contents(list(self.raw), self.emptied) if self.reach is None else self.reach.contents(self.raw)
@@ -202,35 +238,6 @@ class List(Sequence):
         """All goes out, of which nothing need be known."""
         self.emptied += 1
         self.items = []
-
-    def place(self, index: int) -> int | None:
-        """Where in `raw` the element at `index` is, None where there is none; the length is asked for where that needs it."""
-        if self.reach is None or not self.reach.covers(index, self.raw):
-            if not -len(self.items) <= index < len(self.items):
-                return None
-        return index if index >= 0 else len(self.raw) + index
-
-    def element(self, cx: Capture, place: int) -> Value:
-        """The element at this place of `raw`."""
-        found = self.raw[place] = cx.realize(self.raw[place])
-        return found
-
-    def truth(self, cx: Capture) -> bool:
-        return self.reach.is_filled(self.raw) if self.reach is not None and self.raw else super().truth(cx)
-
-    def getitem(self, cx: Capture, key: Value) -> Value:
-        if (bounds := bounds_of(cx, key)) is not None:
-            reach = self.reach
-            part = self._part(bounds)
-            if part is None:
-                return super().getitem(cx, key)
-            made = List(part)
-            made.changes = reach is not None and self._changes(cx, reach)
-            return made
-        place = self.place(cx.index(key, "list"))
-        if place is None:
-            cx.throw(IndexError, "list index out of range")
-        return self.element(cx, place)
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         if (bounds := bounds_of(cx, key)) is not None:

@@ -27,6 +27,7 @@ from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import BOUND, Builtin
 from pycompiler.capture.values.sequences import Tuple
 from pycompiler.ir import arrays
+from pycompiler.ir.heard import Listening
 from pycompiler.ir.jagged import CACHED, is_jagged
 from pycompiler.ir.subclasses import held_by, is_wrapper
 from pycompiler.ir.symbols import expr_of, is_symbolic
@@ -243,8 +244,16 @@ class Tensor(Value):
         if "grad" in self.overlay:
             return self.overlay["grad"]
         if self.real is None or self.source is None:
+            if not self.fake.is_leaf and not any(known is self for known, _ in cx.graph.retained):
+                cx.warns_of("the gradient of no leaf")
             return Const(None)  # a backward would have been told
-        found = cx.wrap(self.real.grad, self.source.then("grad"))
+        with Listening() as heard:
+            gradient = self.real.grad
+        if self.fake.requires_grad and not issubclass(self.cls, torch.nn.Parameter):
+            kept = [cx.wrap(getattr(self.real, n), self.source.attr(n)) for n in ("is_leaf", "retains_grad")]
+            if heard and not any(v.const() for v in kept):  # guards would be warned, too
+                raise Break("unsupported-attribute", "Tensor.grad of no leaf, of which torch warns")
+        found = cx.wrap(gradient, self.source.then("grad"))
         cx.effects.looks.at(("grad", id(self), None), found, self.source)
         return found
 

@@ -1,0 +1,147 @@
+"""Warnings of code that runs while a frame is compiled are shown to nobody: who listens gets them.
+
+While a thread listens, `warnings.filters` begins with a filter that fits what that thread warns of, and what shows a warning
+gives it to the listener.  What others warn of goes its way.  Nothing else of `warnings` changes: registries stay as they are.
+"""
+
+from __future__ import annotations
+
+import dis
+import sys
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from types import CodeType, FrameType
+from typing import Any
+
+import torch
+
+from pycompiler.ir.shared import Lock, WhileInside
+
+IN_C = "(Triggered internally at "
+"""Part of what torch warns of in C++."""
+
+lock = Lock()
+_open: list[Listening] = []
+
+
+@dataclass(frozen=True)
+class Place:
+    """A line of a frame, of a module with this namespace."""
+
+    code: CodeType
+    lineno: int
+    namespace: dict[str, Any]
+
+    @property
+    def module(self) -> str:
+        return str(self.namespace.get("__name__"))
+
+
+@dataclass(frozen=True)
+class Heard:
+    """A warning, the line that it is about, and the frames that led to it, innermost first: the first `inside` of them are those
+    of what the listener called."""
+
+    message: str
+    category: type[Warning]
+    filename: str
+    lineno: int
+    frames: tuple[Place, ...]
+    inside: int
+
+
+class Listening:
+    """``with Listening() as heard:``, a list.  `texts`: nothing but these."""
+
+    def __init__(self, texts: frozenset[str] | None = None) -> None:
+        self.texts = texts
+        self.heard: list[Heard] = []
+
+    def __enter__(self) -> list[Heard]:
+        self.thread, self.caller = threading.get_ident(), sys._getframe(1)
+        self.shows = vars(warnings).get("_showwarnmsg_impl")
+        with lock():
+            if not _open:
+                _Shown.before = warnings._showwarnmsg  # type: ignore[attr-defined]
+                warnings._showwarnmsg = _hear  # type: ignore[attr-defined]
+            _open.append(self)
+            warnings.filters.insert(0, _FILTER)  # type: ignore[attr-defined]
+        return self.heard
+
+    def __exit__(self, *exc: object) -> None:
+        with lock():
+            _open.remove(self)
+            if _FILTER in warnings.filters:
+                warnings.filters.remove(_FILTER)  # type: ignore[attr-defined]
+            if not _open and warnings._showwarnmsg is _hear:  # type: ignore[attr-defined]
+                warnings._showwarnmsg = _Shown.before  # type: ignore[attr-defined]
+        del self.caller
+
+    def takes(self, text: str) -> bool:
+        """Whether it is told of this; who records warnings inside of it is told first."""
+        mine = self.thread == threading.get_ident() and (self.texts is None or text in self.texts)
+        return mine and vars(warnings).get("_showwarnmsg_impl") == self.shows
+
+
+class _Shown:
+    before: Callable[[Any], None]
+
+
+def _listener(text: str) -> Listening | None:
+    return next((one for one in reversed(_open) if one.takes(text)), None)
+
+
+class _Message:
+    """In the place of a filter's pattern."""
+
+    def match(self, text: str) -> bool:
+        return _listener(text) is not None
+
+
+_FILTER: Any = ("always", _Message(), Warning, None, 0)
+
+
+def _hear(told: Any) -> None:
+    listener = _listener(str(told.message))
+    if listener is None:
+        _Shown.before(told)
+        return
+    frames = [*_frames(sys._getframe(1))]
+    inside = next((i for i, f in enumerate(frames) if f is listener.caller), 0)
+    places = tuple(Place(f.f_code, f.f_lineno, f.f_globals) for f in frames)
+    listener.heard.append(Heard(str(told.message), told.category, told.filename, told.lineno, places, inside))
+
+
+def _frames(frame: FrameType | None) -> Iterator[FrameType]:
+    while frame is not None:
+        yield frame
+        frame = frame.f_back
+
+
+ALWAYS = WhileInside(torch.is_warn_always_enabled, torch.set_warn_always, lambda before: True)
+"""While any thread is inside, torch warns of what it warns of once a process, and will all the same."""
+
+
+def line_of_call(code: CodeType, which: int = -1) -> int:
+    """The line of one of the calls in a function that hands on all of its arguments."""
+    starts, line, found = dict(dis.findlinestarts(code)), 0, []
+    for instruction in dis.get_instructions(code):
+        line = starts.get(instruction.offset) or line
+        found += [line] if instruction.opname == "CALL_FUNCTION_EX" else []
+    return found[which]
+
+
+class Quiet:
+    """A graph of whose warnings, these texts, the frame tells itself."""
+
+    def __init__(self, run: Callable[..., Any], texts: frozenset[str]) -> None:
+        self.run, self.texts = run, texts
+
+    def __call__(self, *args: Any) -> Any:
+        with Listening(self.texts):
+            return self.run(*args)
+
+
+__all__ = ["ALWAYS", "IN_C", "Heard", "Listening", "Place", "Quiet", "line_of_call"]
