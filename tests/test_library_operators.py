@@ -583,6 +583,7 @@ def test_an_operator_that_raises_once_raises_in_the_program(
                     getattr(error, "__notes__", None),
                     [(f.name, f.lineno) for f in lines[1:]],
                 )
+            Failing.raised = None  # its frames hold what torch's checkpoint has switched on
             found.append((result, seen, x.tolist(), torch.rand(1).item()))
             if at == 1 and fn is not once_in_a_loop:
                 assert len(CALLED) == 1

@@ -84,10 +84,12 @@ def test_a_function_that_was_compiled_outside() -> None:
     compiled(x).sum().backward()
     checkpoint(compiled, x, use_reentrant=False).sum().backward()
     assert SEEN == [0] * 3
+    settled = compiled.counters()["compiles"]
+    assert settled <= 3  # before 2.15 torch computes again with other dispatch keys
     compiled(x).sum().backward()
     checkpoint(compiled, x, use_reentrant=False).sum().backward()
     assert SEEN == [0] * 6
-    assert compiled.counters()["compiles"] == 2
+    assert compiled.counters()["compiles"] == settled
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -611,7 +611,8 @@ def test_metaclasses_that_ask_abcmeta() -> None:
         found = isinstance(value, Checked), issubclass(type(value), Checked), isinstance(value, HasNorm)
         return x + Checks.asked, found, Checks.asked
 
-    compiled = pycompiler.compile(fn, backend="eager", fullgraph=True)
+    counts = sys.version_info >= (3, 12)  # typing asks for the name of a frame's module
+    compiled = pycompiler.compile(fn, backend="eager", fullgraph=not counts)
     for value in (OddOne(), Known(), WithAttribute(), Normed(), 3, "text", OddOne(), Normed()):
         results = []
         for called in (fn, compiled):
