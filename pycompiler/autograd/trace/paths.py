@@ -170,12 +170,10 @@ def cuts(
         if lost := lacking - known.keys():  # written since, or one of several that nobody took
             seen = ", ".join(sorted(edge[0].name() for edge in lost))
             raise AutogradUnsupported("results share work with what was computed from them", seen, "clone it first")
-        if lacking and len(more) + len(lacking) <= _MOST_SHARED:
-            more += lacking
-        else:
-            wrong = functools.reduce(operator.or_, conflicts.values())
-            ends = {edge: k for edge, k in ends.items() if not wrong >> k & 1}
-            more = []
+        if not lacking or len(more) + len(lacking) > _MOST_SHARED:
+            what = f"more than {_MOST_SHARED} pieces of work that results share" if lacking else "results that share work"
+            raise AutogradUnsupported(what, "", "return fewer results of one computation")
+        more += lacking
     return sorted(ends.values()), sorted({known[edge] for edge in more}) if ends else []
 
 
