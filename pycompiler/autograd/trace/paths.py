@@ -171,7 +171,9 @@ def cuts(
             seen = ", ".join(sorted(edge[0].name() for edge in lost))
             raise AutogradUnsupported("results share work with what was computed from them", seen, "clone it first")
         if not lacking or len(more) + len(lacking) > _MOST_SHARED:
-            what = f"more than {_MOST_SHARED} pieces of work that results share" if lacking else "results that share work"
+            what = (
+                f"more than {_MOST_SHARED} pieces of work that results share" if lacking else "results that share work"
+            )
             raise AutogradUnsupported(what, "", "return fewer results of one computation")
         more += lacking
     return sorted(ends.values()), sorted({known[edge] for edge in more}) if ends else []
