@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -12,9 +11,7 @@ import torch
 from torch import Tensor
 
 import pycompiler
-from pycompiler.capture.failures import raise_there
 from pycompiler.ir import functional, names
-from pycompiler.ir.plan import StepNote
 
 BACKENDS = ("eager", "aot_eager", "native")
 
@@ -474,133 +471,3 @@ def test_operators_written_in_python_are_called_once(fn: Callable[..., Any], bac
             calls = CALLED if fn is not raises_its_own else [*dict.fromkeys(CALLED)]
             found.append((str(result), list(calls), x.tolist()))
         assert found[1:] == [found[0]] * 2
-
-
-class Failing:
-    """At which call an operator raises, once, and what it raised."""
-
-    at = 0
-    raised: ValueError | None = None
-
-
-@torch.library.custom_op("pycompiler_library::fails_once", mutates_args=())
-def fails_once(x: Tensor) -> Tensor:
-    CALLED.append(float(x[0]))
-    if len(CALLED) == Failing.at:
-        Failing.at, Failing.raised = 0, ValueError("once", len(CALLED))
-        raise Failing.raised
-    return x * 2
-
-
-@fails_once.register_fake
-def _(x: Tensor) -> Tensor:
-    return torch.empty_like(x)
-
-
-fails_once.register_autograd(lambda ctx, gradient: gradient * 2)
-
-
-def once_alone(x: Tensor, seen: list[Any]) -> Any:
-    return fails_once(x) + 1
-
-
-def once_behind_effects(x: Tensor, seen: list[Any]) -> Any:
-    seen.append("before")
-    y = fails_once(x) + torch.rand(2)
-    seen.append("behind")
-    return y
-
-
-def once_handled(x: Tensor, seen: list[Any]) -> Any:
-    try:
-        with torch.no_grad():
-            return fails_once(x)
-    except ValueError as error:
-        seen.append(error.args)
-        return x - 1
-
-
-def once_in_a_loop(x: Tensor, seen: list[Any]) -> Any:
-    for k in range(3):
-        try:
-            x = fails_once(x)
-        except ValueError:
-            seen.append(k)
-            continue
-    return x
-
-
-def once_of_several(x: Tensor, seen: list[Any]) -> Any:
-    y = fails_once(x)
-    seen.append(1)
-    y = torch.ops.pycompiler_library.fails_once(y)
-    seen.append(2)
-    return torch.ops.pycompiler_library.fails_once.default(y)
-
-
-def once_beside_a_write(x: Tensor, seen: list[Any]) -> Any:
-    w = x.detach()
-    seen.append(1)
-    w.add_(1)
-    seen.append(2)
-    y = fails_once(x)
-    w.mul_(2)
-    return y
-
-
-def once_inside(x: Tensor, seen: list[Any]) -> Any:
-    seen.append(1)
-    return torch.utils.checkpoint.checkpoint(lambda t: fails_once(t).sin(), x, use_reentrant=False)
-
-
-ONCE: list[Callable[..., Any]] = [
-    once_alone, once_behind_effects, once_handled, once_in_a_loop, once_of_several, once_beside_a_write, once_inside,
-]  # fmt: skip
-
-
-@pytest.mark.parametrize("gradients", [False, True])
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("fn", ONCE)
-def test_an_operator_that_raises_once_raises_in_the_program(
-    fn: Callable[..., Any], backend: str, gradients: bool
-) -> None:
-    """The frame runs again, and would find an operator that gives a result: it raises there what it has raised, instead."""
-    compiled = pycompiler.compile(fn, backend=backend)
-    original = torch.ops.pycompiler_library.fails_once._op
-    for at in (0, 1, 2, 0, 3, 1):
-        found: list[Any] = []
-        for run in (fn, compiled):
-            x, seen = torch.arange(2.0, requires_grad=gradients), list[Any]()
-            CALLED.clear()
-            Failing.at, Failing.raised = at, None
-            torch.manual_seed(0)
-            try:
-                result: Any = run(x, seen).tolist()
-            except ValueError as error:
-                lines = [f for f in traceback.extract_tb(error.__traceback__) if f.filename == __file__]
-                result = (
-                    error is Failing.raised,
-                    getattr(error, "__notes__", None),
-                    [(f.name, f.lineno) for f in lines[1:]],
-                )
-            Failing.raised = None  # its frames hold what torch's checkpoint has switched on
-            found.append((result, seen, x.tolist(), torch.rand(1).item()))
-            if at == 1 and fn is not once_in_a_loop:
-                assert len(CALLED) == 1
-        assert found[0] == found[1], at
-    assert torch.ops.pycompiler_library.fails_once._op is original
-
-
-def test_what_stands_for_an_operator_ends_with_its_frame() -> None:
-    """Where that did not come to the operator, whoever calls it next finds the operator."""
-    error, note = ValueError("of a call that ended"), StepNote("in a plan")
-    note.lasts, note.op, note.earlier = False, torch.ops.pycompiler_library.fails_once.default, 0
-    error.add_note(note)
-    original = note.op._op
-    Failing.at = 0
-    raise_there(error, once_alone.__code__)
-    assert note.op._op is not original
-    assert fails_once(torch.ones(2)).tolist() == [2.0, 2.0]
-    assert note.op._op is original
-    raise_there(error, once_alone.__code__)  # it has no note any more
-    assert note.op._op is original

@@ -56,7 +56,8 @@ class InputMemory:
                 place = self._places.setdefault(storage, Place())
                 place.inputs.append(at)
                 place.exists |= real is not None
-                place.is_inference |= real is not None and real.is_inference()
+                with torch._C.DisableTorchFunctionSubclass():  # the class of the program's is not asked
+                    place.is_inference |= real is not None and real.is_inference()
         self._looked_at = len(self._inputs)
         return self._places
 

@@ -642,7 +642,11 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
     if cx.same(left, right):
         return True
     if isinstance(left, Sequence) and isinstance(right, Sequence):
-        if _family(left) is not _family(right) or len(left.items) != len(right.items):
+        if _family(left) is not _family(right):
+            return False
+        if not isinstance(left, Tuple) and len(left.items) != len(
+            right.items
+        ):  # of tuples CPython compares elements first
             return False
         return first_apart(cx, left, right) is None and len(left.items) == len(right.items)
     if isinstance(left, Dict) and isinstance(right, Dict):

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import itertools
 import random
-import sys
 import traceback
 import types
 from collections.abc import Callable, Iterator
@@ -15,7 +14,7 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.failures import raise_there, raised_first
+from pycompiler.capture.failures import raised_first
 from pycompiler.capture.tracebacks import raised_in_graph
 from pycompiler.capture.values.attributes import instance_dict, is_mutable
 from pycompiler.capture.values.finalizers import in_slot, lets_go_quietly, runs_code
@@ -36,16 +35,10 @@ def of_saving(error: BaseException) -> bool:
     return code is not None and any(frame.f_code is code for frame, _ in frames)
 
 
-def failed(
-    error: BaseException,
-    again: bool | None,
-    ours: bool,
-    states: tuple[Any, ...] | None,
-    code: types.CodeType | None = None,
-) -> None:
-    """A graph has failed: with `again` (None: if it had done nothing by then) the frame, of `code` or who calls, runs as it is
-    written, unless the error is none of the program's.  Else, of a backend of `ours`, it has the program's lines.  `states`: of
-    generators from which was drawn for the graph."""
+def failed(error: BaseException, again: bool | None, ours: bool, states: tuple[Any, ...] | None) -> None:
+    """A graph has failed: with `again` (None: if it had done nothing by then) the frame runs as it is written, unless the error
+    is none of the program's.  Else, of a backend of `ours`, it has the program's lines.  `states`: of generators from which was
+    drawn for the graph."""
     theirs = isinstance(error, Exception) and not isinstance(error, PyCompilerError)
     left = theirs and (raised_first(error) if again is None else again) and not of_saving(error)
     for put_back, state in reversed(states or ()) if left or isinstance(error, Unfit) else ():
@@ -56,18 +49,15 @@ def failed(
         finally:
             del error  # or this frame, which its traceback holds, would hold it
     if left:
-        raise_there(error, code or sys._getframe(1).f_code)
         raise Unfit("an operator raised") from error
     if ours:
         raised_in_graph(error)
 
 
-def plan_failed(
-    again: bool | None, ours: bool, inside: bool, code: types.CodeType, error: BaseException
-) -> bool | None:
+def plan_failed(again: bool | None, ours: bool, inside: bool, error: BaseException) -> bool | None:
     """The same of a graph that the engine calls; true where the error is raised where the frame goes on."""
     if not isinstance(error, Unfit):
-        failed(error, again, ours, None, code)
+        failed(error, again, ours, None)
     return inside or None
 
 

@@ -269,38 +269,24 @@ def _lasts(step: Step) -> bool:
 
 
 class StepNote(str):
-    """The note of an error that arose in a step.  lasts: that step, or one before it, may have done what lasts.  op: the operator
-    that it calls, which was called `earlier` times."""
+    """The note of an error that arose in a step.  lasts: that step, or one before it, may have done what lasts."""
 
     lasts: bool
-    op: torch._ops.OpOverload | None
-    earlier: int
 
     @staticmethod
     def of(error: BaseException) -> StepNote | None:
         notes = getattr(error, "__notes__", ())
         return next((n for n in notes if isinstance(n, StepNote)), None) if isinstance(notes, list) else None
 
-    @staticmethod
-    def drop(error: BaseException) -> None:
-        notes = [n for n in getattr(error, "__notes__", ()) if not isinstance(n, StepNote)]
-        if notes:
-            error.__notes__ = notes
-        elif hasattr(error, "__notes__"):
-            del error.__notes__
-
 
 def step_failed(plan: Plan, at: int, place: str, error: BaseException) -> None:
     """Says so in a note."""
-    note, step = StepNote(place), plan.steps[at]
-    note.lasts, note.op, note.earlier = at >= plan.lasting, None, 0
-    if isinstance(step, Aten):
-        note.op = step.op
-        note.earlier = sum(isinstance(s, Aten) and s.op is step.op for s in plan.steps[:at])
+    note = StepNote(place)
+    note.lasts = at >= plan.lasting
     error.add_note(note)
 
 
 def behind_others(error: BaseException) -> None:
     """The plan that failed was not the first thing that its graph ran."""
     if (note := StepNote.of(error)) is not None:
-        note.lasts, note.op = True, None
+        note.lasts = True

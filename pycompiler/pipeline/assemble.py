@@ -28,7 +28,7 @@ def assemble(family: Family, function: types.FunctionType, made: Made) -> Entry:
 
 
 def _entry(family: Family, function: types.FunctionType, recipe: Recipe, graph: Callable[..., Any] | None) -> Entry:
-    run = None if graph is None else with_errors(recipe.errors, graph, function.__code__, ours=family.ours)
+    run = None if graph is None else with_errors(recipe.errors, graph, ours=family.ours)
     original = recipe.template is None and recipe.code is None
     if original or (run is None and graph is not None):
         return _native.Entry(recipe.guards, function, "eager")
@@ -36,11 +36,8 @@ def _entry(family: Family, function: types.FunctionType, recipe: Recipe, graph: 
         assert run is not None
         errors = recipe.errors
         again = errors.again(ours=family.ours)
-        code = function.__code__
-        inside = lands(code)
-        ask = (
-            functools.partial(plan_failed, again, family.ours, inside, code) if again or inside or family.ours else None
-        )
+        inside = lands(function.__code__)
+        ask = functools.partial(plan_failed, again, family.ours, inside) if again or inside or family.ours else None
         return _native.Entry(recipe.guards, run, "plan", recipe.template, recipe.inputs, failed=ask)
 
     def held(hole: Hole) -> object:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import types
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,7 +10,6 @@ from torch import fx
 
 from pycompiler import _native
 from pycompiler.capture.errors_of_data import EXPECTED, ErrorsOfData
-from pycompiler.capture.failures import raise_there
 from pycompiler.capture.rebuild import of_saving
 from pycompiler.errors import PyCompilerError, Unfit
 from pycompiler.ir import torch_state
@@ -22,11 +20,8 @@ from pycompiler.pipeline.floats import TakesTensors
 log = stage("dynamo")
 
 
-def with_errors(
-    errors: ErrorsOfData, graph: Callable[..., Any], code: types.CodeType, *, ours: bool
-) -> Callable[..., Any] | None:
-    """`graph` of a frame of `code`, or what runs it; an error of a user's backend reaches the user.  None: the frame has to run
-    eagerly."""
+def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) -> Callable[..., Any] | None:
+    """`graph`, or what runs it; an error of a user's backend reaches the user.  None: the frame has to run eagerly."""
     left = ours or errors.levelled  # to eager
     again = errors.are_eagers and (left or errors.expected)
     switched = errors.done.switches and not isinstance(graph, _native.Plan)
@@ -46,7 +41,7 @@ def with_errors(
         return graph
     now = torch_state.read_state() if switched else {}  # the call's, which guards compare
     now.pop(torch_state.NESTING, None)
-    undo = Undo(errors, graph, code, tuple(now.items()), again=again, left=left)
+    undo = Undo(errors, graph, tuple(now.items()), again=again, left=left)
     return _native.BackendCall(undo.of_one_generator() or undo.of_any())
 
 
@@ -58,13 +53,12 @@ class Undo:
         self,
         errors: ErrorsOfData,
         graph: Callable[..., Any],
-        code: types.CodeType,
         state: Sequence[tuple[str, Any]],
         *,
         again: bool,
         left: bool,
     ) -> None:
-        self.graph, self.code, self.state, self.again, self.left = graph, code, state, again, left
+        self.graph, self.state, self.again, self.left = graph, state, again, left
         undone = again or errors.redraws
         self.written, self.given = errors.done.written, errors.done.given and undone
         self.devices = tuple(d for d in errors.done.draws if d.type in GENERATORS) if undone else ()
@@ -129,7 +123,6 @@ class Undo:
             generator.set_state(numbers)
         if not unfit:
             log.info("a graph raised %s: its frame runs eagerly", type(error).__name__)
-            raise_there(error, self.code)
         return not unfit  # which says so itself
 
 
