@@ -351,6 +351,8 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
     if isinstance(left, Dict) and isinstance(right, Dict) and op == "|":
         ours = right if issubclass(right.cls, left.cls) and right.cls.__ror__ is not left.cls.__ror__ else left
         plain = issubclass(ours.cls, dict) and ours.cls.__or__ is dict.__or__  # of a subclass, too, it gives a dict
+        if not plain and any(isinstance(lookup(cx, ours.cls, n), types.FunctionType) for n in FILLED_BY):
+            raise Break("unsupported-operation", f"{ours.describe()} | …, which calls methods of the program's class")
         keys_of(left)
         merged = Dict({cx.key(k): v for k, v in left.pairs(cx)}, dict if plain else ours.cls,
                       default_factory=None if plain else ours.default_factory)  # fmt: skip
@@ -359,6 +361,10 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
     if op in SETS and any(isinstance(v, (Set, DictView)) for v in (left, right)):
         return _set_operator(cx, op, left, right)
     return None
+
+
+FILLED_BY = ("__new__", "__init__", "__setitem__")
+"""With what C makes and fills another one of a class of dicts."""
 
 
 def _set_operator(cx: Capture, op: str, left: Value, right: Value) -> Value | None:

@@ -153,3 +153,40 @@ def test_keywords_of_a_constructor(base: type, own: str | None) -> None:
     assert (
         expected == found if isinstance(expected, str) else (type(expected), expected[:1]) == (type(found), found[:1])
     )
+
+
+class Filed(collections.OrderedDict[Any, Any]):
+    def __init__(self, *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        self.count = len(self)
+
+    def __setitem__(self, key: Any, value: Any) -> None:
+        super().__setitem__(key, value)
+        self.last = key
+
+
+@pytest.mark.parametrize("fn", [lambda t: t | t, lambda t: t | {"c": 3}, lambda t: {"c": 3} | t])
+def test_a_union_is_made_by_the_class(fn: Any) -> None:
+    compiled = pycompiler.compile(fn, backend="eager")
+    for _ in range(2):
+        got, want = compiled(Filed(a=1, b=2)), fn(Filed(a=1, b=2))
+        assert type(got) is type(want) and list(got.items()) == list(want.items()) and vars(got) == vars(want)
+
+
+class Apart:
+    def __eq__(self, other: object) -> bool:
+        raise ValueError("asked")
+
+    __hash__ = None  # type: ignore[assignment]
+
+
+def test_tuples_of_other_lengths_are_compared_by_element_first() -> None:
+    def program(t: Any) -> Any:
+        try:
+            return t == (1, 2), t != (1,), [*t] == [1, 2]
+        except ValueError as e:
+            return e.args
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for t in ((1, 5, 9), (1, Apart(), 9), (1, 2, 3), (1,), (), (1, 2), (2, Apart(), 3), (Apart(),)):
+        assert compiled(t) == program(t)

@@ -244,7 +244,11 @@ class Object(Value):
             if not self.exists or self.source is None or not issubclass(self.cls, raw.__objclass__):
                 raise Break("unsupported-attribute", f"{self.describe()}.{name}")
             self._reads_plainly(name)
-            return cx.wrap(getattr(self.real, name), self.source.attr(name))
+            try:
+                value = getattr(self.real, name)
+            except RuntimeError:  # saved tensors that are freed
+                raise Break("unsupported-attribute", f"{self.describe()}.{name}, which raises") from None
+            return cx.wrap(value, self.source.attr(name))
         getter = mro_lookup(type(raw), "__get__")
         if isinstance(getter, types.FunctionType):
             descriptor = cx.wrap(raw, self.class_source(name))
