@@ -135,9 +135,8 @@ class Capture:
         self.errors = breaks_are_errors()  # whether a break raises, at the program's current place
         self.spread = False  # the current call is `f(**mapping)`
         self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
-        self.of_module: types.CodeType | None = (
-            None  # of the `forward` that is called next, in a module's call without hooks
-        )
+        # of the `forward` that is called next, in a module's call without hooks
+        self.of_module: types.CodeType | None = None
         self.constructs = False  # it is a class, or the `__init__` that this one calls
         self.ids_are_keys = False
         self.variables: list[Token] = []  # context variables that the program has set, the last one last
@@ -368,9 +367,8 @@ class Capture:
         except Exception as e:
             if e.__cause__ is not None or e.__context__ not in (None, around):
                 raise Break("uncaught-exception", f"{type(e).__name__} while another exception was handled") from None
-            self.throw(
-                type(e), *e.args, **{k: self.make(v) for k, v in {**vars(e), **exceptions.set_beside(e)}.items()}
-            )
+            told = {**vars(e), **exceptions.set_beside(e)}
+            self.throw(type(e), *e.args, **{k: self.make(v) for k, v in told.items()})
 
     def evaluate(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
         found = self.evaluate_raw(fn, *args, **kwargs)

@@ -159,10 +159,13 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
             return found
     if _of_types(cx, left, right):
         return cx.make(cx.evaluate_raw(told, annotation(cx, left), annotation(cx, right)))
-    constant = left.is_const() and right.is_const()
-    if constant:
-        return cx.evaluate(told, left.const(), right.const())
     plain = op.rstrip("=") if inplace else op
+    tuples = plain in ("+", "*") and (
+        isinstance(left, Tuple) or isinstance(right, Tuple)
+    )  # whose elements stay what they are
+    constant = left.is_const() and right.is_const()
+    if constant and not tuples:
+        return cx.evaluate(told, left.const(), right.const())
     found = _containers(cx, plain, left, right)
     if found is None and _reflected_first(cx, left, right, reflected):
         found = _special(cx, right, reflected, left)
@@ -332,10 +335,12 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
     if isinstance(left, Deque) or isinstance(right, Deque):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     if isinstance(left, Sequence) and isinstance(right, Sequence) and op == "+":
-        if isinstance(left, Tuple) and isinstance(right, Tuple) and right.reach is None and right.cls is tuple:
-            if left.reach is None and left.cls is tuple and not (left.raw and right.raw):
-                return left if left.raw else right
-            if (grown := left.more(right.items)) is not None:
+        if isinstance(left, Tuple) and isinstance(right, Tuple):
+            if right.cls is tuple and not left.truth(cx):
+                return right
+            if left.cls is tuple and not right.truth(cx):
+                return left
+            if right.reach is None and right.cls is tuple and (grown := left.more(right.items)) is not None:
                 return grown
         if isinstance(left, List) is isinstance(right, List):
             return cx.sequence([*left.items, *right.items], list if isinstance(left, List) else _plain(left, right))
@@ -345,6 +350,8 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
                 continue
             b = b.settle("as the number of times a sequence is repeated")
             if isinstance(b, Const) and isinstance(b.value, int):
+                if isinstance(a, Tuple) and a.cls is tuple and (b.value == 1 or not a.truth(cx)):
+                    return a
                 if len(a.items) * b.value > MOST_ELEMENTS:
                     raise Break("unsupported-operation", f"a {a.cls.__name__} of {len(a.items) * b.value} elements")
                 return cx.sequence(a.items * b.value, list if isinstance(a, List) else _plain(a, b, operator.mul))
@@ -648,11 +655,8 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
     if cx.same(left, right):
         return True
     if isinstance(left, Sequence) and isinstance(right, Sequence):
-        if _family(left) is not _family(right):
-            return False
-        if not isinstance(left, Tuple) and len(left.items) != len(
-            right.items
-        ):  # of tuples CPython compares elements first
+        elements_first = isinstance(left, Tuple)
+        if _family(left) is not _family(right) or (not elements_first and len(left.items) != len(right.items)):
             return False
         return first_apart(cx, left, right) is None and len(left.items) == len(right.items)
     if isinstance(left, Dict) and isinstance(right, Dict):

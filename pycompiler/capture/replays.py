@@ -110,7 +110,8 @@ def ask_warnings(head: Head) -> Code:
     asked = [*flat([build.load_const(c) for c in calls]), *build.build_tuple(len(calls))]
     looked_at = [v.source for v in head.cx.by_id.values() if isinstance(v, (List, Dict, Iter)) and v.source is not None]
     followed = map(head.follow, dict.fromkeys(looked_at))
-    return [*head.call(shown.only_shown, build.load_const(categories), namespaces, asked, *followed), *build.pop_top()]
+    ask = shown.only_told if len(calls) == len(said) else shown.only_shown
+    return [*head.call(ask, build.load_const(categories), namespaces, asked, *followed), *build.pop_top()]
 
 
 def ask_loggers(head: Head) -> Code:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import gc
 import io
+import operator
 import sys
 import types
 import warnings
@@ -19,7 +20,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture.values.attributes import instance_dict
+from pycompiler.capture.values.attributes import MISSING, instance_dict
 from pycompiler.errors import Unfit
 from pycompiler.ir import begun
 from pycompiler.ir.heard import IN_C, Listening
@@ -30,6 +31,7 @@ from pycompiler.ir.symbols import hint_of
 SHOWS = ("showwarning", "_showwarnmsg")
 PRINTS = ("_showwarnmsg_impl", "formatwarning", "_formatwarnmsg", "_formatwarnmsg_impl")
 """The functions of `warnings` that run to show one, and those that run to print it."""
+SHOWS_ALL = (*SHOWS, *PRINTS)
 BUFFERED, RAW = (io.BufferedWriter, io.BufferedRandom), (io.FileIO, io.BytesIO)
 Namespaces = tuple[dict[str, Any], ...]
 Said = list[tuple[str, type[Warning]]]
@@ -104,6 +106,12 @@ class OfTorch:
     kwargs: dict[str, Any]
 
     @property
+    def is_spent(self) -> bool:
+        """Whether it says nothing any more, until torch is told to warn always."""
+        state = self.told
+        return state.always == [] and not state.now
+
+    @property
     def told(self) -> Told:
         return self.__dict__.setdefault("_told", Told())  # type: ignore[no-any-return]
 
@@ -165,24 +173,45 @@ def only_shown(
 ) -> None:
     """Raises `Unfit` when a warning of these classes, of modules with these namespaces, would do more than be shown, or change
     what the frame reaches.  Then torch is asked what it says of these calls."""
-    log = getattr(vars(warnings).get("_showwarnmsg_impl"), "__self__", None)
-    listed = type(log) is list and vars(warnings)["_showwarnmsg_impl"] == log.append
-    if not all(map(_is_original, SHOWS if listed else (*SHOWS, *PRINTS))) or not (listed or _only_writes(sys.stderr)):
+    ours = vars(warnings)
+    log = getattr(ours.get("_showwarnmsg_impl"), "__self__", None)
+    listed = type(log) is list and ours["_showwarnmsg_impl"] == log.append
+    if not _are_originals(SHOWS if listed else SHOWS_ALL) or not (listed or _only_writes(sys.stderr)):
         raise Unfit("a warning that the program shows")
     registries = [found for n in namespaces if (found := n.get("__warningregistry__")) is not None]
-    changed = [*([log] if listed else ()), vars(warnings).get("onceregistry"), *namespaces, *registries]
-    if _reach(looked_at, changed):
+    changed = [*([log] if listed else ()), ours.get("onceregistry"), *namespaces, *registries]
+    if looked_at and _reach(looked_at, changed):
         raise Unfit("a warning that the program sees")
-    actions = [vars(warnings).get("defaultaction")]
-    actions += [action for action, _, asked, *_ in warnings.filters if any(issubclass(c, asked) for c in categories)]
-    if "error" in actions or getattr(sys.flags, "context_aware_warnings", False):
+    raising = [asked for action, _, asked, *_ in warnings.filters if action == "error"]
+    raises = any(issubclass(c, asked) for asked in raising for c in categories)
+    if raises or ours.get("defaultaction") == "error" or getattr(sys.flags, "context_aware_warnings", False):
         raise Unfit("a warning that is an error")
     for call in calls:
         call.ask()
 
 
-def _is_original(name: str) -> bool:
-    found = vars(warnings).get(name)
+def only_told(
+    categories: tuple[type[Warning], ...], namespaces: Namespaces, calls: tuple[OfTorch, ...], *looked_at: Any
+) -> None:
+    """The same where torch warns of all: mostly it has done so, once a process."""
+    if torch.is_warn_always_enabled() or not all(call.is_spent for call in calls):
+        only_shown(categories, namespaces, calls, *looked_at)
+
+
+_originals: dict[tuple[str, ...], tuple[Any, ...]] = {}  # what was found to be CPython's
+
+
+def _are_originals(names: tuple[str, ...]) -> bool:
+    found = tuple(map(vars(warnings).get, names))
+    if all(map(operator.is_, found, _originals.get(names, (MISSING,)))):
+        return True
+    if all(map(_is_original, names, found)):
+        _originals[names] = found
+        return True
+    return False
+
+
+def _is_original(name: str, found: Any) -> bool:
     return isinstance(found, types.FunctionType) and found.__globals__ is vars(warnings) and found.__name__ == name
 
 

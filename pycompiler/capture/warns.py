@@ -29,9 +29,8 @@ if TYPE_CHECKING:
     from pycompiler.capture.on_fakes import Call
 
 SHOWN = ("filters", "showwarning", "_showwarnmsg_impl")
-STAND = {
-    of.__code__ for of in (polyfills.engine_of_hook, polyfills.backward_of_hook, polyfills.method_of_hook)
-}  # for torch's callers of hooks
+STAND = {of.__code__ for of in (polyfills.engine_of_hook, polyfills.backward_of_hook, polyfills.method_of_hook)}
+"""What stands for torch's callers of hooks."""
 FOR_C = frozenset(f"pycompiler.capture.{name}" for name in ("polyfills", "heaps", "groups", "composed"))
 """Modules whose functions are inlined for functions in C, which have no frames."""
 ONLY_FAKES = (

@@ -99,9 +99,8 @@ def _literal(cx: Capture, real: Any, source: Source) -> Value:
         if symbol is not None:
             cx.guard("type_is", source, float)
             return make_number(symbol)
-    cx.guard(
-        "equals" if type(real) is slice or real == real else "id_is", source, real
-    )  # containers know a NaN by its identity
+    is_nan = isinstance(real, (float, complex)) and real != real  # which containers know by its identity
+    cx.guard("id_is" if is_nan else "equals", source, real)
     return Tuple([Const(v) for v in real], torch.Size) if isinstance(real, torch.Size) else Const(real)
 
 

@@ -190,3 +190,21 @@ def test_tuples_of_other_lengths_are_compared_by_element_first() -> None:
     compiled = pycompiler.compile(program, backend="eager")
     for t in ((1, 5, 9), (1, Apart(), 9), (1, 2, 3), (1,), (), (1, 2), (2, Apart(), 3), (Apart(),)):
         assert compiled(t) == program(t)
+
+
+EMPTY: tuple[Any, ...] = ()
+SAMES: list[Any] = [
+    lambda t, x: (t[-2:] is t, t[:2] is t, t[:-1] is t, t[0:2] is t, t[::1] is t, t[::2] is t, x + 1),
+    lambda t, x: ((t + ()) is t, (() + t) is t, t * 1 is t, (1 * t) is t, t * 2 is t, (t * 0) is EMPTY, x + 1),
+    lambda t, x: (lambda u: ((u,) + (2,))[0] is u)((t, 1)) and x + 1,
+    lambda t, x: (lambda u: [(u + ())[0] is u[0], ((u,) * 2)[1] is u, u[:] is u, x + 1])((("a", x.dim()), 3)),
+    lambda t, x: (x.shape + (), x.shape * 1, type(x.shape + ()), x + 1),
+]
+
+
+@pytest.mark.parametrize("fn", SAMES)
+def test_the_whole_of_a_tuple_is_the_tuple(fn: Any) -> None:
+    compiled = pycompiler.compile(fn, backend="eager")
+    for t in ((), (1, 2), (1, 2, 3), (1,), (4, 5), (6, 7, 8, 9), ()):
+        x = torch.ones(2)
+        assert str(compiled(t, x)) == str(fn(t, x)), t

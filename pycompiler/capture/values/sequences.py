@@ -100,7 +100,8 @@ class Sequence(Value):
         at_begin = start >= 0 and stop is not None and start < stop <= size
         if self.reach is None or bounds.step not in (None, 1) or not (at_end or at_begin):
             return None
-        self.place(start if at_end else stop - 1)
+        more = isinstance(self, Tuple) and (stop is None or start == 0)  # the whole would be the very tuple
+        self.place(start - more if at_end else stop - 1 + more)
         if self.reach is not None:
             self.reach.require()
         return self.raw[bounds]
@@ -124,6 +125,8 @@ class Sequence(Value):
         base = list if isinstance(self, List) else tuple
         if (bounds := bounds_of(cx, key)) is not None:
             reach = self.reach
+            if isinstance(self, Tuple) and self.cls is tuple and self._is_all(bounds):
+                return self
             part = self._part(bounds)
             if part is None:
                 cls = self.cls if self.cls in (list, tuple, torch.Size) else base
@@ -174,6 +177,19 @@ class Tuple(Sequence):
         made.reach, made.begin = copy.copy(self.reach), self.begin or self
         made.reach.add(len(items), first=False)
         return made
+
+    def identity(self) -> object:
+        """There is one empty tuple."""
+        filled = self.reach.is_filled(self.raw) if self.reach is not None and self.raw else bool(self.items)
+        return super().identity() if filled or self.cls is not tuple else ("const", tuple, ())
+
+    def _is_all(self, bounds: slice) -> bool:
+        """Whether a slice is this tuple itself."""
+        if bounds.start in (None, 0) and bounds.stop is None and bounds.step in (None, 1):
+            return True
+        return (
+            bounds.indices(len(self.raw)) == (0, len(self.raw), 1) and self.items is self.raw
+        )  # whose number is asked for
 
     @property
     def added(self) -> list[Value]:
