@@ -402,13 +402,15 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
         return cx.graph.call_function(fn, args, kwargs)
     if isinstance(fn, torch.jit.ScriptFunction):
         return cx.graph.call_whole(scripted(fn), args, kwargs)
-    plain = [as_text(cx, a) if owner is str else _plain_storage(a) for a in args]
-    if any(p is not a for p, a in zip(plain, args, strict=True)) and owner is not None:
+    plain = [as_text(cx, a) if owner is str else _plain_storage(a) for a in args] if owner is not None else args
+    if any(p is not a for p, a in zip(plain, args, strict=True)):
         return call_builtin(cx, fn, plain, kwargs)
     if config.trace_numpy and arrays.is_method_of_number(fn) and not skip.is_pure(fn):
         return known_arrays.folded(cx, fn, f"{fn.__objclass__.__name__}.{fn.__name__}", args, kwargs)
     if skip.is_pure(fn):
         walk = ITERATED.get(fn.__name__)
+        if walk is not None and owner is not None and args and not issubclass(args[0].python_type(), owner):
+            raise Break("builtin-call", describe_call(fn, args))  # its error
         if walk is not None and not kwargs:
             bound_to = (
                 [cx.make(fn.__self__)] if isinstance(fn, types.MethodWrapperType | types.BuiltinFunctionType) else []

@@ -9,6 +9,7 @@ import builtins
 import contextlib
 import decimal
 import enum
+import itertools
 import operator
 import sys
 import types
@@ -394,6 +395,9 @@ class Capture:
             return ("f", frozenset(Key(self, self.make(v)) for v in value.value))
         if isinstance(value, (Const, Slice)) and value.python_type() is slice and sys.version_info < (3, 12):
             self.no_hash("slice")
+        if isinstance(value, (Const, Slice)) and value.python_type() is slice:
+            parts = value.parts if isinstance(value, Slice) else value.value.__reduce__()[1]
+            return ("s", *(self.key_of(p if isinstance(p, Value) else Const(p)) for p in parts))
         if isinstance(value, Const):
             return ("c", value.value)
         if isinstance(value, Set) and value.cls is frozenset:
@@ -401,7 +405,7 @@ class Capture:
         if isinstance(value, Tuple):
             return ("t", *(self.key_of(v) for v in value.items))
         if isinstance(value, (List, Dict, Set)) and not value.is_const():
-            self.no_hash(value.python_type().__name__)
+            self.no_hash(class_name(value.python_type()))
         if isinstance(value, Class):
             if any(value.special(self, name) for name in ("__hash__", "__eq__")):
                 raise Break(
@@ -506,7 +510,9 @@ class Capture:
             return int(known.value)
         method = value.special(self, "__index__") if isinstance(value, Object) else None
         if method is not None:
-            return int(answered(self, operator.index, value, "__index__", method).const())
+            return self._fitted(
+                int(answered(self, operator.index, value, "__index__", method).const()), value, sequence
+            )
         value = value.plain_number()
         cls = value.python_type()
         if isinstance(value, Array) and hasattr(cls, "__index__"):
@@ -515,8 +521,21 @@ class Capture:
             self.throw(TypeError, f"{sequence} indices must be integers or slices, not {cls.__name__}")
         value = value.settle(f"as an index of a {sequence}" if sequence else "as an integer")
         if value.is_const():
-            return int(self.evaluate_raw(operator.index, value.const()))
+            return self._fitted(int(self.evaluate_raw(operator.index, value.const())), value, sequence)
+        if hasattr(cls, "__index__"):
+            raise Break("unsupported-operation", f"{value.describe()} as an integer")
         self.throw(TypeError, f"{class_name(cls)!r} object cannot be interpreted as an integer")
+
+    def _fitted(self, index: int, of: Value, sequence: str) -> int:
+        if sequence and not -sys.maxsize - 1 <= index <= sys.maxsize:
+            self.throw(IndexError, f"cannot fit {class_name(of.python_type())!r} into an index-sized integer")
+        return index
+
+    def size(self, value: Value) -> int:
+        """operator.index(value) as a method in C takes it for a place or a number of times: one of 64 bits."""
+        index = self.index(value)
+        self.evaluate_raw(itertools.repeat, None, index)
+        return index
 
     def identical(self, a: Value, b: Value) -> bool:
         """The operator `is`: unlike `same`, its answer no is an assumption about two existing objects."""

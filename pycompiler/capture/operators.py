@@ -140,7 +140,8 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
             if any(hasattr(v.python_type(), n) for v in (left, right) if not isinstance(v, Tensor) for n in names):
                 # A sequence takes a tensor for a number of times, or says what it cannot be joined with.
                 raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
-            cx.throw(TypeError, f"unsupported operand type(s) for {op}: {_type(left)!r} and {_type(right)!r}")
+            asked = "** or pow()" if op == "**" else op
+            cx.throw(TypeError, f"unsupported operand type(s) for {asked}: {_type(left)!r} and {_type(right)!r}")
         if isinstance(left, Tensor):
             left.assume(cx, INPLACE[op][1] if inplace else special)
         elif isinstance(right, Tensor):
@@ -177,6 +178,8 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return found
     if isinstance(left, Const) and isinstance(left.value, str) and plain == "%":
         return printf(cx, left.value, right)
+    if left.python_type() in (bytes, bytearray) and plain == "%":
+        raise Break("unsupported-operation", f"{left.describe()} % {right.describe()}")
     return _unsupported(cx, op, told, left, right)
 
 
@@ -265,7 +268,7 @@ def _example(value: Value) -> Any:
     if isinstance(value, Symbolic):
         return value.like().value
     found = next((e for c, e in EXAMPLES.items() if c is cls), None)
-    return type(class_name(cls), (), {})() if found is None else found
+    return type(class_name(cls), (tuple,) if isinstance(value, Tuple) else (), {})() if found is None else found
 
 
 def _is_index(value: Value) -> bool:
@@ -350,6 +353,7 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
                 continue
             b = b.settle("as the number of times a sequence is repeated")
             if isinstance(b, Const) and isinstance(b.value, int):
+                cx.evaluate_raw(operator.mul, (), b.value)
                 if isinstance(a, Tuple) and a.cls is tuple and (b.value == 1 or not a.truth(cx)):
                     return a
                 if len(a.items) * b.value > MOST_ELEMENTS:
@@ -571,6 +575,7 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     found = _compare_special(cx, op, left, right)
     if found is not None:
         return found
+    given = left, right
     left, right = _unwrap(left), _unwrap(right)
     if isinstance(left, Slice) and isinstance(right, Slice):  # as tuples are
         left, right = Tuple(left.parts), Tuple(right.parts)
@@ -585,8 +590,9 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return Const(fn(len(left.items), len(right.items)))
     if isinstance(left, (Set, DictView)) and isinstance(right, (Set, DictView)):
         return Const(fn(_keys(cx, left), _keys(cx, right)))
-    if left.is_const() and right.is_const():
+    if left.is_const() and right.is_const() and given == (left, right):
         return cx.evaluate(fn, left.const(), right.const())
+    left, right = given
     if any(isinstance(v, Opaque) or _native_operand(v) for v in (left, right)):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     cx.throw(TypeError, f"{op!r} not supported between instances of {_type(left)!r} and {_type(right)!r}")
@@ -777,10 +783,15 @@ def getitem(cx: Capture, owner: Value, key: Value) -> Value:
     return cx.realize(found)
 
 
+ASKED_FOR = ("keys", "__getitem__")
+"""What C asks a mapping for."""
+
+
 def _as_dict(cx: Capture, value: Value) -> Value:
-    """What a mapping has, without asking it: that is for a dict, unless its class says how it is iterated."""
-    if isinstance(value, Object) and isinstance(lookup(cx, value.cls, "__iter__"), types.FunctionType):
-        return value
+    """What a mapping has, without asking it: that is for a dict, unless its class says how it is iterated, as OrderedDict's."""
+    if isinstance(value, Object) and (iterates := lookup(cx, value.cls, "__iter__")) is not dict.__iter__:
+        if any(isinstance(f, types.FunctionType) for f in (iterates, *(lookup(cx, value.cls, n) for n in ASKED_FOR))):
+            return value
     return _unwrap(value)
 
 
@@ -818,9 +829,11 @@ def dict_update(cx: Capture, target: Any, source: Value) -> None:
         return
     for i, element in enumerate(cx.elements(source)):
         place = f"dictionary update sequence element #{i}"
-        if not iterable(cx, element):
+        pair = list(cx.elements(element)) if iterable(cx, element) else None
+        if (pair is None or len(pair) != 2) and issubclass(target.python_type(), collections.OrderedDict):
+            raise Break("builtin-call", f"update of {target.describe()}, whose errors have texts of their own")
+        if pair is None:
             cx.throw(TypeError, f"cannot convert {place} to a sequence")
-        pair = list(cx.elements(element))
         if len(pair) != 2:
             cx.throw(ValueError, f"{place} has length {len(pair)}; 2 is required")
         target.setitem(cx, *pair)
@@ -875,15 +888,13 @@ def printf(cx: Capture, template: str, argument: Value) -> Value:
         argument = argument.storage
     if isinstance(argument, Tuple):
         return cx.evaluate(operator.mod, template, tuple(formatted(cx, v) for v in argument.iterate(cx)))
-    if isinstance(argument, Dict):
-        pairs = {k.const(): formatted(cx, v) for k, v in argument.pairs(cx)}
-        return cx.evaluate(operator.mod, template, pairs)
-    if hasattr(argument.python_type(), "__getitem__") and not argument.is_const():  # as a dict, it may be left unread
-        try:
-            return Const(template % ())
-        except TypeError:
-            pass
-    return cx.evaluate(operator.mod, template, (formatted(cx, argument),))
+    if isinstance(argument, Deque):  # has __getitem__, and C does not take it for a mapping
+        raise Break("unsupported-operation", f"a text % {argument.describe()}")
+    cls = argument.python_type()
+    told = formatted(cx, argument)
+    if isinstance(told, Formatted) and (issubclass(cls, str) or not hasattr(cls, "__getitem__")):
+        told = (told,)
+    return cx.evaluate(operator.mod, template, told)
 
 
 def convert(cx: Capture, value: Value, which: int) -> Value:

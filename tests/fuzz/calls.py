@@ -1,4 +1,4 @@
-"""Calls of what capture handles, with arguments of any kind and number, compared with eager.
+"""Calls of what capture handles or folds, and what syntax asks for, with arguments of any kind and number, compared with eager.
 
 A call stands in a `try`, as programs write it: its result, its error, or what it made of its arguments is what is compared.
 ``python -m tests.fuzz.calls --count 5000 --seed 0`` prints the calls that end otherwise when they are compiled.
@@ -7,8 +7,13 @@ A call stands in a `try`, as programs write it: its result, its error, or what i
 from __future__ import annotations
 
 import argparse
+import builtins
 import collections
+import enum
+import linecache
 import logging
+import math
+import operator
 import random
 import re
 import sys
@@ -22,11 +27,12 @@ import torch
 import pycompiler
 from pycompiler.capture import calls
 
-# What waits, ends or changes the process, gives something else each time, or is not compared here.
+# What waits, ends or changes the process, gives something else each time, or is not compared here (what `methodcaller` gives is a function
+# of ours, in whose calls the graph may break).
 LEFT_OUT = re.compile(
     r"breakpoint|input|exit|quit|sleep|open|print|fork|seed|distributed|dist\.|\.random|shuffle|urandom|token|exec|eval|compile|"
     r"Generator|ock|time|help|clock|cuda|collect|getpid|stance|set_|default|deterministic|autocast|inference_mode|_dynamo|"
-    r"globals|locals|warn|DisableTorch|cmp_to_key|dataclass|pybind11|push_on|pop_torch|logging|_slotnames|id$"
+    r"globals|locals|warn|DisableTorch|cmp_to_key|dataclass|pybind11|push_on|pop_torch|logging|_slotnames|methodcaller|id$"
 )
 
 
@@ -58,6 +64,85 @@ class Program:
         return 2
 
 
+def _methods(base: type, **more: Any) -> type:
+    """A class derived from `base` that says itself what it is as a number, a text, an operand."""
+    own = {
+        "__float__": lambda s: 2.5, "__index__": lambda s: 1, "__int__": lambda s: 7, "__complex__": lambda s: 2 + 1j,
+        "__trunc__": lambda s: 9, "__floor__": lambda s: 8, "__round__": lambda s, n=None: ("r", n), "__gt__": lambda s, o: "gt",
+        "__lt__": lambda s, o: "lt", "__abs__": lambda s: "abs", "__hash__": lambda s: 5, "__format__": lambda s, f: "fmt" + f,
+        "__str__": lambda s: "STR", "__bool__": lambda s: False, "__add__": lambda s, o: "add", "__rmod__": lambda s, o: "rmod",
+    }  # fmt: skip
+    return type(f"Own{base.__name__.title()}", (base,), {**own, **more})
+
+
+class Int(int):
+    pass
+
+
+class Float(float):
+    pass
+
+
+class Text(str):
+    pass
+
+
+class Bytes(bytes):
+    pass
+
+
+class Pair(tuple):
+    pass
+
+
+class Named(collections.namedtuple("Named", "a b")):
+    pass
+
+
+class Many(list):
+    pass
+
+
+class Table(dict):
+    def __missing__(self, key: Any) -> Any:
+        return "missing", key
+
+
+class Ordered(collections.OrderedDict):
+    def __getitem__(self, key: Any) -> Any:
+        return "own", key
+
+
+class Distinct(set):
+    pass
+
+
+class Getter:
+    def __getitem__(self, key: Any) -> Any:
+        if key == 3:
+            raise IndexError(key)
+        return key
+
+
+class Color(enum.IntEnum):
+    RED = 1
+
+
+class Way(enum.Enum):
+    UP = "up"
+
+
+class Manager:
+    def __enter__(self) -> int:
+        return 1
+
+    def __exit__(self, *told: Any) -> bool:
+        return told[0] is KeyError
+
+
+OWN = [_methods(base) for base in (object, int, float, str, tuple, list, dict)]
+
+
 def _same(value: Any) -> Any:
     return value
 
@@ -73,8 +158,41 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "function": lambda: _same, "class": lambda: int, "program": Program, "its class": lambda: Program,
     "exception": lambda: ValueError("x"), "tensor": lambda: torch.arange(4.0).reshape(2, 2),
     "index": lambda: torch.tensor([1, 0]), "size": lambda: torch.Size([2, 1]), "dtype": lambda: torch.float64,
-    "module": lambda: MODULE,
+    "module": lambda: MODULE, "64 bits": lambda: 2**63, "-64 bits": lambda: -(2**63) - 1, "nan": lambda: math.nan, "zero": lambda: 0,
+    "Int": lambda: Int(1), "Float": lambda: Float(1.5), "Text": lambda: Text("ab"), "Bytes": lambda: Bytes(b"a"),
+    "Pair": lambda: Pair((1, 2)), "Named": lambda: Named(1, "a"), "Many": lambda: Many([1, 2]), "Table": lambda: Table(a=1),
+    "Ordered": lambda: Ordered(a=1), "Distinct": lambda: Distinct({1}), "Getter": Getter, "Color": lambda: Color.RED,
+    "Way": lambda: Way.UP, "Manager": Manager, "counter": lambda: collections.Counter("aab"), "bytearray": lambda: bytearray(b"ab"),
+    "chain": lambda: collections.ChainMap({"a": 1}), "user's": lambda: collections.UserDict(a=1), "key": lambda: "a",
+    "pairs": lambda: [("a", 1), ("b", 2)], "nested": lambda: [[1, 2], (3, 4)], "empty": lambda: (), "error": lambda: KeyError,
+    "template": lambda: "%(a)s %s", "format": lambda: "{0} {a}", "alias": lambda: list[int],
+    **{cls.__name__: cls for cls in OWN},
 }  # fmt: skip
+# What syntax asks of values: a, b and c are the arguments; `r` is what is compared.
+SYNTAX = (
+    *(f"r = a {op} b" for op in ("+", "-", "*", "/", "//", "%", "**", "@", "<<", ">>", "&", "|", "^", "<", "<=", ">", ">=", "==",
+                                 "!=", "in", "not in", "and", "or")),
+    *(f"r = a; r {op}= b" for op in ("+", "-", "*", "/", "//", "%", "**", "@", "<<", ">>", "&", "|", "^")),
+    "r = -a", "r = +a", "r = ~a", "r = not a", "r = a[b]", "r = a[b:]", "r = a[:b]", "r = a[::b]", "r = a[b:c]", "a[b] = c; r = a",
+    "del a[b]; r = a", "a[b:] = c; r = a", "del a[b:]; r = a", "r = f'{a}'", "r = f'{a!r:>{b}}'", "r = f'{a:{b}}'", "r = f'{a!s}'",
+    "r = [*a]", "r = {*a}", "r = {**a}", "r = (*a, *b)", "r = {**a, **b}", "r = {a: b}", "r = {a, b}", "r = _same(*a)", "r = dict(**a)",
+    "x, y = a; r = (x, y)", "x, *y = a; r = (x, y)", "(x, y), z = a; r = z", "r = [v for v in a]", "r = {v: 1 for v in a}",
+    "r = list(v for v in a)", "r = 1 if a else 2", "r = a.real", "r = a.n", "r = a.a", "a.n = b; r = a", "r = a(b)", "r = a()",
+    "r = a < b < c", "assert a, b\nr = 1", "raise a", "raise a from b", "raise ValueError(a) from b",
+    "for x in a:\n    r = x\nelse:\n    r = 0", "while a:\n    r = 1\n    break\nelse:\n    r = 2",
+    "with a as x:\n    r = x\n    raise KeyError(b)", "with a:\n    r = b.nothing",
+    "try:\n    raise KeyError(b)\nexcept a as e:\n    r = type(e)", "try:\n    r = a[b]\nfinally:\n    r = c",
+    "try:\n    r = a[b]\nexcept LookupError as e:\n    raise ValueError(c) from e",
+    "match a:\n    case [x, y]:\n        r = (x, y)\n    case {'a': x, **y}:\n        r = (x, y)\n    case str(x) | bytes(x):\n"
+    "        r = ('text', x)\n    case int(x):\n        r = ('int', x)\n    case Named(x, b=y):\n        r = x\n"
+    "    case None | 2.5:\n        r = 'none'\n    case _:\n        r = 'other'",
+    "match a:\n    case (x, *y):\n        r = (x, y)\n    case Program(n=3):\n        r = 'program'\n    case Color.RED:\n        r = 'red'\n"
+    "    case float():\n        r = 'float'\n    case _:\n        r = 0",
+    "def g():\n    x = yield from a\n    return x\nr = list(g())", "def g():\n    x = yield a\n    yield x\nh = g(); next(h); r = h.send(b)",
+    "def g(x=a, *y, z=b):\n    return x, y, z\nr = g(*c)", "def g(*x, **y):\n    return x, y\nr = g(*a, **b)",
+    "class K(a):\n    pass\nr = K.__mro__", "r = [a, b].index(c)", "r = (a, b).count(c)", "r = a is b", "r = a if b is None else c",
+    "r = sorted([a, b, c])", "r = max(a, b, c)", "r = a.__class__", "global_ = a; r = lambda: global_ + b; r = r()", "r = print",
+)  # fmt: skip
 OF_CLASS = {type(MAKERS[name]()): name for name in (
     "list", "dict", "str", "tuple", "set", "bytes", "int", "float", "ordered", "deque", "defaultdict", "frozenset", "range",
 )}  # fmt: skip
@@ -87,14 +205,22 @@ def name_of(fn: Any) -> str:
 
 
 def handled() -> list[Any]:
-    """What there is a handler for, but for what is left out, in an order that stays."""
+    """What there is a handler for, and what Python has and is folded, but for what is left out, in an order that stays."""
     found = [*calls.BUILTINS, *calls.CONSTRUCTORS]
-    return sorted((f for f in found if callable(f) and not LEFT_OUT.search(name_of(f))), key=name_of)
+    folded = [
+        f for where in (builtins, math, operator) for f in vars(where).values() if type(f) is types.BuiltinFunctionType
+    ]
+    methods = [vars(cls)[n] for cls in (str, bytes, int, float, complex, tuple, range, frozenset, list, dict, set)
+               for n in vars(cls) if callable(vars(cls)[n]) and n not in ("__class__", "__sizeof__", "__new__")]  # fmt: skip
+    once = {name_of(f): f for f in (*found, *folded, *methods) if callable(f) and not LEFT_OUT.search(name_of(f))}
+    return [once[name] for name in sorted(once)]
 
 
 def call_of(seed: int, functions: list[Any]) -> tuple[Any, list[str], list[str]]:
     """A function, the kinds of its arguments, and of those with a name."""
     rng = random.Random(seed)
+    if rng.random() < 0.5:
+        return rng.choice(SYNTAX), [rng.choice([*MAKERS]) for _ in "abc"], []
     fn = rng.choice(functions)
     kinds = [rng.choice([*MAKERS]) for _ in range(rng.choice((0, 1, 1, 2, 2, 2, 3)))]
     own = OF_CLASS.get(getattr(fn, "__objclass__", None))
@@ -103,7 +229,19 @@ def call_of(seed: int, functions: list[Any]) -> tuple[Any, list[str], list[str]]
     return fn, kinds, ["int"] if rng.random() < 0.06 else []
 
 
+def statement(source: str) -> Callable[..., Any]:
+    """The function of a, b and c that runs the source and gives `r`."""
+    lines = ["def run(a, b, c):", *(f"    {line}" for line in source.splitlines()), "    return r"]
+    name = f"<syntax {source}>"
+    linecache.cache[name] = (len(source), None, [f"{line}\n" for line in lines], name)
+    namespace: dict[str, Any] = dict(globals())
+    exec(compile("\n".join(lines), name, "exec"), namespace)
+    return namespace["run"]  # type: ignore[no-any-return]
+
+
 def program(fn: Any, named: bool) -> Callable[[tuple[Any, ...]], Any]:
+    fn = statement(fn) if isinstance(fn, str) else fn
+
     def call(args: tuple[Any, ...]) -> Any:
         try:
             return fn(*args, bogus=1) if named else fn(*args)
@@ -151,7 +289,8 @@ def difference(fn: Any, kinds: list[str], named: bool) -> str | None:
     got = outcome(pycompiler.compile(run, backend="eager"), kinds)
     if got == want or outcome(run, kinds) != want:
         return None
-    return f"{name_of(fn)}({', '.join(kinds)}{', bogus=1' if named else ''}): eager {want}, compiled {got}"
+    told = fn if isinstance(fn, str) else name_of(fn)
+    return f"{told}({', '.join(kinds)}{', bogus=1' if named else ''}): eager {want}, compiled {got}"
 
 
 def differences(seed: int, count: int) -> Iterator[str]:

@@ -36,15 +36,19 @@ def namedtuple_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return made
 
 
+def _limit(cx: Capture, maxlen: Value) -> int | None:
+    if not issubclass(maxlen.python_type(), (int, type(None))):
+        cx.throw(TypeError, "an integer is required")
+    size = None if cx.is_none(maxlen) else cx.index(maxlen)
+    cx.evaluate_raw(deque, (), size)  # its error
+    return size
+
+
 @constructor(deque)
 def deque_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) > 2:
         cx.evaluate_raw(deque, *[()] * len(args))
-    limit = args[1] if len(args) > 1 else kwargs.get("maxlen", NONE)
-    if not issubclass(limit.python_type(), (int, type(None))):
-        cx.throw(TypeError, "an integer is required")
-    size = None if cx.is_none(limit) else cx.index(limit)
-    cx.evaluate_raw(deque, (), size)  # its error
+    size = _limit(cx, args[1] if len(args) > 1 else kwargs.get("maxlen", NONE))
     made = Deque([], size)
     source = args[0] if args else kwargs.get("iterable")
     for value in cx.elements(source) if source is not None else ():
@@ -98,7 +102,7 @@ def deque_extendleft(cx: Capture, target: Deque, values: Value) -> None:
 
 @_deque_method(deque.__init__)
 def deque_init(cx: Capture, target: Deque, iterable: Value | None = None, maxlen: Value = NONE) -> None:
-    target.limit = None if cx.is_none(maxlen) else cx.index(maxlen)
+    target.limit = _limit(cx, maxlen)
     target.moves += 1
     target.items.clear()
     for value in operators.additions(cx, target, iterable) if iterable is not None else ():
@@ -126,7 +130,7 @@ def _take(cx: Capture, target: Deque, index: int) -> Value:
 
 @_deque_method(deque.rotate)
 def deque_rotate(cx: Capture, target: Deque, n: Value = Const(1)) -> None:
-    steps = cx.index(n)
+    steps = cx.size(n)
     if len(target.items) > 1:
         k = steps % len(target.items)
         target.items[:] = target.items[len(target.items) - k :] + target.items[: len(target.items) - k]
@@ -144,7 +148,7 @@ def deque_insert(cx: Capture, target: Deque, index: Value, value: Value) -> None
     if target.limit is not None and len(target.items) == target.limit:
         cx.throw(IndexError, "deque already at its maximum size")
     target.moves += 1
-    insert(target, cx.index(index), value)
+    insert(target, cx.size(index), value)
 
 
 @_deque_method(deque.remove)

@@ -143,7 +143,7 @@ def list_extend(cx: Capture, target: List, values: Value) -> None:
 
 @list_method(list.insert)
 def list_insert(cx: Capture, target: List, index: Value, value: Value) -> None:
-    insert(target, cx.index(index), value)
+    insert(target, cx.size(index), value)
 
 
 def insert(target: List, place: int, value: Value) -> None:
@@ -159,7 +159,7 @@ def insert(target: List, place: int, value: Value) -> None:
 
 @list_method(list.pop)
 def list_pop(cx: Capture, target: List, index: Value = Const(-1)) -> Value:
-    place = target.place(cx.index(index))
+    place = target.place(cx.size(index))
     if place is None:
         cx.throw(IndexError, "pop index out of range" if target.items else "pop from empty list")
     target.change(cx, [target.raw[place]])
@@ -462,6 +462,8 @@ def _popped(cx: Capture, target: Set) -> Value:
 
 @builtin(set.__init__)
 def set_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if kwargs or len(args) > 2:
+        raise Break("builtin-call", "set.__init__ of what it does not take")
     storage(args[0], Set, "set.__init__").empty(cx, set.clear)
     return set_update(cx, args, kwargs)
 
@@ -501,6 +503,8 @@ for _name2, _text in (("union", "|"), ("intersection", "&"), ("difference", "-")
 def _set_update(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
     def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         target = storage(args[0], Set, f"set {text}=")
+        if text == "&" and len(args) > 2:  # an error of a later one leaves the set as it was
+            raise Break("builtin-call", f"set.intersection_update of {len(args) - 1} sets")
         for other in args[1:]:
             operators.set_in_place(cx, text, target, other)
         return NONE

@@ -234,11 +234,12 @@ def chain_from_iterable(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @constructor(itertools.repeat)
 def repeat(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    cx.evaluate_raw(itertools.repeat, None, **dict.fromkeys(kwargs.keys() - {"object", "times"}))  # its error
     element = args[0] if args else kwargs["object"]
     times = args[1] if len(args) > 1 else kwargs.get("times")
     if times is None:
         return Iter(lambda: element, itertools.repeat, lambda taken: (itertools.repeat, [element]))
-    n = max(0, cx.index(times))
+    n = max(0, cx.size(times))
     values = itertools.repeat(element, n)
     return Iter(values, itertools.repeat, lambda taken: (itertools.repeat, [element, Const(n - taken)]))
 

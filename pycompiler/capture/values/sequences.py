@@ -367,7 +367,7 @@ class Deque(List):
         """Raise what CPython raises for a key that is no place in this deque."""
         if not issubclass(key.python_type(), int):  # the text of the error depends on how it was asked for
             raise Break("unsupported-operation", f"deque[{key.describe()}]")
-        if self.place(cx.index(key)) is None:
+        if self.place(cx.index(key, "deque")) is None:
             cx.throw(IndexError, "deque index out of range")
 
     def getitem(self, cx: Capture, key: Value) -> Value:
@@ -416,7 +416,12 @@ class Slice(Value):
 
     def bounds(self, cx: Capture) -> slice:
         """The slice of constants that indexes a sequence: each part None or an index."""
-        return slice(*(None if cx.is_none(p) else cx.index(p) for p in self.parts))
+        return slice(*(None if cx.is_none(p) else self._bound(cx, p) for p in self.parts))
+
+    def _bound(self, cx: Capture, part: Value) -> int:
+        if not hasattr(part.python_type(), "__index__"):
+            cx.throw(TypeError, "slice indices must be integers or None or have an __index__ method")
+        return cx.index(part)
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in ("start", "stop", "step"):

@@ -16,8 +16,14 @@ from pycompiler.capture.values.sequences import Sequence, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, changes, is_open, is_open_text, place_of, today
 from pycompiler.ir.begun import length_of
 from pycompiler.ir.computed import has_key
+from pycompiler.ir.source import mro_of, namespace_of
 
 UNORDERED = "the order of a set whose elements' hashes, or whose history, are not known"
+
+
+def hashes(cls: type) -> bool:
+    """Whether instances have a hash."""
+    return next(namespace_of(c)["__hash__"] for c in mro_of(cls) if "__hash__" in namespace_of(c)) is not None
 
 
 class Set(Value):
@@ -114,6 +120,9 @@ class Set(Value):
 
     def asked(self, cx: Capture, item: Value) -> Key:
         """The key of what is looked for: a set is hashed as a frozenset then."""
+        storage = getattr(item, "storage", None)
+        if isinstance(storage, Set) and issubclass(storage.cls, set) and not hashes(item.python_type()):
+            item = storage
         if isinstance(item, Set) and issubclass(item.cls, set):
             return Key(cx, Set(dict(item.entries), frozenset))
         return Key(cx, settled(cx, item, self.entries.values()))

@@ -1,0 +1,154 @@
+"""What syntax and C ask of values of any class: classes derived from numbers, texts and containers, numbers of more than 64 bits."""
+
+from __future__ import annotations
+
+import collections
+import math
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+
+
+class Int(int):
+    pass
+
+
+class Text(str):
+    pass
+
+
+class Pair(tuple):
+    def __float__(self) -> float:
+        return 2.5
+
+    def __index__(self) -> int:
+        return 1
+
+    def __floor__(self) -> int:
+        return 8
+
+
+class Named(collections.namedtuple("Named", "a b")):
+    pass
+
+
+class Table(dict):
+    def __missing__(self, key: Any) -> Any:
+        return "missing", key
+
+
+class Ordered(collections.OrderedDict):
+    def __getitem__(self, key: Any) -> Any:
+        return "own", key
+
+
+class Getter:
+    def __repr__(self) -> str:
+        return "Getter"
+
+    def __getitem__(self, key: Any) -> Any:
+        return "got", key
+
+
+class Distinct(set):
+    pass
+
+
+class Hashed(set):
+    def __hash__(self) -> int:
+        return 5
+
+
+def called(*args: Any, **named: Any) -> Any:
+    return args, named
+
+
+def stored(a: Any, b: Any) -> Any:
+    a[b] = 1
+    return a
+
+
+def removed(a: Any, b: Any) -> Any:
+    del a[b]
+    return a
+
+
+def sliced(a: Any, b: Any) -> Any:
+    return a[b:]
+
+
+FAR = 2**63
+ROWS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
+    **{
+        f"{name} by {kind}": (fn, lambda kind=kind, key=key: ([1, 2, 3], key))
+        for name, fn in {
+            "get": operator.getitem, "set": stored, "del": removed, "pop": list.pop, "insert": lambda a, b: (a.insert(b, 7), a),
+            "a tuple's": lambda a, b: tuple(a)[b], "a deque's": lambda a, b: collections.deque(a)[b], "slice": sliced,
+            "rotate": lambda a, b: collections.deque(a).rotate(b), "times": operator.mul, "range": lambda a, b: [*range(b)[:2]],
+            "count": lambda a, b: [*enumerate(a, b)], "index": lambda a, b: operator.index(b),
+        }.items()
+        for kind, key in {"an Int": Int(1), "64 bits": FAR, "-64 bits": -FAR - 1, "an Int of 64 bits": Int(FAR), "a text": Text("a")}.items()
+    },
+    **{f"{fn.__name__} of a tuple's class": (fn, lambda: (Pair((1, 2)),)) for fn in (math.sqrt, math.floor, math.isnan, chr, hex)},
+    "the order of a tuple's class and a number": (lambda a, b: a < b, lambda: (0, Pair((1, 2)))),
+    "a namedtuple and a number": (operator.add, lambda: (Named(1, 2), 1)),
+    "a namedtuple times a number": (operator.mul, lambda: (Named(1, 2), 2.5)),
+    "a power of a text": (operator.pow, lambda: (torch.ones(1), Text("a"))),
+    "an index of an OrderedDict": (operator.contains, lambda: ({1: 2}, collections.OrderedDict(a=1))),
+    "an update in place": (operator.ior, lambda: (collections.OrderedDict(a=1), (1, 2))),
+    **{
+        f"{template} of {type(value()).__name__}": (operator.mod, lambda template=template, value=value: (template, value()))
+        for template in ("%(a)s", "%(b)s", "%s", "%r", "%d", "plain", "%(a)s %s")
+        for value in (lambda: Table(a=1), lambda: Ordered(a=1), Getter, lambda: collections.Counter("aab"), lambda: Text("ab"), lambda: [1],
+                      lambda: collections.OrderedDict(a=1), lambda: collections.ChainMap({"a": 1}), lambda: collections.deque([1]),
+                      lambda: Named(1, 2))
+    },
+    "bytes % a dict": (operator.mod, lambda: (b"plain", collections.OrderedDict(a=1))),
+    "a call with a dict's class": (lambda a: called(**a), lambda: (Ordered(a=1),)),
+    "a dict of a dict's class": (lambda a: {**a}, lambda: (Ordered(a=1),)),
+    "a set's class in a set": (lambda a, b: (b in a, a.discard(b), a), lambda: ({frozenset({1}), 2}, Distinct({1}))),
+    "a set's class with a hash in a set": (lambda a, b: b in a, lambda: ({frozenset({1}), 2}, Hashed({1}))),
+    "sets of which one is none": (lambda a, b: a.intersection_update([1], b), lambda: ({1, 2}, 3)),
+    "a set with a keyword": (lambda a: set.__init__(a, bogus=1), lambda: ({1},)),
+    "a set of two": (lambda a: set.__init__(a, [1], [2]), lambda: ({1},)),
+    "a deque of a text's length": (lambda a: a.__init__([1], "a"), lambda: (collections.deque([1]),)),
+    "another class's iteration": (lambda a: range.__iter__(a), lambda: ([1],)),
+    "a slice of what has no hash": (sliced, lambda: ({1: 2}, [1])),
+    "a slice as a key": (lambda a: ({slice(0, a): 1}, {slice(0, 3): 1}[slice(0, a)]), lambda: (3,)),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_what_is_asked_of_them_is_eagers(name: str) -> None:
+    fn, make = ROWS[name]
+
+    def program(x: torch.Tensor, *args: Any) -> Any:
+        try:
+            return x + 1, fn(*args)
+        except Exception as e:
+            return x * 2, type(e), str(e)
+
+    def seen(run: Callable[..., Any]) -> str:
+        args = make()
+        return repr((run(torch.ones(1), *args), args))
+
+    assert seen(pycompiler.compile(program, backend="eager")) == seen(program)
+
+
+def test_slices_with_equal_bounds_are_one_key() -> None:
+    if sys.version_info < (3, 12):
+        pytest.skip("slices have no hash")
+
+    def program(x: torch.Tensor, table: dict[slice, int], k: int) -> Any:
+        return x * table[slice(0, k)], {slice(0, k): 1, slice(0, 3): 2}
+
+    table = {slice(0, 3): 5, slice(0, 4): 6}
+    compiled = pycompiler.compile(program, backend="eager")
+    for k in (3, 4, 3):
+        assert repr(compiled(torch.ones(1), table, k)) == repr(program(torch.ones(1), table, k))
