@@ -229,8 +229,7 @@ class Capture:
 
     def warned_by(self, call: Call, heard: list[Heard], result: Any) -> list[str]:
         """A call of the graph warns of this: the texts."""
-        texts = warns.note_heard(self, call, heard) if heard else []
-        return [*texts, *warns.note_kernel(self, call, result)] if call.name in warns.KERNELS else texts
+        return warns.note_call(self, call, heard, result) if heard or call.name in warns.KERNELS else []
 
     @property
     def user_stack(self) -> tuple[UserFrame, ...]:
