@@ -12,6 +12,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,7 +22,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.effects import UNKNOWN, Warned
 from pycompiler.capture.shown import ONCE, OfTorch
 from pycompiler.capture.values.base import Capture
-from pycompiler.ir.heard import ALWAYS, IN_C, Heard, Listening, Place, line_of_call
+from pycompiler.ir.heard import ALWAYS, IN_C, Heard, Listening, Place, line_of_call, lines_of
 from pycompiler.ir.kernels import tensors_of
 from pycompiler.ir.symbols import Specialise
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 SHOWN = ("filters", "showwarning", "_showwarnmsg_impl")
 STAND = {of.__code__ for of in (polyfills.engine_of_hook, polyfills.backward_of_hook, polyfills.method_of_hook)}
 """What stands for torch's callers of hooks."""
+CALLS_HOOKS = torch.nn.Module._call_impl.__code__
 FOR_C = frozenset(f"pycompiler.capture.{name}" for name in ("polyfills", "heaps", "groups", "composed"))
 """Modules whose functions are inlined for functions in C, which have no frames."""
 ONLY_FAKES = (
@@ -78,7 +80,15 @@ def _places(cx: Capture) -> Iterator[tuple[Place, bool]]:
 
 
 def _place_of(frame: Frame) -> Place:
-    return Place(frame.code, frame.user_frame().lineno or 0, frame.globals)
+    at = frame.user_frame().lineno or 0
+    return Place(frame.code, _ways_of_modules().get(at, at) if frame.code is CALLS_HOOKS else at, frame.globals)
+
+
+@functools.cache
+def _ways_of_modules() -> dict[int, int]:
+    """Where a module's call goes on if it is compiled, and where otherwise."""
+    lines = lines_of(CALLS_HOOKS, "inner")
+    return dict(itertools.pairwise(lines[-2:]))
 
 
 @functools.cache
@@ -161,6 +171,17 @@ def note_call(cx: Capture, call: Call, heard: Sequence[Heard], result: Any) -> l
             lines.add(at)
             note(cx, place, said.message, said.category, by)
     return texts
+
+
+def note_evaluated(cx: Capture, heard: Sequence[Heard], evaluates: CodeType) -> None:
+    """What a call with constants warned of, eager's call warns of; `evaluates`: the code that has made it."""
+    for said in heard:
+        called = sum(1 for _ in itertools.takewhile(lambda p: p.code is not evaluates, said.frames))
+        own = said.frames[0].module.startswith("pycompiler.")
+        place = line(cx) if own else _place_meant(cx, said, called)
+        if place is None:
+            raise Break("builtin-call", f"a warning about a line outside: {said.message}")
+        note(cx, place, said.message, said.category)
 
 
 def _settle_names(cx: Capture, call: Call, said: Heard) -> None:

@@ -8,6 +8,7 @@ import warnings
 from collections.abc import Callable, Iterator
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -16,6 +17,7 @@ import pycompiler
 from tests.capture.harness import compile_recorded
 
 X, ROW, BYTES = torch.ones(2, 3), torch.ones(3), torch.ones(3, dtype=torch.uint8)
+PAIRS = np.ones((3, 2), np.float32)
 SOFT, LOSS = torch.nn.Softmax(), torch.nn.MSELoss()
 CONV = torch.nn.Conv1d(1, 1, 2, padding="same")
 
@@ -123,6 +125,48 @@ def test_each_is_eagers(number: int, backend: str) -> None:
     assert compiled.breaks == []
     assert shown(compiled.fn, action="error") == shown(fn, action="error")
     assert shown(compiled.fn, action="ignore")[1] == []
+
+
+def warning_hook(level: int) -> Callable[..., None]:
+    def hook(*args: Any) -> None:
+        warnings.warn("in a hook", stacklevel=level)
+
+    return hook
+
+
+@pytest.mark.parametrize("level", [1, 2, 3, 4])
+def test_in_a_hook_of_a_module(level: int) -> None:
+    module = torch.nn.Linear(3, 3)
+    module.register_forward_pre_hook(warning_hook(level))
+    module.register_forward_hook(warning_hook(level))
+
+    def fn() -> Any:
+        return module(X)
+
+    compiled = compile_recorded(fn)
+    assert [shown(compiled.fn) for _ in range(2)] == [shown(fn)] * 2
+    assert compiled.breaks == []
+
+
+DEPRECATED: list[Callable[[], Any]] = [
+    lambda: X + bool(NotImplemented),
+    lambda: X + np.dtype("a2").itemsize,
+    lambda: (X + 1, X.volatile),
+    lambda: (X + 1, torch.has_mps),
+    lambda: X + torch.as_tensor(np.cross(PAIRS, PAIRS)),
+    lambda: X + torch.as_tensor(np.vstack([ROW.numpy()])),
+    lambda: X + torch.as_tensor(getattr(np, "row_stack", np.vstack)([ROW.numpy()])),
+]  # fmt: skip
+
+
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.parametrize("number", range(len(DEPRECATED)))
+def test_what_is_deprecated(number: int) -> None:
+    """About the program's line, in each call, and not while it is compiled."""
+    fn = DEPRECATED[number]
+    want = shown(fn)
+    compiled = pycompiler.compile(fn, backend="eager")
+    assert [shown(compiled) for _ in range(3)] == [want] * 3
 
 
 def of_existing(x: torch.Tensor) -> Any:
