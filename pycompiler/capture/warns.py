@@ -147,9 +147,12 @@ KERNELS: dict[str, Callable[[Call, Any], bool]] = {
 def note_call(cx: Capture, call: Call, heard: Sequence[Heard], result: Any) -> list[str]:
     """What a call of the graph warned of on fakes, eager's call warns of, in C++ what its kernel says; the texts."""
     like = (call.target, call.op == "call_method", call.fakes, call.kfakes)
-    by, texts, lines = OfTorch.of(*like), list[str](), set[tuple[str, int]]()
-    if call.name in KERNELS and KERNELS[call.name](call, result):
-        by = OfTorch.of(*like, kernel=True)
+    texts, lines = list[str](), set[tuple[str, int]]()
+    of_kernel = call.name in KERNELS and KERNELS[call.name](call, result)
+    if not (heard or of_kernel):
+        return texts
+    by = OfTorch.of(*like, kernel=of_kernel)
+    if of_kernel:
         with ALWAYS:
             heard = [*(said for said in heard if IN_C not in said.message), *by.listen()]
     for said in heard:
