@@ -110,7 +110,27 @@ def closure(seen: Seen, x: torch.Tensor) -> Any:
     return y, n
 
 
-FORMS = [handled, at_last, without_gradients, managed, caught_behind_a_break, inside_of_a_handler, closure]
+def behind_a_write(seen: Seen, x: torch.Tensor) -> Any:
+    try:
+        x.add_(1)
+        y = x.expand(HUGE, 3) * 2
+        x.mul_(y[0])
+    except RuntimeError:
+        x.sub_(3)
+        return x * 2
+    return y
+
+
+FORMS = [
+    behind_a_write,
+    handled,
+    at_last,
+    without_gradients,
+    managed,
+    caught_behind_a_break,
+    inside_of_a_handler,
+    closure,
+]
 
 
 @pytest.fixture(autouse=True)
@@ -140,7 +160,9 @@ def same(wanted: Any, found: Any) -> None:
 def test_memory_that_there_is_not(form: Fn, backend: str) -> None:
     compiled = pycompiler.compile(form, backend=backend)
     for _ in range(2):
-        same(outcome(form, torch.ones(3)), outcome(compiled, torch.ones(3)))
+        given = torch.ones(3), torch.ones(3)
+        same(outcome(form, given[0]), outcome(compiled, given[1]))
+        assert torch.equal(*given)
 
 
 class Failing:

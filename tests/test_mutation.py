@@ -357,3 +357,30 @@ def test_parts_of_parameters_that_are_written_without_gradients(program: Any, ba
             sides.append((made, x.grad, m.weight.detach(), m.weight.grad))
     torch.testing.assert_close(sides[1], sides[0])
     assert not caplog.records
+
+
+def _cut_off(x: Tensor) -> Tensor:
+    return x.detach_() + 1
+
+
+def _cut_off_a_view_of_its_own(x: Tensor) -> Any:
+    try:
+        (x + 1).view(-1).detach_()
+    except RuntimeError as e:
+        return x + 1, str(e)
+    return x
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+@pytest.mark.parametrize("program", [_cut_off, _cut_off_a_view_of_its_own])
+def test_views_refuse_to_be_cut_off(program: Any, backend: str) -> None:
+    compiled = pycompiler.compile(program, backend=backend)
+    for make in (lambda: torch.ones(2, 3), lambda: torch.ones(3, 2).view(2, 3), lambda: torch.ones(2, 3)):
+        sides = []
+        for run in (program, compiled):
+            try:
+                sides.append(str(run(make())))
+            except RuntimeError as e:
+                sides.append(repr(e))
+        assert sides[1] == sides[0]
+    assert compiled.counters()["compiles"] == (2 if program is _cut_off else 1)

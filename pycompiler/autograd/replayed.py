@@ -99,7 +99,10 @@ def _point(graph: fx.Graph, result: fx.Node) -> tuple[fx.Node, list[fx.Node]] | 
     return at, itself
 
 
-_GIVEN_TOGETHER = (transforms.grad_and_value, transforms.vmap, transforms.jvp, transforms.vjp)
+_GIVEN_TOGETHER = (
+    transforms.grad_and_value, transforms.vmap, transforms.jvp, transforms.vjp, transforms.pulled, transforms.part,
+    torch.autograd.grad,
+)  # fmt: skip
 
 
 def _is_one_of(value: fx.Node) -> bool:
@@ -139,6 +142,7 @@ def _memory(nodes: Sequence[fx.Node]) -> set[int]:
 class _Linked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, end: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)  # nodes of lists hand on to all of them, to most that there is none
         return value.view_as(value)
 
     @staticmethod

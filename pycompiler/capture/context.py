@@ -138,6 +138,7 @@ class Capture:
         self.direct = False  # the callable being called is the operand of the current CALL, not called by a builtin
         # of the `forward` that is called next, in a module's call without hooks
         self.of_module: types.CodeType | None = None
+        self.heard: list[Heard] = []  # warnings of code that has run since the capture began
         self.constructs = False  # it is a class, or the `__init__` that this one calls
         self.ids_are_keys = False
         self.variables: list[Token] = []  # context variables that the program has set, the last one last
@@ -230,8 +231,7 @@ class Capture:
 
     def warned_by(self, call: Call, heard: list[Heard], result: Any) -> list[str]:
         """A call of the graph warns of this: the texts."""
-        texts = warns.note_heard(self, call, heard) if heard else []
-        return [*texts, *warns.note_kernel(self, call, result)] if call.name in warns.KERNELS else texts
+        return warns.note_call(self, call, heard, result) if heard or call.name in warns.KERNELS else []
 
     @property
     def user_stack(self) -> tuple[UserFrame, ...]:
@@ -356,11 +356,11 @@ class Capture:
         for a in args:
             if type(a) in (set, frozenset) and len(a) > 1 and not any(fn is f for f in ORDERLESS):
                 self.looks_at_hashes(a)
-        around = sys.exception()
+        around, before = sys.exception(), len(self.heard)
         numbers = arrays.numpy() is not None and (any(map(arrays.is_number, args)) or arrays.is_of_numpy(fn))
         try:
             with arrays.as_errors() if numbers else decimals.context_of(self, fn, (*args, *kwargs.values())):
-                return fn(*args, **kwargs)
+                found = fn(*args, **kwargs)
         except Leaves:
             raise
         except FloatingPointError as e:
@@ -369,7 +369,11 @@ class Capture:
             if e.__cause__ is not None or e.__context__ not in (None, around):
                 raise Break("uncaught-exception", f"{type(e).__name__} while another exception was handled") from None
             told = {**vars(e), **exceptions.set_beside(e)}
+            warns.note_evaluated(self, self.heard[before:], sys._getframe().f_code)
             self.throw(type(e), *e.args, **{k: self.make(v) for k, v in told.items()})
+        if len(self.heard) > before:
+            warns.note_evaluated(self, self.heard[before:], sys._getframe().f_code)
+        return found
 
     def evaluate(self, fn: Callable[..., Any], *args: Any, **kwargs: Any) -> Value:
         found = self.evaluate_raw(fn, *args, **kwargs)

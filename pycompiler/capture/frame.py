@@ -69,6 +69,7 @@ from pycompiler.ir import control, torch_state
 from pycompiler.ir.autocast import step_nesting
 from pycompiler.ir.fake import Layout
 from pycompiler.ir.guards import as_usual, function_modes, global_state, in_checkpoint, in_kernel, levels, modes_off
+from pycompiler.ir.heard import Heard, Listening
 from pycompiler.ir.leaves import Leaves
 from pycompiler.ir.mortal import may_end
 from pycompiler.ir.source import Source, local
@@ -124,8 +125,9 @@ def capture_frame(
         raise SkipFrame(reason)
     state, seen = torch_state.read_state(), global_state()
     try:
-        with DEEP_STACK, modes_off(), as_usual():
+        with DEEP_STACK, modes_off(), as_usual(), Listening(in_c=False) as heard:
             session = _Session(code, namespace, values, policy or Policy(), function_modes(), seen, unused, fullgraph)
+            session.heard = heard
             try:
                 return session.run()
             except NotCaptured as e:
@@ -169,6 +171,7 @@ class _Session:
         self.verdicts: dict[Any, bool] = {}
         self.rests_on: tuple[tuple[Any, Any], ...] = ()
         self.breaks: list[BreakRecord] = []
+        self.heard: list[Heard] = []
         self.gives_end = False  # of the instruction that breaks, or of calls around it
 
     def run(self) -> Captured | BreakRecord:
@@ -237,7 +240,7 @@ class _Session:
     def start(self, stop: int | None) -> tuple[Capture, Frame]:
         cx = Capture(self.namespace, self.policy, symbolic=self.symbolic, modes=self.modes, state=self.seen)
         cx.stop_at, cx.tried, cx.verdicts = stop, self.tried, self.verdicts
-        cx.stopper = _AtBreak
+        cx.stopper, cx.heard = _AtBreak, self.heard
         if self.levels or self.kernel:
             cx.run_under(self.levels, as_captured=bool(self.levels) or self.unused)
         values: dict[str, Value] = {}

@@ -443,6 +443,8 @@ class GraphBuilder:
         """Run the call on fakes, and add it to the graph; a list that it gives back is the one that was `given`."""
         self._check_operands(call)
         self._check_layout(call)
+        if call.name == "detach_":
+            self._check_detached(call)
         before = Before(self.fake_mode, call)
         self.bound.begin(call.target)
         result, heard = run(self.fake_mode, self.cx.sizes, call, self._bind)
@@ -554,6 +556,18 @@ class GraphBuilder:
         cut = bool(self.levels) and call.name.endswith("detach_")
         if cut or any(not n.meta["example_value"].requires_grad for n in before.tracked):
             raise Break("unsupported-operation", f"{call.name} of a tensor that requires grad")
+
+    def _check_detached(self, call: Call) -> None:
+        """Views refuse it; of a tensor that exists it is assumed that it is none."""
+        (node,) = call.operands
+        given = next((t for t in self.inputs if t.node is node), None)
+        if given is None:
+            if node.meta["example_value"]._is_view():
+                self.cx.evaluate_raw(lambda: torch.empty(1, device="cpu").view(1).detach_())
+        elif given.real is None or given.source is None or given.real._base is not None:
+            raise Break("unsupported-operation", "detach_ of a view")
+        else:
+            self.cx.guard("id_is", given.source.attr("_base"), None)
 
     def _note_errors(self, call: Call, did: Did, result: Any, late: bool) -> None:
         errors, counts = self.cx.errors_of_data, did.counts

@@ -17,6 +17,7 @@ from pycompiler.capture.numpy_checks import (
     check_key,
     check_options,
     check_squeezed,
+    check_vectors,
     check_weights,
     check_write,
     ellipses,
@@ -119,6 +120,7 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
     if not any(_concerns(cx, v) for v in (*args, *kwargs.values())) and name.split(".")[-1] not in arrays.MAKES:
         return _of_numbers(cx, fn, args, kwargs)
     check_options(cx, name, args, kwargs, of_method=False)
+    check_vectors(name, args)
     check_squeezed(cx, name, args, kwargs)
     if name == "average":
         check_weights(cx, kwargs["weights"] if "weights" in kwargs else args[2] if len(args) > 2 else Const(None))

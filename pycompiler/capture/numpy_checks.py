@@ -102,6 +102,11 @@ def check_options(cx: Capture, name: str, args: list[Value], kwargs: dict[str, V
         raise Break("unsupported-operation", f"numpy.{name}({option}=...)")
 
 
+def check_vectors(name: str, args: list[Value]) -> None:
+    if name == "cross" and any(v.tensor.fake.shape[-1:] == (2,) for v in args if isinstance(v, Array)):
+        raise Break("unsupported-operation", "numpy.cross of vectors of two numbers, of which it warns")
+
+
 def part(array: Value | None, name: str, made: Value) -> Value:
     """What was computed of `array`; the imaginary part of real numbers is an array that may not be written."""
     if name == "imag" and isinstance(array, Array) and isinstance(made, Array) and not made.scalar:

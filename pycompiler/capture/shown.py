@@ -23,7 +23,7 @@ import torch
 from pycompiler.capture.values.attributes import MISSING, instance_dict
 from pycompiler.errors import Unfit
 from pycompiler.ir import begun
-from pycompiler.ir.heard import IN_C, Listening
+from pycompiler.ir.heard import IN_C, Heard, Listening
 from pycompiler.ir.source import mro_of, namespace_of
 from pycompiler.ir.strides import in_order
 from pycompiler.ir.symbols import hint_of
@@ -34,7 +34,9 @@ PRINTS = ("_showwarnmsg_impl", "formatwarning", "_formatwarnmsg", "_formatwarnms
 SHOWS_ALL = (*SHOWS, *PRINTS)
 BUFFERED, RAW = (io.BufferedWriter, io.BufferedRandom), (io.FileIO, io.BytesIO)
 Namespaces = tuple[dict[str, Any], ...]
-Said = list[tuple[str, type[Warning]]]
+Line = tuple[str, int]
+Said = list[tuple[str, type[Warning], Line | None]]
+"""Texts, and of a call of Python's the line of it that each is about."""
 
 
 def warn(message: str, category: type[Warning], filename: str, lineno: int, namespace: dict[str, Any]) -> None:
@@ -59,8 +61,9 @@ class Like:
         if isinstance(value, torch.Tensor):
             shape, strides = tuple(map(hint_of, value.shape)), tuple(map(hint_of, value.stride()))
             if kernel:
+                dense = in_order(shape, strides) == strides
                 shape = tuple(min(n, 2) for n in shape)
-                strides = in_order(shape, strides)
+                strides = in_order(shape, strides) if dense else strides
             return Like(shape, strides, value.dtype, value.requires_grad, "cpu" if kernel else "meta")
         return hint_of(value)
 
@@ -129,19 +132,30 @@ class OfTorch:
             state.now = self.heard() if torch.is_warn_always_enabled() else state.always
 
     def heard(self) -> Said:
+        return [(said.message, said.category, _line_inside(said)) for said in self.listen()]
+
+    def listen(self) -> list[Heard]:
         args, kwargs = _mapped(Like.made, self.args), _mapped(Like.made, self.kwargs)
         with Listening() as heard, torch._C.DisableTorchFunction(), contextlib.suppress(Exception):
             if self.method:
                 getattr(args[0], self.target)(*args[1:], **kwargs)
             else:
                 self.target(*args, **kwargs)
-        return [(said.message, said.category) for said in heard if IN_C in said.message]
+        return [said for said in heard if IN_C in said.message]
 
     def tell(self, filename: str, lineno: int, namespace: dict[str, Any]) -> None:
-        state = self.told
-        said, state.now = state.now, state.always or []
-        for text, category in said:
-            warn(text, category, filename, lineno, namespace)
+        """What it says about this line, once; of a call in C all is about the line that calls."""
+        state, lines = self.told, (None, (filename, lineno))
+        told, state.now = state.now, [said for said in state.now if said[2] not in lines]
+        for text, category, at in told:
+            if at in lines:
+                warn(text, category, filename, lineno, namespace)
+
+
+def _line_inside(said: Heard) -> Line | None:
+    """The line of the program's or of torch's that it is about, if it is one of what was called."""
+    inside = said.inside > 0 and not said.frames[0].module.startswith("pycompiler.")
+    return (said.filename, said.lineno) if inside else None
 
 
 def _short_signal() -> None:
@@ -182,9 +196,11 @@ def only_shown(
     changed = [*([log] if listed else ()), ours.get("onceregistry"), *namespaces, *registries]
     if looked_at and _reach(looked_at, changed):
         raise Unfit("a warning that the program sees")
-    raising = [asked for action, _, asked, *_ in warnings.filters if action == "error"]
-    raises = any(issubclass(c, asked) for asked in raising for c in categories)
-    if raises or ours.get("defaultaction") == "error" or getattr(sys.flags, "context_aware_warnings", False):
+    if (
+        any(map(_may_raise, categories))
+        or ours.get("defaultaction") == "error"
+        or getattr(sys.flags, "context_aware_warnings", False)
+    ):
         raise Unfit("a warning that is an error")
     for call in calls:
         call.ask()
@@ -196,6 +212,17 @@ def only_told(
     """The same where torch warns of all: mostly it has done so, once a process."""
     if torch.is_warn_always_enabled() or not all(call.is_spent for call in calls):
         only_shown(categories, namespaces, calls, *looked_at)
+
+
+def _may_raise(category: type[Warning]) -> bool:
+    """Whether the filter that comes first may make an error of a warning of this class."""
+    for action, text, asked, module, lineno in warnings.filters:
+        if issubclass(category, asked):
+            if action == "error":
+                return True
+            if text is None and module is None and lineno == 0:
+                return False
+    return False
 
 
 _originals: dict[tuple[str, ...], tuple[Any, ...]] = {}  # what was found to be CPython's

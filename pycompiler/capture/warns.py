@@ -12,6 +12,7 @@ import itertools
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from types import CodeType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,8 +22,9 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.effects import UNKNOWN, Warned
 from pycompiler.capture.shown import ONCE, OfTorch
 from pycompiler.capture.values.base import Capture
-from pycompiler.ir.heard import ALWAYS, IN_C, Heard, Listening, Place, line_of_call
-from pycompiler.ir.symbols import Specialise, hint_of
+from pycompiler.ir.heard import ALWAYS, IN_C, Heard, Listening, Place, line_of_call, lines_of
+from pycompiler.ir.kernels import tensors_of
+from pycompiler.ir.symbols import Specialise
 
 if TYPE_CHECKING:
     from pycompiler.capture.interpreter import Frame
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 SHOWN = ("filters", "showwarning", "_showwarnmsg_impl")
 STAND = {of.__code__ for of in (polyfills.engine_of_hook, polyfills.backward_of_hook, polyfills.method_of_hook)}
 """What stands for torch's callers of hooks."""
+CALLS_HOOKS = torch.nn.Module._call_impl.__code__
 FOR_C = frozenset(f"pycompiler.capture.{name}" for name in ("polyfills", "heaps", "groups", "composed"))
 """Modules whose functions are inlined for functions in C, which have no frames."""
 ONLY_FAKES = (
@@ -77,7 +80,15 @@ def _places(cx: Capture) -> Iterator[tuple[Place, bool]]:
 
 
 def _place_of(frame: Frame) -> Place:
-    return Place(frame.code, frame.user_frame().lineno or 0, frame.globals)
+    at = frame.user_frame().lineno or 0
+    return Place(frame.code, _ways_of_modules().get(at, at) if frame.code is CALLS_HOOKS else at, frame.globals)
+
+
+@functools.cache
+def _ways_of_modules() -> dict[int, int]:
+    """Where a module's call goes on if it is compiled, and where otherwise."""
+    lines = lines_of(CALLS_HOOKS, "inner")
+    return dict(itertools.pairwise(lines[-2:]))
 
 
 @functools.cache
@@ -98,67 +109,88 @@ def note_once(cx: Capture, what: str) -> None:
         note(cx, place, said.message, said.category, by)
 
 
-def note_kernel(cx: Capture, call: Call, result: Any) -> list[str]:
-    """What no more than the kernel of the host warns of, which fakes do not run; the texts."""
-    if not KERNELS[call.name]([n.meta["example_value"] for n in call.operands], result):
-        return []
-    by = OfTorch.of(call.target, call.op == "call_method", call.fakes, call.kfakes, kernel=True)
-    place = line(cx)
-    if place is None:
-        return []
-    with ALWAYS:
-        heard = by.heard()
-    for text, category in heard:
-        note(cx, place, text, category, by)
-    return [text for text, _ in heard]
+def _few(call: Call, result: Any) -> bool:
+    """Whether no degrees of freedom are left."""
+    given, results = _operands(call)[0], tensors_of(result)
+    flags = [a for a in call.fakes if isinstance(a, bool)]  # `unbiased` comes first
+    unbiased = flags[0] if flags else call.kfakes.get("unbiased")
+    correction = call.kfakes.get("correction")
+    correction = int(unbiased is not False) if correction is None else correction
+    return bool(given.numel() <= correction * results[0].numel()) or results[0].numel() == 0
 
 
-def _of_one(given: Sequence[torch.Tensor], result: Any) -> bool:
-    results = [t for t in (result if isinstance(result, tuple) else (result,)) if isinstance(t, torch.Tensor)]
-    return any(hint_of(g.numel()) == hint_of(r.numel()) > 0 for g in given for r in results)
+def _made_real(call: Call, result: Any) -> bool:
+    made = [t.dtype for t in (tensors_of(result) or _operands(call)[:1])]
+    return any(t.is_complex() for t in _operands(call)) and not any(d.is_complex or d is torch.bool for d in made)
 
 
-def _made_real(given: Sequence[torch.Tensor], result: Any) -> bool:
-    made = isinstance(result, torch.Tensor) and not (result.is_complex() or result.dtype is torch.bool)
-    return made and any(g.is_complex() for g in given)
+def _operands(call: Call) -> list[torch.Tensor]:
+    return [n.meta["example_value"] for n in call.operands]
 
 
-KERNELS: dict[str, Callable[[Sequence[torch.Tensor], Any], bool]] = {
-    **dict.fromkeys(("std", "var", "std_mean", "var_mean"), _of_one),
+KERNELS: dict[str, Callable[[Call, Any], bool]] = {
+    **dict.fromkeys(("std", "var", "std_mean", "var_mean"), _few),
     **dict.fromkeys(
-        ("to", "type", "type_as", "copy_", "float", "double", "half", "bfloat16", "int", "long"), _made_real
+        ("to", "type", "type_as", "copy_", "double", "float", "half", "bfloat16", "long", "int", "short", "char", "byte",
+         "setitem", "fill_", "tensor", "as_tensor", "sum", "mean", "prod", "cumsum", "cumprod", "softmax", "log_softmax",
+         "softmin", "linalg_vector_norm"),
+        _made_real,
     ),
-    "where": lambda given, result: given[0].dtype is torch.uint8,
-    **dict.fromkeys(("index_reduce", "index_reduce_"), lambda given, result: True),
-    **dict.fromkeys(("searchsorted", "bucketize"), lambda given, result: not all(t.is_contiguous() for t in given)),
-}
-"""Operators whose kernels may warn, and of what."""
+    "where": lambda call, result: any(t.dtype is torch.uint8 for t in _operands(call)),
+    **dict.fromkeys(("searchsorted", "bucketize"), lambda call, result: not all(t.is_contiguous() for t in _operands(call))),
+    **dict.fromkeys(("scatter", "scatter_"), lambda call, result: "reduce" in call.kfakes),
+    **dict.fromkeys(("index_reduce", "index_reduce_", "triangular_solve", "chalf"), lambda call, result: True),
+}  # fmt: skip
+"""Operators whose kernels may warn otherwise than their shape functions, and when (`test_warnings_of_samples.py`)."""
 
 
-def note_heard(cx: Capture, call: Call, heard: Sequence[Heard]) -> list[str]:
-    """What a call of the graph warned of on fakes, eager's call warns of; the texts."""
-    texts = []
+def note_call(cx: Capture, call: Call, heard: Sequence[Heard], result: Any) -> list[str]:
+    """What a call of the graph warned of on fakes, eager's call warns of, in C++ what its kernel says; the texts."""
+    like = (call.target, call.op == "call_method", call.fakes, call.kfakes)
+    texts, lines = list[str](), set[tuple[str, int]]()
+    of_kernel = call.name in KERNELS and KERNELS[call.name](call, result)
+    if not (heard or of_kernel):
+        return texts
+    by = OfTorch.of(*like, kernel=of_kernel)
+    if of_kernel:
+        with ALWAYS:
+            heard = [*(said for said in heard if IN_C not in said.message), *by.listen()]
     for said in heard:
         theirs = [p for p in reversed(said.frames[: said.inside]) if not p.module.startswith("pycompiler.capture.")]
         called = [*itertools.takewhile(lambda p: not p.module.startswith(ONLY_FAKES), theirs)]  # the innermost last
-        by = None
         if IN_C in said.message:
-            place: Place | None = called[-1] if called else line(cx)
-            by = OfTorch.of(call.target, call.op == "call_method", call.fakes, call.kfakes)
+            place = called[-1] if called else line(cx)
         elif len(called) < len(theirs):
             continue  # a shape function's own
         else:
+            _settle_names(cx, call, said)
             place = _place_meant(cx, said, len(called))
-        names = frozenset(re.findall(r"\w+", said.message)) & frozenset(
-            cx.sizes.symbols.hints if cx.sizes.symbols else ()
-        )
-        if names and by is None:
-            raise Specialise(sorted(names), f"{call.name} warns of it")
         if place is None:
             raise Break("builtin-call", f"{call.name}, which warns about a line outside: {said.message}")
-        note(cx, place, said.message, said.category, by)
         texts.append(said.message)
+        if IN_C not in said.message:
+            note(cx, place, said.message, said.category)
+        elif (at := (place.code.co_filename, place.lineno)) not in lines:  # `by` tells all of a line
+            lines.add(at)
+            note(cx, place, said.message, said.category, by)
     return texts
+
+
+def note_evaluated(cx: Capture, heard: Sequence[Heard], evaluates: CodeType) -> None:
+    """What a call with constants warned of, eager's call warns of; `evaluates`: the code that has made it."""
+    for said in heard:
+        called = sum(1 for _ in itertools.takewhile(lambda p: p.code is not evaluates, said.frames))
+        own = said.frames[0].module.startswith("pycompiler.")
+        place = line(cx) if own else _place_meant(cx, said, called)
+        if place is None:
+            raise Break("builtin-call", f"a warning about a line outside: {said.message}")
+        note(cx, place, said.message, said.category)
+
+
+def _settle_names(cx: Capture, call: Call, said: Heard) -> None:
+    hints = cx.sizes.symbols.hints if cx.sizes.symbols else {}
+    if names := frozenset(re.findall(r"\w+", said.message)) & hints.keys():
+        raise Specialise(sorted(names), f"{call.name} warns of it")
 
 
 def _place_meant(cx: Capture, said: Heard, called: int) -> Place | None:

@@ -32,7 +32,8 @@ LEFT_OUT = frozenset(
      "fill_diagonal", "unique", "searchsorted", "sign", "heaviside", "angle",
      "flip", "fliplr", "flipud", "rot90",
      "linalg.matrix_power", "broadcast_to", "broadcast_arrays", "diagonal", "diag",
-     "nonzero", "argwhere", "flatnonzero", "eye", "copyto", "put", "put_along_axis"}
+     "nonzero", "argwhere", "flatnonzero", "eye", "copyto", "put", "put_along_axis",
+     "row_stack"}
 )  # fmt: skip
 # Of constants NumPy itself computes them, and that changes nothing.
 FOLDED = frozenset(

@@ -53,10 +53,10 @@ class Heard:
 
 
 class Listening:
-    """``with Listening() as heard:``, a list.  `texts`: nothing but these."""
+    """``with Listening() as heard:``, a list.  `texts`: nothing but these; `in_c`: also what torch warns of in C++."""
 
-    def __init__(self, texts: frozenset[str] | None = None) -> None:
-        self.texts = texts
+    def __init__(self, texts: frozenset[str] | None = None, *, in_c: bool = True) -> None:
+        self.texts, self.in_c = texts, in_c
         self.heard: list[Heard] = []
 
     def __enter__(self) -> list[Heard]:
@@ -82,7 +82,7 @@ class Listening:
     def takes(self, text: str) -> bool:
         """Whether it is told of this; who records warnings inside of it is told first."""
         mine = self.thread == threading.get_ident() and (self.texts is None or text in self.texts)
-        return mine and vars(warnings).get("_showwarnmsg_impl") == self.shows
+        return mine and (self.in_c or IN_C not in text) and vars(warnings).get("_showwarnmsg_impl") == self.shows
 
 
 class _Shown:
@@ -133,6 +133,15 @@ def line_of_call(code: CodeType, which: int = -1) -> int:
     return found[which]
 
 
+def lines_of(code: CodeType, name: str) -> list[int]:
+    """The lines that load this variable, in order."""
+    starts, line, found = dict(dis.findlinestarts(code)), 0, []
+    for instruction in dis.get_instructions(code):
+        line = starts.get(instruction.offset) or line
+        found += [line] if instruction.argval == name and instruction.opname.startswith("LOAD") else []
+    return sorted(set(found))
+
+
 class Quiet:
     """A graph of whose warnings, these texts, the frame tells itself."""
 
@@ -144,4 +153,4 @@ class Quiet:
             return self.run(*args)
 
 
-__all__ = ["ALWAYS", "IN_C", "Heard", "Listening", "Place", "Quiet", "line_of_call"]
+__all__ = ["ALWAYS", "IN_C", "Heard", "Listening", "Place", "Quiet", "line_of_call", "lines_of"]

@@ -54,7 +54,7 @@ class Joined:
 
 JOINED: dict[str, Joined] = {
     **dict.fromkeys(
-        ("concatenate", "stack", "hstack", "vstack", "dstack", "column_stack", "row_stack", "linalg.multi_dot"),
+        ("concatenate", "stack", "hstack", "vstack", "dstack", "column_stack", "linalg.multi_dot"),
         Joined(items=True),
     ),
     **dict.fromkeys(

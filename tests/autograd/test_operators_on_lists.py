@@ -111,3 +111,39 @@ def test_what_gets_no_gradient(program: Any, backend: str) -> None:
         by = (a, b, *results)
         found.append([torch.autograd.grad(t.sum(), by, retain_graph=True, allow_unused=True) for t in results])
     torch.testing.assert_close(found[1], found[0])
+
+
+def norms(tensors: list[torch.Tensor]) -> Any:
+    return torch._foreach_norm(tensors, 2)[0]
+
+
+def products_with_norms(tensors: list[torch.Tensor]) -> Any:
+    between = torch._foreach_lerp(tensors, tensors, 0.3)
+    return *(t * n for t, n in zip(tensors, torch._foreach_norm(between, 2), strict=True)), *between
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [norms, products_with_norms])
+def test_what_they_do_not_reach_has_no_gradient(program: Any, backend: str) -> None:
+    """None, not zeros: of parameters and of results of other work, and in derivatives of gradients."""
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    found: list[list[Any]] = []
+    for run in (program, compiled):
+        seen: list[Any] = []
+        for of_other_work in (False, True):
+            leaves = [torch.tensor(v, requires_grad=True) for v in ([0.3, 0.7], [0.5, 0.2])]
+            made = run([t.sin() for t in leaves] if of_other_work else leaves)
+            first = torch.autograd.grad(
+                (made[0] if isinstance(made, tuple) else made).sum(), leaves, create_graph=True, allow_unused=True
+            )
+            second = torch.autograd.grad(first[0].sum(), leaves, allow_unused=True)  # type: ignore[union-attr]
+            seen += [g is None for g in (*first, *second)]
+        found.append(seen)
+    assert found[1] == found[0] == [False, True] * 4
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_of_results_of_other_work_that_they_do_not_reach(backend: str) -> None:
+    compiled = pycompiler.compile(norms, backend=backend, fullgraph=True)
+    given = [torch.ones(2, requires_grad=True).sin() for _ in range(2)]
+    assert [g is None for g in torch.autograd.grad(compiled(given), given, allow_unused=True)] == [False, True]

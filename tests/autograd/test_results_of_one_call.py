@@ -97,6 +97,16 @@ def _of_a_written_one(x: torch.Tensor) -> Tensors:
     return b, y, b.sum() * b
 
 
+def _asked_inside(x: torch.Tensor) -> Tensors:
+    a, b = x.view(4), x.sin()
+    y = a - b
+    return torch.autograd.grad((y * y).sum(), [a, b], create_graph=True)
+
+
+def _asked_of_two(x: torch.Tensor) -> Any:
+    return grad(lambda a, b: ((a - b) ** 3).sum(), argnums=(0, 1))(x.sin(), x * 2)
+
+
 def _tensors(value: Any) -> list[torch.Tensor]:
     return [value] if isinstance(value, torch.Tensor) else [t for v in value for t in _tensors(v)]
 
@@ -127,6 +137,8 @@ def _asked(program: Callable[..., Any]) -> list[Any]:
         _pulled,
         _pulled_of_itself,
         _pulled_within,
+        _asked_inside,
+        _asked_of_two,
         _mapped_pulls,
         _random,
         _beside,

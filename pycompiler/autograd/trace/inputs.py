@@ -40,6 +40,7 @@ class _Arrived(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor, twin: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
         return torch._to_functional_tensor(twin)
 
     @staticmethod

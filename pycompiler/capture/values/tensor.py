@@ -178,7 +178,7 @@ class Tensor(Value):
         if name in UNGUARDED:
             return self._unguarded(cx, name)
         if name in FLAGS:
-            return cx.make(getattr(self.fake, name))
+            return cx.evaluate(getattr, self.fake, name)
         if name == "grad":
             return self._grad(cx)
         if name in TENSOR_PROPERTIES:
@@ -207,7 +207,7 @@ class Tensor(Value):
         if not callable(getattr(self.cls, name)):
             if name not in SAME_OF_ALL:
                 raise Break("unsupported-attribute", f"Tensor.{name}")
-            return cx.make(getattr(self.fake, name))
+            return cx.evaluate(getattr, self.fake, name)
         return TensorMethod(self, name)
 
     def _unguarded(self, cx: Capture, name: str) -> Value:
