@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any
 
@@ -513,3 +514,48 @@ def test_what_only_a_node_knows_of_an_instance_breaks_the_graph() -> None:
     x = torch.ones(2)
     assert pycompiler.explain(program)(x).break_reasons[0].kind == "unsupported-attribute"
     assert pycompiler.compile(program, backend="eager")(x)[1] == program(x)[1]
+
+
+class Keeps:
+    in_class = Once.apply
+
+    def __init__(self) -> None:
+        self.own = Once.apply
+
+
+KEPT: dict[str, tuple[Callable[[torch.Tensor, Any], Any], Any]] = {
+    "a variable outside": (lambda x, _: ONCE(x) + 1, None),
+    "an argument": (lambda x, f: f(x) + 1, Once.apply),
+    "an attribute": (lambda x, k: k.own(x) + 1, Keeps()),
+    "a class": (lambda x, k: k.in_class(x) + Keeps.in_class(x), Keeps()),
+    "a list": (lambda x, fs: fs[0](x) + 1, [Once.apply]),
+    "a partial": (lambda x, f: f() + x, None),
+    "looked at": (lambda x, f: (f(x), f.__self__ is Once, f.__name__, f == Once.apply, callable(f)), Once.apply),
+    "given back": (lambda x, f: (f(x), f), Once.apply),
+}
+ONCE = Once.apply
+
+
+@pytest.mark.parametrize("kept", KEPT)
+def test_apply_that_something_keeps_is_captured(kept: str) -> None:
+    program, given = KEPT[kept]
+    compiled = pycompiler.compile(program, backend="aot_eager", fullgraph=True)
+    for _ in range(2):
+        answers = []
+        for call in (compiled, program):
+            x = torch.arange(1.0, 4.0).requires_grad_()
+            made = call(x, functools.partial(Once.apply, x) if kept == "a partial" else given)
+            result, *rest = made if isinstance(made, tuple) else (made,)
+            result.sum().backward()
+            answers.append((result.detach(), x.grad, rest))
+        torch.testing.assert_close(answers[0][:2], answers[1][:2])
+        assert answers[0][2] == answers[1][2]
+    assert pycompiler.counters(compiled)["compiles"] == 1
+
+
+def test_apply_of_another_function_is_another_one() -> None:
+    compiled = pycompiler.compile(lambda x, f: f(x) + 1, backend="eager", fullgraph=True)
+    x = torch.arange(1.0, 4.0)
+    for f, compiles in ((Once.apply, 1), (Once.apply, 1), (Reversed.apply, 2), (Once.apply, 2)):
+        torch.testing.assert_close(compiled(x, f), f(x) + 1)
+        assert pycompiler.counters(compiled)["compiles"] == compiles

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor
@@ -26,7 +27,11 @@ SCALARS = BOUNDS | {
     "rpow", "eq", "ne", "lt", "le", "gt", "ge", "less", "less_equal", "greater", "greater_equal", "not_equal",
     "masked_fill", "threshold", "fill", "index_fill", "where",
 }  # fmt: skip
+EXACT = 2**53
+"""Up to what integers become floats by way of doubles as they do at once."""
+FLOATS = {torch.float32, torch.float64}
 NARROW = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32}
+INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
 
 
 def convert(
@@ -61,6 +66,24 @@ def _limits(name: str, tensors: Sequence[Tensor]) -> tuple[int, int] | None:
             info = torch.iinfo(dtype)
             found.append((info.min, info.max))
     return (max(low for low, _ in found), min(high for _, high in found)) if found else None
+
+
+def array_of(cx: Capture, number: Value, dtype: torch.dtype | None, device: torch.device) -> Tensor | None:
+    """A number over symbols as NumPy stores it: a tensor without dimensions; None where no graph does that for all numbers."""
+    if dtype in INTEGERS and number.python_type() is int:
+        info = torch.iinfo(dtype)
+        low, high = info.min, info.max
+    elif dtype in FLOATS and number.python_type() in (int, float):
+        low, high = -EXACT, EXACT
+    else:
+        return None
+    if not isinstance(held := _held(cx, number, low, high), Symbolic):
+        return None
+    first = torch.float64 if dtype in FLOATS else dtype
+    made = cx.graph.call_function(torch.full, [Tuple([]), held], {"dtype": Const(first), "device": Const(device)})
+    made = made if first is dtype else cx.graph.call_method("to", [made, Const(dtype)], {})
+    assert isinstance(made, Tensor)
+    return made
 
 
 def _held(cx: Capture, value: Value, low: int, high: int) -> Value:

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from pycompiler.capture import converted
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.numpy_checks import (
     check_key,
@@ -34,7 +35,7 @@ from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.sequences import List, Slice, Tuple
 from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, item
-from pycompiler.ir import arrays
+from pycompiler.ir import arrays, promotion
 from pycompiler.ir.computed import element_of
 from pycompiler.ir.source import const as const_source
 
@@ -68,6 +69,8 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
     writes = name in WRITES
     if writes and array.scalar:
         raise Break("unsupported-operation", f"numpy.{array.python_type().__name__}.{name}()")
+    if name in ("__setitem__", "fill") and len(args) > 1:
+        args = [*args[:-1], _of_number(cx, cx.realize(args[-1]), array.tensor.fake.dtype, array)]
     if writes:
         check_write(cx, array, args[1:])
         args = [*args[:-1], _apart(cx, args[-1])] if len(args) > 1 else args
@@ -240,9 +243,10 @@ UNARY = {"-": "negative", "+": "positive", "~": "invert"}
 
 def binary(cx: Capture, op: str, special: str, left: Value, right: Value) -> Value:
     """`left <op> right`, a comparison, or in place `left <op>= right` by the method `special`."""
-    left, right = (v.settle("beside an array") for v in (left, right))
+    if "**" in op:
+        left, right = (v.settle("beside an array") for v in (left, right))
     for value in (left, right):
-        if not isinstance(value, (Array, Const)) or isinstance(value, Const) and not is_number(value.value):
+        if not isinstance(value, (Array, Const, Symbolic)) or isinstance(value, Const) and not is_number(value.value):
             raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     if op in OPERATORS or not isinstance(left, Array) or left.scalar:
         name = OPERATORS[op if op in OPERATORS else op[:-1]]
@@ -274,11 +278,39 @@ def record(
     scalar = scalar and not is_wrapped(cx)
     given = [*args, *kwargs.values()]
     name = str(args[0].const()) if target is not arrays.scalar else ""
+    if name and not kwargs:
+        args = [args[0], *_taken(cx, name, [cx.realize(v) for v in args[1:]])]
     sizes = arrays.SIZED.get(name, range(0))
     plain = [argument(cx, v, size=i in sizes) for i, v in enumerate(args)]
     named = {k: argument(cx, v, size=k == "shape" and bool(sizes)) for k, v in kwargs.items()}
     value = cx.graph.call_function(target, plain, named, always=writes)
     return _result(cx, value, [v for v in flat(cx, given) if isinstance(v, Array)], name, scalar)
+
+
+def _taken(cx: Capture, name: str, values: list[Value]) -> list[Value]:
+    """The operands of a call, of which numbers that change from call to call are arrays of what NumPy makes of them."""
+    array = next((v for v in values if isinstance(v, Array)), None)
+    if array is None or not any(isinstance(v, Symbolic) for v in values):
+        return values
+    operands = [_like(v) for v in values]
+    dtypes = promotion.taken_as(promotion.IN_PLACE.get(name, name), operands)
+    if dtypes is None or name in promotion.IN_PLACE and dtypes[-1] != array.tensor.fake.dtype:
+        return values
+    return [_of_number(cx, v, dtype, array) for v, dtype in zip(values, dtypes)]
+
+
+def _of_number(cx: Capture, value: Value, dtype: torch.dtype | None, array: Array) -> Value:
+    """A number that changes from call to call as an array of a dtype beside another one; any other value as it is."""
+    device = array.tensor.fake.device
+    made = converted.array_of(cx, value, dtype, device) if isinstance(value, Symbolic) else None
+    return value if made is None else Array(made)
+
+
+def _like(value: Value) -> Any:
+    """What stands for an operand: a fake, or a number of its class."""
+    if isinstance(value, Array):
+        return value.tensor.fake
+    return value.python_type()(1) if isinstance(value, Symbolic) else value.const() if value.is_const() else None
 
 
 def argument(cx: Capture, value: Value, *, size: bool = False) -> Value:

@@ -96,8 +96,9 @@ def elementwise(cx: Capture, name: str, fn: Callable[..., Any], values: list[Val
 
     def make() -> Tensor:
         try:
-            plain = [v.settle("beside an array") for v in values]
-            called = power_of(*plain) if fn is operator.pow else name
+            power = fn is operator.pow
+            plain = [v.settle("beside an array") for v in values] if power else values
+            called = power_of(*plain) if power else name
             found = record(cx, arrays.function, [Const(called), *plain], {}, scalar=True)
         except Break:
             number = made.number()

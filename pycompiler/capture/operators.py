@@ -338,7 +338,7 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
     if isinstance(left, Deque) or isinstance(right, Deque):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     if isinstance(left, Sequence) and isinstance(right, Sequence) and op == "+":
-        if isinstance(left, Tuple) and isinstance(right, Tuple):
+        if isinstance(left, Tuple) and isinstance(right, Tuple) and _plain(left, right) is tuple:
             if right.cls is tuple and not left.truth(cx):
                 return right
             if left.cls is tuple and not right.truth(cx):

@@ -30,6 +30,7 @@ from pycompiler.capture.jagged import wrap_jagged
 from pycompiler.capture.values import array
 from pycompiler.capture.values.attributes import (
     WRITTEN,
+    classmethod_of,
     guard_written,
     instance_dict,
     is_mutable,
@@ -307,13 +308,11 @@ def _builtin(cx: Capture, real: Any, source: Source) -> Value:
         method = _bound_builtin(cx, real, owner, source)
         if method is not None:
             return method
-    if isinstance(owner, type) and isinstance(mro_lookup(owner, real.__name__), types.ClassMethodDescriptorType):
-        # each look at it gives another object, as of methods
+    if (found := classmethod_of(real)) is not None:
         cx.guard("type_is", source, type(real))
         cx.guard("equals", source.attr("__name__"), real.__name__)
-        cx.guard("id_is", source.attr("__self__"), owner)
-    else:
-        cx.guard("id_is", source, real)
+        return Method(cx.wrap(owner, source.attr("__self__")), Builtin(found))
+    cx.guard("id_is", source, real)
     return Builtin(real)
 
 

@@ -232,10 +232,26 @@ def _full(shape: Any, fill: Any, dtype: str | None = None) -> Any:
     return fill.expand(shape if isinstance(shape, (tuple, list)) else (shape,)).clone()
 
 
+def _linspace(start: Any, stop: Any, num: Any = 50, endpoint: Any = True, *, dtype: Any = None) -> Any:
+    """Between numbers in tensors, by NumPy's own steps, which infinities tell from torch's; the last is `stop` itself."""
+    kinds = {v.dtype if isinstance(v, torch.Tensor) and not v.dim() else torch.bool for v in (start, stop)}
+    wanted = next(iter(kinds)) if dtype is None else getattr(torch, str(dtype), torch.bool)
+    if len(kinds) > 1 or not all(d.is_floating_point for d in (*kinds, wanted)):
+        return NotImplemented
+    if type(num) is not int or num < 1:
+        return NotImplemented
+    steps, whole, parts = torch.arange(num, dtype=start.dtype, device=start.device), stop - start, num - bool(endpoint)
+    if parts == 0:
+        return (steps * whole + start).to(wanted)
+    step = whole / parts
+    made = torch.where(step == 0, steps / parts * whole, steps * step) + start
+    return (torch.cat([made[:-1], stop[None]]) if endpoint else made).to(wanted)
+
+
 # What is not as `torch._numpy` has it.
 OWN: dict[str, Callable[..., Any]] = {
     "maximum": functools.partial(_extreme, "maximum"), "minimum": functools.partial(_extreme, "minimum"), "power": _power,
-    "full": _full, "square": lambda x: x * x, "power of a number": _by_power,
+    "full": _full, "linspace": _linspace, "square": lambda x: x * x, "power of a number": _by_power,
 }  # fmt: skip
 
 

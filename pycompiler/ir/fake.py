@@ -415,7 +415,10 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor, layout: Layout | None = No
     fake.requires_grad_()
     if not real.is_leaf:
         with mode, torch.inference_mode(False), torch.enable_grad():
-            return fake.clone(memory_format=torch.preserve_format).as_strided(sizes, strides)
+            made = fake.clone(memory_format=torch.preserve_format)
+            if layout is None and (room := fake.untyped_storage().nbytes()) > made.untyped_storage().nbytes():
+                made.untyped_storage().resize_(room)  # of what has gaps, which a write makes a view again
+            return made.as_strided(sizes, strides)
     if isinstance(real, torch.nn.Parameter):
         fake._is_param = True  # type: ignore[attr-defined]
     return fake

@@ -10,7 +10,7 @@ from __future__ import annotations
 import functools
 import sys
 import types
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -86,12 +86,14 @@ OTHERWISE: dict[str, frozenset[str]] = {
     **dict.fromkeys(("std", "var", "linspace", "logspace", "geomspace"), frozenset({"float16"})),
     "sinc": _NARROW_INTEGERS | {"bool", "int64"},
     **dict.fromkeys(("einsum", "tensordot"), _NARROW_INTEGERS | {"bool", "float16"}),
-    **dict.fromkeys(("power", "float_power", "square"), frozenset({"bool"})),
+    **dict.fromkeys(("power", "float_power", "square", "ldexp"), frozenset({"bool"})),
 }
 # Of integers NumPy looks at each element of the second operand: it raises, or gives 0 with a warning.
 BY_ELEMENT = frozenset(
     {"power", "float_power", "floor_divide", "remainder", "mod", "fmod", "divmod", "left_shift", "right_shift"}
 )
+# NumPy computes some exponents by other functions.
+POWERS = frozenset({"power", "float_power", "power of a number"})
 
 
 def promoted(name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs, torch.dtype | None]:
@@ -178,6 +180,26 @@ def _for_ufunc(ufunc: Any, args: Args) -> tuple[Args, Kwargs, torch.dtype | None
             holds(dtype, number)
     cast = (a.to(d) if isinstance(a, torch.Tensor) and d is not None else a for a, d in zip(made, loop, strict=False))
     return tuple(cast), {}, loop[ufunc.nin] if ufunc.nout == 1 else None
+
+
+def taken_as(name: str, operands: Sequence[Any]) -> tuple[torch.dtype | None, ...] | None:
+    """In what dtype `numpy.<name>` takes each operand, an array or a number of Python's, and gives its result; None where that,
+    or how it computes, depends on more than their dtypes."""
+    ufunc, rule = getattr(_numpy(), name, None), JOINED.get(name)
+    if not all(isinstance(v, (torch.Tensor, int, float, complex)) for v in operands) or name in POWERS:
+        return None
+    kinds = [_kind(v, weak=True) for v in operands]
+    if rule is not None and rule.weak and not rule.inexact:
+        joined = _torchs(_numpy().result_type(*(_example(kinds[i]) for i in rule.places if i < len(kinds))))
+        return (*(joined if i in rule.places else None for i in range(len(kinds))), joined)
+    if not isinstance(ufunc, _numpy().ufunc) or len(kinds) != ufunc.nin or ufunc.nout != 1:
+        return None
+    try:
+        loop = tuple(_torchs(d) for d in ufunc.resolve_dtypes((*kinds, None)))
+    except TypeError:
+        return None
+    inexact = all(d is not None and (d.is_floating_point or d.is_complex) for d in loop)
+    return None if name in BY_ELEMENT and not inexact else loop
 
 
 def _joined(rule: Joined, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:

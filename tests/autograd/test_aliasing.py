@@ -914,3 +914,66 @@ def test_a_written_input_that_keeps_its_gradient_gets_it(program: Callable[..., 
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         assert outcome(pycompiler.compile(program, backend=backend)) == outcome(program)
+
+
+GAPS: dict[str, Callable[[Tensor], Any]] = {
+    "scaled": lambda t: (t.mul_(2) + 1, t.sum()),
+    "again": lambda t: (t.add_(1).clamp_(0, 5), t[0].mul_(2), t + 1),
+    "a view before": lambda t: (t[1:], t.relu_(), t[1:].softmax(0)),
+    "views behind": lambda t: (t.mul_(2)[:, 1:], t.t(), t.unsqueeze(1), t.unflatten(1, (2, -1)), t.chunk(2, 1)),
+    "through a view": lambda t: (t.unflatten(1, (2, -1)).add_(1), t.sin()),
+    "copied": lambda t: (t.copy_((t / 9).exp()), t.clone(), torch.empty_like(t).fill_(1), t @ t.t()),
+    "filled": lambda t: (t.zero_(), t.detach(), t.select(1, 0).fill_(3)),
+    "nothing more": lambda t: (t.lerp_(t * 2, 0.5), None)[1],
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("requires", [False, True])
+@pytest.mark.parametrize("fn", GAPS)
+def test_an_input_with_gaps_is_written_in_a_graph(fn: str, requires: bool, backend: str, caplog: Any) -> None:
+    program = GAPS[fn]
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    for part in (lambda b: b[:, :4], lambda b: b[::2, :4], lambda b: b.t()[1:, 2:6], lambda b: b[:4, ::2]):
+        seen: list[Any] = []
+        for call in (compiled, program):
+            leaf = (torch.arange(64.0).reshape(8, 8) / 7).requires_grad_(requires)
+            base = leaf * 1
+            with caplog.at_level("WARNING"):
+                made = [t for t in flat(call(part(base))) if isinstance(t, Tensor)]
+            if requires:
+                torch.stack([t.sum() for t in (base, *made)]).sum().backward()
+            shared = [t.untyped_storage()._cdata == base.untyped_storage()._cdata for t in made]
+            strides = [t.stride() for t in made]
+            seen.append((base.detach(), made, leaf.grad, shared, strides, [t.requires_grad for t in made]))
+        torch.testing.assert_close(*(s[:3] for s in seen))
+        assert seen[0][3:] == seen[1][3:]
+    assert not caplog.records
+
+
+SHOWN: dict[str, Callable[[Tensor], Any]] = {
+    "a library's operator": lambda t: (t.mul_(2), torch.ops.gaps.strides(t)),
+    "one that writes": lambda t: (t.mul_(2), torch.ops.gaps.counted(t[:, 1:])),
+    "random numbers": lambda t: t.zero_().normal_(),
+    "out": lambda t: (torch.exp(t / 9, out=t), t[0] + 1),
+    "a copy or a view": lambda t: (t.mul_(2), t.reshape(-1).mul_(2), t.contiguous().add_(1)),
+    "by strides": lambda t: (t.mul_(2), t.as_strided((2, 2), (1, 1))),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("fn", SHOWN)
+def test_what_shows_how_a_written_input_with_gaps_lies(fn: str, backend: str) -> None:
+    with torch.library._scoped_library("gaps", "FRAGMENT") as library:
+        library.define("strides(Tensor t) -> Tensor")
+        library.define("counted(Tensor(a!) t) -> Tensor")
+        library.impl("strides", lambda t: torch.tensor(t.stride()), "CPU")
+        library.impl("counted", lambda t: (t.add_(1), torch.tensor(t.stride()))[1], "CPU")
+        for name in ("strides", "counted"):
+            torch.library.register_fake(f"gaps::{name}", lambda t: torch.empty(2, dtype=torch.int64), lib=library)
+        seen = []
+        for call in (pycompiler.compile(SHOWN[fn], backend=backend), SHOWN[fn]):
+            torch.manual_seed(0)
+            base = torch.arange(64.0).reshape(8, 8)
+            seen.append((base, flat(call(base[:, :4]))))
+        torch.testing.assert_close(*seen)

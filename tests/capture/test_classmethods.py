@@ -82,3 +82,28 @@ def test_a_property_of_a_class_is_an_index() -> None:
         assert compiled(X) == 5
     finally:
         Base.n = 4
+
+
+class Told(dict[str, int]):
+    pass
+
+
+KEPT = (dict.fromkeys, Told.fromkeys, int.from_bytes, bytes.fromhex, float.fromhex)
+
+
+def test_classmethods_in_c_that_something_keeps() -> None:
+    def program(x: Any, kept: tuple[Any, ...]) -> Any:
+        made = kept[0]("ab", 1), kept[1]("ab"), kept[2](b"\1\2", "big"), kept[3]("0102"), kept[4]("0x1p-2")
+        return (
+            x + made[2],
+            made,
+            type(made[1]) is Told,
+            [f.__self__ for f in kept],
+            kept[0] is kept[0],
+            kept[1] == Told.fromkeys,
+        )
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert str(compiled(X, KEPT)) == str(program(X, KEPT))
+    assert compiled.counters()["compiles"] == 1

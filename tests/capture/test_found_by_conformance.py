@@ -317,3 +317,16 @@ def test_callbacks_of_weak_references_behind_a_break() -> None:
         assert str(program(torch.ones(2), eager)) == str(compiled(torch.ones(2), found))
         assert len(eager) == len(found)
         assert len(eager) == 1 or sys.version_info >= (3, 14)  # where the reference ends first
+
+
+@pytest.mark.parametrize("size", [(), (2,)])
+def test_a_size_beside_an_empty_tuple_stays_a_size(size: tuple[int, ...]) -> None:
+    def program(x: Any) -> Any:
+        known, given, empty = torch.Size(size), x.shape, ()
+        given += ()
+        sums = known + empty, empty + known, known + known, given + empty, empty + x.shape, empty + empty
+        return x + 1, [type(s) for s in sums], type(given), sums[-1] is empty
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    x = torch.ones(size)
+    assert str(compiled(x)) == str(program(x))

@@ -257,3 +257,71 @@ MADE: dict[str, Callable[[Any], Any]] = {
 @pytest.mark.parametrize("name", MADE)
 def test_a_tensor_of_a_constant_number_has_its_dtype(name: str, backend: str) -> None:
     agree(MADE[name], [(torch.ones(2),)] * 2, 1, backend)
+
+
+def _written(a: Any, n: Any) -> Any:
+    a = a.copy()
+    a += n
+    a[0] = n
+    return a
+
+
+CHANGING: dict[str, Callable[[Any, Any], Any]] = {
+    "arithmetic": lambda a, n: (a + n, n - a, a * n, a / n, n // (a + 1.5), a % (n + 0.5)),
+    "compared": lambda a, n: (a < n, n <= a, a == n),
+    "chosen": lambda a, n: (np.where(a > 1, n, a), np.where(a > 1, 0, n), a.clip(-n, n), np.maximum(a, n)),
+    "of a number": lambda a, n: (a.max() * n, n - a.sum()),
+    "beside another number": lambda a, n: np.where(a > n, n, n + 1) * (n * 2),
+    "written": _written,
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("numbers", [(3, 4, -5, 60), (3.5, 4.5, -5.5, 1e300)], ids=["integers", "floats"])
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("name", CHANGING)
+def test_numbers_of_pythons_that_change_beside_an_array(
+    name: str, dtype: str, numbers: tuple[Any, ...], backend: str
+) -> None:
+    a = np.arange(6, dtype=dtype)
+    compiled = pycompiler.compile(CHANGING[name], backend=backend, fullgraph=True)
+    for n in numbers:
+        with np.errstate(all="ignore"):
+            close(compiled(a, n), CHANGING[name](a, n))
+    assert pycompiler.counters(compiled)["compiles"] <= 3  # a negative number is another one
+
+
+def close(got: Any, want: Any) -> None:
+    if isinstance(want, tuple):
+        for a, b in zip(got, want, strict=True):
+            close(a, b)
+    else:
+        assert type(got) is type(want) and got.dtype == want.dtype
+        np.testing.assert_allclose(got, want, rtol=1e-6)
+
+
+@pytest.mark.parametrize("dtype", ["int64", "int8", "uint8", "bool"])
+def test_an_integer_that_a_dtype_does_not_hold_is_refused_as_numpy_does(dtype: str) -> None:
+    def program(a: Any, n: int) -> Any:
+        return a + n, np.where(a > 0, n, a), a < n
+
+    def answer(fn: Callable[..., Any], n: int) -> str:
+        try:
+            return repr(fn(np.arange(4).astype(dtype), n))
+        except OverflowError as e:
+            return str(e)
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for n in (3, 4, 100, 127, 128, 300, 2**40):
+        assert answer(compiled, n) == answer(program, n)
+
+
+def test_a_size_beside_an_array_stays_a_symbol() -> None:
+    def program(a: Any) -> Any:
+        return (a - a.mean()) / a.shape[0], a.sum() / len(a)
+
+    calls = [(np.arange(float(n)),) for n in (3, 4, 5, 6)]
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    for args in calls:
+        close(compiled(*args), program(*args))
+    assert pycompiler.counters(compiled)["compiles"] == 2

@@ -225,6 +225,11 @@ CASES: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]], int]] 
         lambda: (np.array([1, 2.5], np.float32),),
         0,
     ),
+    "a row to infinity": (
+        lambda a: [np.linspace(v, w, n, e) for v in a for w in a for n in (1, 2, 5) for e in (True, False)],
+        lambda: (np.array([np.nan, np.inf, -np.inf, 2.0]),),
+        0,
+    ),
     "joined": (joined, lambda: (np.array([1, -2], np.int8), np.array([0.5, 2], np.float32)), 0),
     "integers beyond the dtype, by name": (lambda c: np.less(c, 300), lambda: (np.array([7, 250], np.uint8),), 1),
     "added beyond the dtype": (added_beyond, lambda: (np.array([7, 250], np.uint8),), 1),

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from torch import fx
-from torch._ops import OpOverload
+from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses import fake_tensor
 
 from pycompiler.autograd import attention
@@ -19,7 +19,7 @@ from pycompiler.autograd.trace.paths import Edge, Slices, is_of_a_list
 from pycompiler.autograd.trace.writes import Given, Place, is_metadata, name_of, part_of, refuse_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir import functional, interrupts, late, transforms
-from pycompiler.ir.effects import SWITCHES
+from pycompiler.ir.effects import SWITCHES, fails
 from pycompiler.ir.kernels import counts_with, memory_of
 from pycompiler.ir.strides import layouts
 from pycompiler.ir.symbols import Specialise, hint_of
@@ -47,6 +47,8 @@ _ALIASES = frozenset(("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes")
 _RANGES = frozenset((torch.arange, torch.linspace, torch.logspace, torch.range))
 _LARGE = 2**16
 """Elements: what is larger is not copied for an operator of another library that writes it."""
+_RANDOM = frozenset(("normal", "uniform", "bernoulli", "exponential", "cauchy", "log_normal", "geometric", "random"))
+"""Whose kernels draw otherwise into memory with gaps."""
 _EXPANSION: Any = torch._C._functionalization.expand_ViewMeta  # type: ignore[attr-defined]
 
 
@@ -145,6 +147,9 @@ class Forward:
         if any(_expands(p.tensor) for p in wrote):
             seen = node.format_node() or ""
             raise AutogradUnsupported("a write to a part of an expanded tensor", seen, "clone it first")
+        if not self.displaced.isdisjoint(p.storage for p in (*wrote, *read)):
+            if _is_of_a_library(node.target) or name_of(node).rstrip("_") in _RANDOM:
+                self._refuse_displaced(node)
         for p in wrote:
             if p.storage and p.tensor.shape == p.shape:
                 self._keep_layout(p.tensor, p.strides)
@@ -194,12 +199,17 @@ class Forward:
         taken = {storage_of(t) for t in tensors_in(given)}
         if self.displaced.isdisjoint(taken):
             return
+        if _is_of_a_library(node.target):  # it may look at how its arguments lie
+            self._refuse_displaced(node)
         theirs = {memory_of(t) for a in node.all_input_nodes for t in tensors_in(a.meta.get("example_value"))}
         for t, seen in zip(tensors_in(out), tensors_in(node.meta.get("example_value")), strict=False):
             if (storage_of(t) in taken) != (memory_of(seen) in theirs) or "as_strided" in str(node.target):
-                raise AutogradUnsupported(
-                    "a view of an input with gaps that was written", node.format_node() or "", "the graph runs eagerly"
-                )
+                self._refuse_displaced(node)
+
+    @staticmethod
+    def _refuse_displaced(node: fx.Node) -> None:
+        what = "a use of an input with gaps that was written"
+        raise AutogradUnsupported(what, node.format_node() or "", "the graph runs eagerly")
 
     def _keep_layout(self, written: torch.Tensor, strides: tuple[int, ...]) -> None:
         """A write leaves a tensor where it lies; functionalisation gives it, and what it views, the layout of the new
@@ -308,6 +318,12 @@ class Forward:
         for place, value in zip(places, found[count:], strict=True):
             place.copy_(value)
         return None if not count else found[0] if count == 1 else tuple(found[:count])
+
+
+def _is_of_a_library(target: object) -> bool:
+    if isinstance(target, OpOverloadPacket):
+        return any(fails(getattr(target, name)) for name in target.overloads())  # type: ignore[no-untyped-call]
+    return fails(target)
 
 
 def _differentiates(given: Any) -> bool:

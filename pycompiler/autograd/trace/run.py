@@ -199,7 +199,7 @@ class _Trace:
             if item is None:
                 continue
             if (
-                layout_of(item.seen) != item.layout
+                (layout_of(item.seen) != item.layout and not self._is_displaced(item))
                 or torch._functionalize_was_storage_changed(item.seen)
                 or torch._functionalize_has_metadata_mutation(item.seen)  # type: ignore[attr-defined]
                 or (item.seen.storage_offset() != item.offset and self._counts_from_the_storage())
@@ -227,6 +227,11 @@ class _Trace:
             if how == "grad" and storage_of(item.seen) in self.forward.rebased:
                 self.joint.rebased.append(i)
             self.joint.mutations.append(Mutation(i, self.results.fresh(item.seen, ("input", i), how == "grad"), how))
+
+    def _is_displaced(self, item: Input) -> bool:
+        """Whether an input with gaps lies otherwise in the trace since it was written, which nothing that was called shows."""
+        (shape, _, dtype), (before, _, kind) = layout_of(item.seen), item.layout
+        return (shape, dtype) == (before, kind) and storage_of(item.seen) in self.forward.displaced
 
     def _refuse_gradients(self, results: tuple[Any, ...]) -> None:
         """Outside of the graph its results are computed in the grad mode that it starts with."""

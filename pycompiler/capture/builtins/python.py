@@ -23,6 +23,7 @@ from pycompiler.capture.bytecode.resume import origin_of
 from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate, takes_none
 from pycompiler.capture.interpreter import breaking_frame
 from pycompiler.capture.values import deferred
+from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, bind, hold, is_of_abstract, is_subclass, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Cell, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, Super
@@ -145,7 +146,7 @@ def id_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def len_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], Tensor) and args[0].fake.dim() and not cx.functions.concerns(args, kwargs):
         return cx.make(args[0].fake.shape[0])
-    return args[0].count(cx) if isinstance(args[0], (List, Tuple, Dict, Object)) else Const(args[0].length(cx))
+    return args[0].count(cx) if isinstance(args[0], (List, Tuple, Dict, Object, Array)) else Const(args[0].length(cx))
 
 
 @constructor(bool)

@@ -161,10 +161,13 @@ class Array(Value):
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         cx.call_builtin(arrays.method, [Const("__setitem__"), self, key, value], {})
 
-    def length(self, cx: Capture) -> int:
+    def count(self, cx: Capture) -> Value:
         if self.tensor.fake.dim() == 0:
             cx.throw(TypeError, "len() of unsized object")
-        return int(self.tensor.fake.shape[0])
+        return cx.make(self.tensor.fake.shape[0])
+
+    def length(self, cx: Capture) -> int:
+        return int(self.count(cx).settle("as a number of elements").const())
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
         if self.tensor.fake.dim() == 0:

@@ -290,6 +290,8 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
         if sys.version_info < (3, 13) and mro_lookup(type(inner), "__get__") is not MISSING:
             return bind(cx, inner, at, owner, owner)  # a property of the class, until 3.13
         return Method(owner, cx.wrap(inner, at))
+    if classmethod_of(raw) is not None:
+        return cx.wrap(raw, source)
     if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType,
                         types.ClassMethodDescriptorType)):  # fmt: skip
         hold(cx, source, raw)
@@ -326,6 +328,13 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
             return cx.wrap(raw, source) if receiver is None else Method(receiver, cx.wrap(raw, source))
         return cx.wrap_descriptor(raw, source, receiver, owner)
     return cx.wrap(raw, source)
+
+
+def classmethod_of(raw: Any) -> types.ClassMethodDescriptorType | None:
+    """What a method in C that is bound to a class was made of; each look at such a one gives another object."""
+    owner = raw.__self__ if isinstance(raw, types.BuiltinFunctionType) else None
+    found = mro_lookup(owner, raw.__name__) if isinstance(owner, type) else None
+    return found if isinstance(found, types.ClassMethodDescriptorType) else None
 
 
 def _applies(raw: Any, value: Value) -> bool:
