@@ -110,27 +110,7 @@ def closure(seen: Seen, x: torch.Tensor) -> Any:
     return y, n
 
 
-def behind_a_write(seen: Seen, x: torch.Tensor) -> Any:
-    try:
-        x.add_(1)
-        y = x.expand(HUGE, 3) * 2
-        x.mul_(y[0])
-    except RuntimeError:
-        x.sub_(3)
-        return x * 2
-    return y
-
-
-FORMS = [
-    behind_a_write,
-    handled,
-    at_last,
-    without_gradients,
-    managed,
-    caught_behind_a_break,
-    inside_of_a_handler,
-    closure,
-]
+FORMS = [handled, at_last, without_gradients, managed, caught_behind_a_break, inside_of_a_handler, closure]
 
 
 @pytest.fixture(autouse=True)

@@ -139,7 +139,7 @@ KERNELS: dict[str, Callable[[Call, Any], bool]] = {
     "where": lambda call, result: any(t.dtype is torch.uint8 for t in _operands(call)),
     **dict.fromkeys(("searchsorted", "bucketize"), lambda call, result: not all(t.is_contiguous() for t in _operands(call))),
     **dict.fromkeys(("scatter", "scatter_"), lambda call, result: "reduce" in call.kfakes),
-    **dict.fromkeys(("index_reduce", "index_reduce_", "triangular_solve", "chalf"), lambda call, result: True),
+    **dict.fromkeys(("index_reduce", "index_reduce_", "triangular_solve", "cholesky", "chalf"), lambda call, result: True),
 }  # fmt: skip
 """Operators whose kernels may warn otherwise than their shape functions, and when (`test_warnings_of_samples.py`)."""
 

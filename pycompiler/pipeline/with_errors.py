@@ -31,9 +31,6 @@ def with_errors(errors: ErrorsOfData, graph: Callable[..., Any], *, ours: bool) 
         if again and (errors.seen.early or errors.seen.behind) and errors.done.writes:
             log.info("a frame runs eagerly: it sees an error of data, behind which its graph has written inputs")
             return None
-        if ours and errors.seen.handled and errors.done.writes:
-            log.info("a frame runs eagerly: it handles errors of memory, behind which its graph has written inputs")
-            return None
         refused = ours and errors.refuses and not (errors.done.once or errors.late)
         again = errors.levelled or again and errors.seen.early or refused
     elif errors.levelled:
