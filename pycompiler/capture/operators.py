@@ -590,9 +590,9 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return Const(fn(len(left.items), len(right.items)))
     if isinstance(left, (Set, DictView)) and isinstance(right, (Set, DictView)):
         return Const(fn(_keys(cx, left), _keys(cx, right)))
-    if left.is_const() and right.is_const() and given == (left, right):
+    if left is given[0] and right is given[1] and left.is_const() and right.is_const():
         return cx.evaluate(fn, left.const(), right.const())
-    left, right = given
+    left, right = given  # whose classes the error tells
     if any(isinstance(v, Opaque) or _native_operand(v) for v in (left, right)):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     cx.throw(TypeError, f"{op!r} not supported between instances of {_type(left)!r} and {_type(right)!r}")

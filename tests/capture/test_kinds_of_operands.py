@@ -11,16 +11,9 @@ from typing import Any
 
 import pytest
 import torch
+from fuzz.calls import Distinct, Int, Named, Ordered, Table, Text
 
 import pycompiler
-
-
-class Int(int):
-    pass
-
-
-class Text(str):
-    pass
 
 
 class Pair(tuple):
@@ -34,30 +27,12 @@ class Pair(tuple):
         return 8
 
 
-class Named(collections.namedtuple("Named", "a b")):
-    pass
-
-
-class Table(dict):
-    def __missing__(self, key: Any) -> Any:
-        return "missing", key
-
-
-class Ordered(collections.OrderedDict):
-    def __getitem__(self, key: Any) -> Any:
-        return "own", key
-
-
 class Getter:
     def __repr__(self) -> str:
         return "Getter"
 
     def __getitem__(self, key: Any) -> Any:
         return "got", key
-
-
-class Distinct(set):
-    pass
 
 
 class Hashed(set):

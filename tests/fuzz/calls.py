@@ -191,7 +191,7 @@ SYNTAX = (
     "def g():\n    x = yield from a\n    return x\nr = list(g())", "def g():\n    x = yield a\n    yield x\nh = g(); next(h); r = h.send(b)",
     "def g(x=a, *y, z=b):\n    return x, y, z\nr = g(*c)", "def g(*x, **y):\n    return x, y\nr = g(*a, **b)",
     "class K(a):\n    pass\nr = K.__mro__", "r = [a, b].index(c)", "r = (a, b).count(c)", "r = a is b", "r = a if b is None else c",
-    "r = sorted([a, b, c])", "r = max(a, b, c)", "r = a.__class__", "global_ = a; r = lambda: global_ + b; r = r()", "r = print",
+    "r = sorted([a, b, c])", "r = max(a, b, c)", "r = a.__class__", "global_ = a; r = lambda: global_ + b; r = r()",
 )  # fmt: skip
 OF_CLASS = {type(MAKERS[name]()): name for name in (
     "list", "dict", "str", "tuple", "set", "bytes", "int", "float", "ordered", "deque", "defaultdict", "frozenset", "range",
