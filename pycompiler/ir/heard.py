@@ -53,7 +53,7 @@ class Heard:
 
 
 class Listening:
-    """``with Listening() as heard:``, a list.  `texts`: nothing but these; `in_c`: also what torch warns of in C++."""
+    """``with Listening() as heard:``, a list.  `texts`: nothing but these, which are not listed; `in_c`: also what torch warns of in C++."""
 
     def __init__(self, texts: frozenset[str] | None = None, *, in_c: bool = True) -> None:
         self.texts, self.in_c = texts, in_c
@@ -107,6 +107,8 @@ def _hear(told: Any) -> None:
     listener = _listener(str(told.message))
     if listener is None:
         _Shown.before(told)
+        return
+    if listener.texts is not None:  # nobody reads them, in each call
         return
     frames = [*_frames(sys._getframe(1))]
     inside = next((i for i, f in enumerate(frames) if f is listener.caller), 0)
