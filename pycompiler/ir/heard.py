@@ -53,7 +53,10 @@ class Heard:
 
 
 class Listening:
-    """``with Listening() as heard:``, a list.  `texts`: nothing but these, which are not listed; `in_c`: also what torch warns of in C++."""
+    """``with Listening() as heard:``, a list.
+
+    texts: nothing but these, which are not listed.  in_c: also what torch warns of in C++.
+    """
 
     def __init__(self, texts: frozenset[str] | None = None, *, in_c: bool = True) -> None:
         self.texts, self.in_c = texts, in_c
