@@ -715,3 +715,18 @@ def test_a_root_that_is_gone() -> None:
     gc.collect()
     assert "gone" in str(source)
     assert read(source.base, Scope({}, {})) is None  # type: ignore[arg-type]
+
+
+def test_what_has_another_class_is_not_asked() -> None:
+    """The class comes before all else that a guard asks of a value: another kind of iterator would be used up."""
+    local = type("Local", (dict,), {})  # no module leads to it
+
+    def fn(args: tuple[Any, ...], x: torch.Tensor) -> Any:
+        return [v for v in args[0]], x + 1
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    assert compiled((local(a=1), 0), torch.ones(1))[0] == ["a"]
+    for _ in range(3):
+        assert compiled((iter([1, 2]), 0), torch.ones(1))[0] == [1, 2]
+        assert compiled((local(a=1), 0), torch.ones(1))[0] == ["a"]
+    assert compiled.counters()["compiles"] == 2

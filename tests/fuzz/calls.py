@@ -1,6 +1,7 @@
 """Calls of what capture handles or folds, and what syntax asks for, with arguments of any kind and number, compared with eager.
 
-A call stands in a `try`, as programs write it: its result, its error, or what it made of its arguments is what is compared.
+A call stands in a `try`, as programs write it: its result, its error, or what it made of its arguments is what is compared. Each
+function is compiled once and called three times: then with one argument of another kind, and as at first.
 ``python -m tests.fuzz.calls --count 5000 --seed 0`` prints the calls that end otherwise when they are compiled.
 """
 
@@ -166,6 +167,12 @@ MAKERS: dict[str, Callable[[], Any]] = {
     "chain": lambda: collections.ChainMap({"a": 1}), "user's": lambda: collections.UserDict(a=1), "key": lambda: "a",
     "pairs": lambda: [("a", 1), ("b", 2)], "nested": lambda: [[1, 2], (3, 4)], "empty": lambda: (), "error": lambda: KeyError,
     "template": lambda: "%(a)s %s", "format": lambda: "{0} {a}", "alias": lambda: list[int],
+    "one": lambda: 1, "one.": lambda: 1.0, "-0.0": lambda: -0.0, "0.0": lambda: 0.0, "false": lambda: False, "four": lambda: [1, 2, 3, 4],
+    "longer": lambda: (1, 2, 3), "other items": lambda: {"b": 2, "a": 1}, "ones": lambda: (True, 1.0), "text": lambda: "cd",
+    "row": lambda: torch.tensor([1.5, -2.0]), "integers": lambda: torch.tensor([[2, 1], [0, 3]]), "bools": lambda: torch.tensor([True, False]),
+    "0-dim": lambda: torch.tensor(2.0), "0-dim int": lambda: torch.tensor(3), "no rows": lambda: torch.zeros(0, 2),
+    "turned": lambda: torch.arange(4.0).reshape(2, 2).t(), "complex tensor": lambda: torch.tensor([1j, 2.0]),
+    "asks": lambda: torch.ones(2, 2, requires_grad=True), "half": lambda: torch.tensor([1.5, 3.0], dtype=torch.bfloat16),
     **{cls.__name__: cls for cls in OWN},
 }  # fmt: skip
 # What syntax asks of values: a, b and c are the arguments; `r` is what is compared.
@@ -216,17 +223,23 @@ def handled() -> list[Any]:
     return [once[name] for name in sorted(once)]
 
 
-def call_of(seed: int, functions: list[Any]) -> tuple[Any, list[str], list[str]]:
-    """A function, the kinds of its arguments, and of those with a name."""
+def call_of(seed: int, functions: list[Any]) -> tuple[Any, list[list[str]], bool]:
+    """A function, the kinds of its arguments in each call, and whether there is one besides with a name that nothing takes."""
     rng = random.Random(seed)
     if rng.random() < 0.5:
-        return rng.choice(SYNTAX), [rng.choice([*MAKERS]) for _ in "abc"], []
-    fn = rng.choice(functions)
-    kinds = [rng.choice([*MAKERS]) for _ in range(rng.choice((0, 1, 1, 2, 2, 2, 3)))]
-    own = OF_CLASS.get(getattr(fn, "__objclass__", None))
-    if kinds and own is not None and rng.random() < 0.85:
-        kinds[0] = own
-    return fn, kinds, ["int"] if rng.random() < 0.06 else []
+        fn, named = rng.choice(SYNTAX), False
+        kinds = [rng.choice([*MAKERS]) for _ in "abc"]
+    else:
+        fn = rng.choice(functions)
+        kinds = [rng.choice([*MAKERS]) for _ in range(rng.choice((0, 1, 1, 2, 2, 2, 3)))]
+        own = OF_CLASS.get(getattr(fn, "__objclass__", None))
+        if kinds and own is not None and rng.random() < 0.85:
+            kinds[0] = own
+        named = rng.random() < 0.06
+    others = list(kinds)
+    if kinds:
+        others[rng.randrange(len(kinds))] = rng.choice([*MAKERS])
+    return fn, [kinds, others, kinds], named
 
 
 def statement(source: str) -> Callable[..., Any]:
@@ -239,14 +252,15 @@ def statement(source: str) -> Callable[..., Any]:
     return namespace["run"]  # type: ignore[no-any-return]
 
 
-def program(fn: Any, named: bool) -> Callable[[tuple[Any, ...]], Any]:
+def program(fn: Any, named: bool) -> Callable[[tuple[Any, ...], torch.Tensor], Any]:
     fn = statement(fn) if isinstance(fn, str) else fn
 
-    def call(args: tuple[Any, ...]) -> Any:
+    def call(args: tuple[Any, ...], x: torch.Tensor) -> Any:
+        y = x * 2  # a frame whose graph is empty runs as it is
         try:
-            return fn(*args, bogus=1) if named else fn(*args)
+            return y, fn(*args, bogus=1) if named else fn(*args)
         except Exception as e:
-            return "raised", type(e).__name__, str(e)
+            return y, "raised", type(e).__name__, str(e)
 
     return call
 
@@ -257,12 +271,8 @@ ADDRESS = re.compile(r"0x[0-9a-f]+")
 def seen(value: Any) -> Any:
     """What is compared of a result or an argument."""
     if isinstance(value, torch.Tensor):
-        return (
-            "tensor",
-            value.dtype,
-            tuple(value.shape),
-            value.tolist() if value.numel() < 50 and not value.is_meta else None,
-        )
+        listed = repr(value.tolist()) if value.numel() < 50 and not value.is_meta else None
+        return "tensor", value.dtype, tuple(value.shape), value.requires_grad, listed
     if isinstance(value, (set, frozenset)):
         return type(value).__name__, sorted(map(repr, map(seen, value)))
     if isinstance(value, (list, tuple, collections.deque)):
@@ -274,30 +284,32 @@ def seen(value: Any) -> Any:
     return ADDRESS.sub("at", repr(value))[:300]
 
 
-def outcome(run: Callable[[tuple[Any, ...]], Any], kinds: list[str]) -> Any:
+def outcome(run: Callable[[tuple[Any, ...], torch.Tensor], Any], kinds: list[str]) -> Any:
     args = tuple(MAKERS[kind]() for kind in kinds)
     try:
-        return seen(run(args)), seen(args)
+        return seen(run(args, torch.ones(2))), seen(args)
     except Exception as e:  # which the call's own handler has not seen
         return "left the program", type(e).__name__, str(e)[:300]
 
 
-def difference(fn: Any, kinds: list[str], named: bool) -> str | None:
+def difference(fn: Any, calls: list[list[str]], named: bool, backend: str = "eager") -> str | None:
     """What a compiled call does otherwise; None where nothing is, or eager itself does not do the same twice."""
     run = program(fn, named)
-    want = outcome(run, kinds)
-    got = outcome(pycompiler.compile(run, backend="eager"), kinds)
-    if got == want or outcome(run, kinds) != want:
-        return None
-    told = fn if isinstance(fn, str) else name_of(fn)
-    return f"{told}({', '.join(kinds)}{', bogus=1' if named else ''}): eager {want}, compiled {got}"
+    compiled = pycompiler.compile(run, backend=backend)
+    for number, kinds in enumerate(calls):
+        want = outcome(run, kinds)
+        got = outcome(compiled, kinds)
+        if got != want and outcome(run, kinds) == want:
+            told = fn if isinstance(fn, str) else name_of(fn)
+            before = "".join(f"({', '.join(k)}), then " for k in calls[:number])
+            return f"{told}: {before}({', '.join(kinds)}{', bogus=1' if named else ''}): eager {want}, compiled {got}"
+    return None
 
 
-def differences(seed: int, count: int) -> Iterator[str]:
+def differences(seed: int, count: int, backend: str = "eager") -> Iterator[str]:
     functions = handled()
     for number in range(seed, seed + count):
-        fn, kinds, named = call_of(number, functions)
-        if (found := difference(fn, kinds, bool(named))) is not None:
+        if (found := difference(*call_of(number, functions), backend)) is not None:
             yield f"seed {number}: {found}"
 
 
@@ -305,12 +317,13 @@ def main() -> int:
     parser = argparse.ArgumentParser("python -m tests.fuzz.calls", description=__doc__)
     parser.add_argument("--count", type=int, default=5000)
     parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--backend", default="eager")
     asked = parser.parse_args()
     torch.set_num_threads(1)
     warnings.simplefilter("ignore")
     logging.disable(logging.CRITICAL)
     failures = 0
-    for text in differences(asked.seed, asked.count):
+    for text in differences(asked.seed, asked.count, asked.backend):
         failures += 1
         print(text, flush=True)
     print(f"{asked.count} calls, {failures} differences")

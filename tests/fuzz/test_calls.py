@@ -17,8 +17,23 @@ def test_calls_end_as_in_eager(seed: int) -> None:
 
 def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrongly(fn: Any, **options: Any) -> Any:
-        return lambda args: fn((*args, None))
+        return lambda args, x: fn((*args, None), x)
 
     monkeypatch.setattr(pycompiler, "compile", wrongly)
-    assert calls.difference(len, ["list"], False) is not None
-    assert calls.difference(int, ["int"], False) is not None
+    assert calls.difference(len, [["list"]], False) is not None
+    assert calls.difference(int, [["int"]], False) is not None
+
+
+def test_a_stale_hit_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
+    def kept(fn: Any, **options: Any) -> Any:
+        first: list[Any] = []
+
+        def call(args: Any, x: Any) -> Any:
+            first.append(fn(args, x))
+            return first[0]
+
+        return call
+
+    monkeypatch.setattr(pycompiler, "compile", kept)
+    assert calls.difference(len, [["list"], ["list"]], False) is None
+    assert calls.difference(len, [["list"], ["four"]], False) is not None

@@ -298,13 +298,8 @@ impl Tree {
             } else if kind == "global_state" {
                 states.push((Check::build(kind, *arg, &mut b.cx)?, index));
             } else {
-                let mut node = b.node(&source)?;
-                // Of a class that is held weakly: it is the one of the value.
-                let weak = kind == "type_is" && arg.is_weakref();
-                if weak {
-                    node = b.link(Some(node), "type", (0, String::new()), &Owned::none())?;
-                }
-                let check = Check::build(if weak { "id_is" } else { kind }, *arg, &mut b.cx)?;
+                let node = b.node(&source)?;
+                let check = Check::build(kind, *arg, &mut b.cx)?;
                 b.nodes[node].checks.push((check, index));
             }
         }
