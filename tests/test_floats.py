@@ -322,6 +322,23 @@ def test_batch_norm_of_all_batches_seen(wide: bool) -> None:
     torch.testing.assert_close(compiled.eval()(x), eager.eval()(x))
 
 
+@pytest.mark.parametrize("name", ["running_mean", "running_var"])
+@pytest.mark.parametrize(
+    "other", [None, torch.ones(6, dtype=torch.float64), torch.ones(6).requires_grad_(), torch.ones(1, 6), torch.ones(5)]
+)
+def test_batch_norm_refuses_statistics_as_eager_does(name: str, other: torch.Tensor | None) -> None:
+    seen = []
+    for make in (lambda m: m, pycompiler.compile):
+        model = torch.nn.BatchNorm1d(6, momentum=None)
+        run = make(model)
+        run(torch.ones(3, 6))
+        setattr(model, name, other if other is None else other.detach().clone().requires_grad_(other.requires_grad))
+        with pytest.raises((RuntimeError, ValueError)) as caught:
+            run(torch.ones(3, 6))
+        seen.append((caught.type, str(caught.value), repr(getattr(model, name))))
+    assert seen[0] == seen[1]
+
+
 def test_batch_norm_with_a_momentum_that_changes() -> None:
     def fn(x: torch.Tensor, mean: torch.Tensor, var: torch.Tensor, momentum: float, training: bool) -> torch.Tensor:
         return F.batch_norm(x, mean, var, training=training, momentum=momentum)

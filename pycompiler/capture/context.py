@@ -522,7 +522,7 @@ class Capture:
         if isinstance(value, Array) and hasattr(cls, "__index__"):
             raise Break("data-dependent-value", "a number of NumPy's as an index")
         if sequence and not hasattr(cls, "__index__"):
-            self.throw(TypeError, f"{sequence} indices must be integers or slices, not {cls.__name__}")
+            self.throw(TypeError, f"{sequence} indices must be integers or slices, not {class_name(cls)}")
         value = value.settle(f"as an index of a {sequence}" if sequence else "as an integer")
         if value.is_const():
             return self._fitted(int(self.evaluate_raw(operator.index, value.const())), value, sequence)

@@ -50,6 +50,8 @@ def is_group(value: Value) -> bool:
 
 def classes_of(cx: Capture, given: Value, *, star: bool = False) -> list[type]:
     """The classes of `except given`, or of `except* given`; what is none raises."""
+    if isinstance(given, Object) and isinstance(given.storage, Tuple):
+        given = given.storage  # its elements, whatever its class says of them
     options = list(given.iterate(cx)) if isinstance(given, Tuple) else [given]
     classes = [cx.realize(v) for v in options]
     if not all(isinstance(c, Class) and issubclass(c.cls, BaseException) for c in classes):

@@ -137,8 +137,10 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
             if found is not None:
                 return found
             names = (special, reflected, *([INPLACE[op][1]] if inplace else []))
-            if any(hasattr(v.python_type(), n) for v in (left, right) if not isinstance(v, Tensor) for n in names):
-                # A sequence takes a tensor for a number of times, or says what it cannot be joined with.
+            others = [v.python_type() for v in (left, right) if not isinstance(v, Tensor)]
+            if any(issubclass(cls, (int, float, complex)) or hasattr(cls, n) for cls in others for n in names):
+                # A number of a class of the program's is one for torch, too; a sequence takes a tensor for a number of times,
+                # or says what it cannot be joined with.
                 raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
             asked = "** or pow()" if op == "**" else op
             cx.throw(TypeError, f"unsupported operand type(s) for {asked}: {_type(left)!r} and {_type(right)!r}")
@@ -172,14 +174,16 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         found = _special(cx, right, reflected, left)
     if found is None:
         found = _special(cx, left, special, right)
+    if found is None and plain == "%":  # of a text, which never leaves it to the other operand
+        if isinstance(left, Const) and isinstance(left.value, str):
+            return printf(cx, left.value, right)
+        if left.python_type() in (bytes, bytearray):
+            raise Break("unsupported-operation", f"{left.describe()} % {right.describe()}")
     if found is None:
+        _leave_to(left, special, right)
         found = _special(cx, right, reflected, left)
     if found is not None:
         return found
-    if isinstance(left, Const) and isinstance(left.value, str) and plain == "%":
-        return printf(cx, left.value, right)
-    if left.python_type() in (bytes, bytearray) and plain == "%":
-        raise Break("unsupported-operation", f"{left.describe()} % {right.describe()}")
     return _unsupported(cx, op, told, left, right)
 
 
@@ -628,7 +632,16 @@ def _compare_special(cx: Capture, op: str, left: Value, right: Value) -> Value |
             equal = _special(cx, value, "__eq__", other)
             if equal is not None:
                 return Const(not cx.truth(equal))
+        _leave_to(value, name, other)
     return None
+
+
+def _leave_to(value: Value, name: str, other: Value) -> None:
+    """An object that is not looked into may answer before one of the program's is asked."""
+    if isinstance(value, Opaque) and isinstance(other, Object):
+        own = mro_lookup(value.python_type(), name)
+        if own is not MISSING and own is not mro_lookup(object, name):
+            raise Break("unsupported-operation", f"{value.describe()}.{name} with {other.describe()}")
 
 
 def _equals_itself(cx: Capture, op: str, cls: type) -> bool:

@@ -401,6 +401,11 @@ def batch_norm(
     """torch's own, of which only the running statistics ask for the momentum.  Their versions are not counted, as by kernels."""
     if not training:
         return torch.nn.functional.batch_norm(input, running_mean, running_var, weight, bias, False, 0.0, eps)
+    kept = [t for t in (running_mean, running_var) if t is not None]
+    wide = torch.float32 if input.dtype in (torch.bfloat16, torch.float16) else input.dtype
+    usual = all(t.dim() == 1 and not t.requires_grad and t.dtype in (input.dtype, wide) for t in kept)
+    if not usual or len(kept) == 1 or len({t.dtype for t in kept}) > 1:  # the kernel says what it does not take
+        return torch.nn.functional.batch_norm(input, running_mean, running_var, weight, bias, True, momentum, eps)
     normal = torch.nn.functional.batch_norm(input, None, None, weight, bias, True, 0.0, eps)
     others = [0, *range(2, input.dim())]
     if running_mean is not None:

@@ -410,3 +410,25 @@ def test_the_signature_of_a_decorated_function_is_captured() -> None:
     around.__signature__ = inspect.signature(lambda a, b, c: a)  # type: ignore[attr-defined]
     assert pycompiler.compile(fn, backend="eager")(torch.ones(2)).tolist() == [4.0, 4.0]
     assert compiled.counters()["compiles"] == 2
+
+
+@pytest.mark.parametrize("instead", [None, 7, types.SimpleNamespace(v=5)])
+def test_an_import_of_what_is_no_module(monkeypatch: pytest.MonkeyPatch, instead: Any) -> None:
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        from imported_here import v
+
+        return x * v
+
+    def told(run: Any) -> str:
+        try:
+            return repr(run(torch.ones(1)))
+        except ImportError as e:
+            return f"{type(e).__name__}: {e}"
+
+    module = types.ModuleType("imported_here")
+    module.v = 2  # type: ignore[attr-defined]
+    compiled = pycompiler.compile(fn, backend="eager")
+    for value in (module, instead, module, instead):
+        monkeypatch.setitem(sys.modules, "imported_here", value)
+        assert told(compiled) == told(fn)
+    assert compiled.counters()["compiles"] >= 2 and compiled.counters()["hits"] >= 1

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import torch
-from fuzz.calls import Distinct, Int, Named, Ordered, Table, Text
+from fuzz.calls import Distinct, Int, Named, Ordered, Table, Text, difference
 
 import pycompiler
 
@@ -127,3 +127,50 @@ def test_slices_with_equal_bounds_are_one_key() -> None:
     compiled = pycompiler.compile(program, backend="eager")
     for k in (3, 4, 3):
         assert repr(compiled(torch.ones(1), table, k)) == repr(program(torch.ones(1), table, k))
+
+
+SEEN = [  # found by the fuzzer: a text of syntax, and the kinds of its operands in each call
+    ("r = a < b < c", ["bytes", "OwnFloat", "OwnDict"]),
+    ("r = b == c", ["int", "OwnInt", "OwnDict"]),
+    ("r = a % b", ["key", "OwnObject", "int"]),
+    ("r = a; r %= b", ["zero", "OwnObject", "int"], ["key", "OwnObject", "int"]),
+    ("r = a % b", ["bytes", "OwnObject", "int"]),
+    ("del a[b]; r = a", ["program", "dict", "int"]),
+    ("del a[b]; r = a", ["program", "program", "int"]),
+    ("del a[b]; r = a", ["program", "big", "int"]),
+    ("a[b] = c; r = a", ["Getter", "index", "int"]),
+    ("a[b] = c; r = a", ["Getter", "64 bits", "int"]),
+    ("a[b:] = c; r = a", ["Many", "zero", "nan"]),
+    ("a[::b] = c; r = a", ["list", "int", "none"]),
+    ("r = a[b]", ["list", "dtype", "int"]),
+    ("r = a.n", ["alias", "int", "int"]),
+    ("r = a >> b", ["OwnFloat", "integers", "int"]),
+    ("with a:\n    r = b.nothing", ["size", "int", "int"], ["ordered", "int", "int"]),
+    ("x, y = a; r = (x, y)", ["dtype", "int", "int"]),
+    ("r = (*a, *b)", ["list", "dtype", "int"]),
+    ("try:\n    raise KeyError(b)\nexcept a as e:\n    r = type(e)", ["OwnTuple", "int", "int"], ["error", "int", "int"]),
+    ("r = [v for v in a]", ["iterator", "int", "int"], ["OwnDict", "int", "int"], ["iterator", "int", "int"]),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("source", "calls"), [(source, calls) for source, *calls in SEEN])
+def test_what_syntax_asks_of_operands(source: str, calls: list[list[str]]) -> None:
+    assert difference(source, calls, False) is None
+
+
+def test_a_class_of_errors_in_a_tuple_of_the_programs() -> None:
+    class Errors(tuple):
+        def __iter__(self) -> Any:
+            raise AssertionError("C does not ask")
+
+    def fn(kinds: Any, x: torch.Tensor) -> Any:
+        y = x * 2
+        try:
+            raise KeyError(1)
+        except kinds as e:
+            return y, type(e)
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    assert compiled(Errors((ValueError, KeyError)), torch.ones(2))[1] is KeyError
+    with pytest.raises(KeyError):
+        compiled(Errors((ValueError,)), torch.ones(2))

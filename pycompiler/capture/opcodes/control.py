@@ -12,7 +12,7 @@ from pycompiler.capture.bytecode.tables import ALWAYS_KEYWORDS, EXIT_DEPTH
 from pycompiler.capture.opcodes.registry import SEND_POPS, Handler, opcode
 from pycompiler.capture.opcodes.stack import peek
 from pycompiler.capture.opcodes.truth import truth_at
-from pycompiler.capture.values.base import NULL, Capture, Cell, Value
+from pycompiler.capture.values.base import NULL, Capture, Cell, Value, class_name
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Function
@@ -391,7 +391,7 @@ def before_with(frame: Frame, ins: Instruction) -> None:
     enter, leave = (_manager_method(cx, manager, name) for name in ("__enter__", "__exit__"))
     if enter is None or leave is None:
         missing = " (missed __exit__ method)" if enter is not None else ""
-        name = manager.python_type().__name__
+        name = class_name(manager.python_type())
         cx.throw(TypeError, f"{name!r} object does not support the context manager protocol{missing}")
     frame.push(leave)
     frame.push(cx.call(enter, [], {}))

@@ -251,8 +251,8 @@ def map_add(frame: Frame, ins: Instruction) -> None:
 def list_extend(frame: Frame, ins: Instruction) -> None:
     iterable, target = frame.pop(), peek(frame, ins.number)
     if not operators.iterable(frame.cx, iterable):
-        cls = iterable.python_type().__name__
-        frame.cx.throw(TypeError, f"Value after * must be an iterable, not {cls}")
+        told = class_name(iterable.python_type())
+        frame.cx.throw(TypeError, f"Value after * must be an iterable, not {told}")
     frame.cx.effects.mutate(target, ())
     target.items.extend(operators.unpacked(frame.cx, iterable))
 
@@ -303,7 +303,7 @@ def _unpacked(cx: Capture, value: Value, before: int | None = None) -> list[Valu
     """The elements of what is unpacked; those behind the first `before` are made a list."""
     cls = value.python_type()
     if not operators.iterable(cx, value):
-        cx.throw(TypeError, f"cannot unpack non-iterable {cls.__name__} object")
+        cx.throw(TypeError, f"cannot unpack non-iterable {class_name(cls)} object")
     if before is None or isinstance(value, (Tuple, List)):
         return operators.unpacked(cx, value, listed=False)
     iterator = cx.iterator(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import builtins
+import types
 from typing import TYPE_CHECKING, Any
 
 from pycompiler.capture import open_texts, operators, skip
@@ -267,6 +268,8 @@ def import_name(frame: Frame, ins: Instruction) -> None:
     if full not in sys.modules:
         raise Break("import", f"import of {full}, which is not loaded yet")
     module = sys.modules[full] if fromlist else sys.modules[full.partition(".")[0]]
+    if not isinstance(module, types.ModuleType):
+        raise Break("import", f"import of {full}, for which sys.modules has an object of {type(module).__qualname__}")
     missing = [n for n in fromlist or () if n != "*" and n not in module.__dict__]
     if missing and ("__getattr__" in module.__dict__ or any(not hasattr(module, n) for n in missing)):
         raise Break("import", f"from {full} import {', '.join(fromlist)}")

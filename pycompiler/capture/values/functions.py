@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.base import Capture, Cell, Value, class_name
+from pycompiler.capture.values.base import Capture, Cell, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.sequences import List, Tuple
@@ -358,7 +358,7 @@ class Builtin(Value):
         if found is None:
             if hasattr(self.fn, name):
                 return Const(None)
-            cx.throw(AttributeError, f"{class_name(type(self.fn))!r} object has no attribute {name!r}")
+            cx.evaluate_raw(getattr, self.fn, name)  # raises: an alias tells of what it stands for
         if issubclass(type(found), (dict, list, set, tuple)):  # who writes to it writes to the object's
             return cx.wrap(found, (self.source or const_source(self.fn)).attr(name))
         return cx.make(found)

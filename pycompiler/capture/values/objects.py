@@ -468,7 +468,8 @@ class Object(Value):
             return found
         if self.storage is not None:
             return self.stored(cx, key)
-        self._need(cx, "__getitem__", "object is not subscriptable")
+        if lookup(cx, self.cls, "__getitem__") is MISSING:
+            cx.throw(TypeError, f"{self.cls.__name__!r} object is not subscriptable")
         return super().getitem(cx, key)
 
     def stored(self, cx: Capture, key: Value) -> Value:
@@ -479,22 +480,25 @@ class Object(Value):
             return found if found is not None else cx.call(missing, [key], {})
         return self.storage.getitem(cx, key)
 
-    def _need(self, cx: Capture, name: str, complaint: str) -> None:
-        """Raise TypeError if the class lacks a special method."""
+    def _need(self, cx: Capture, name: str, key: Value, complaints: tuple[str, str]) -> None:
+        """Raise TypeError if the class lacks a special method: by the first text where `key` is a place, which is asked first."""
         if lookup(cx, self.cls, name) is MISSING:
-            cx.throw(TypeError, f"{self.cls.__name__!r} {complaint}")
+            place = hasattr(key.python_type(), "__index__")
+            if place:
+                cx.index(key, "sequence")
+            cx.throw(TypeError, f"{self.cls.__name__!r} object {complaints[0 if place else 1]}")
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         if self._special_or_storage(cx, "__setitem__", key, value) is None:
             if self.storage is None:
-                self._need(cx, "__setitem__", "object does not support item assignment")
+                self._need(cx, "__setitem__", key, ("does not support item assignment",) * 2)
                 return super().setitem(cx, key, value)
             self.storage.setitem(cx, key, value)
 
     def delitem(self, cx: Capture, key: Value) -> None:
         if self._special_or_storage(cx, "__delitem__", key) is None:
             if self.storage is None:
-                self._need(cx, "__delitem__", "object doesn't support item deletion")
+                self._need(cx, "__delitem__", key, ("doesn't support item deletion", "does not support item deletion"))
                 return super().delitem(cx, key)
             self.storage.delitem(cx, key)
 

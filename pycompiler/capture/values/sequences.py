@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture.breaks import Break
+from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.ends import Contents, Ends
@@ -259,7 +259,7 @@ class List(Sequence):
         if (bounds := bounds_of(cx, key)) is not None:
             size = len(self.items)
             start, stop, step = cx.evaluate_raw(bounds.indices, size)
-            given = cx.listed(cx.iterator(value))
+            given = cx.listed(_assigned(cx, value, bounds))
             if step == 1:
                 bounds = slice(start, stop) if BOUNDS_FIRST else slice(*bounds.indices(len(self.items)))
             elif len(self.items) != size:
@@ -312,6 +312,19 @@ class List(Sequence):
         if self.reach is not None:
             self.reach.add(-1, first=place < self.reach.first)
         return self.raw.pop(place)
+
+
+def _assigned(cx: Capture, value: Value, bounds: slice) -> Value:
+    """The iterator over what a slice is assigned."""
+    try:
+        return cx.iterator(value)
+    except Raised as raised:
+        if not issubclass(raised.value.python_type(), TypeError):
+            raise
+    cx.throw(
+        TypeError,
+        "can only assign an iterable" if bounds.step in (None, 1) else "must assign iterable to extended slice",
+    )
 
 
 class Deque(List):
