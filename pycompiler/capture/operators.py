@@ -14,6 +14,8 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+import torch
+
 from pycompiler.capture import hints, known_arrays, numpy_calls, numpy_numbers, whole_lists
 from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, Raised
@@ -23,7 +25,7 @@ from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
-from pycompiler.capture.values.constant import Addressed, Const, Identity, Untold, reference
+from pycompiler.capture.values.constant import Addressed, Const, Identity, Untold, Withheld, reference
 from pycompiler.capture.values.deferred import Deferred
 from pycompiler.capture.values.dicts import Dict, DictView, Proxy
 from pycompiler.capture.values.exceptions import builtin_base
@@ -124,7 +126,8 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
             return found
         # the method of an object goes first, also where its class has `__torch_function__`
         if not isinstance(left, OPERANDS):
-            found = _special(cx, left, INPLACE[op][1], right) if inplace else None
+            found = _inplace(cx, op, left, right) if op == "+=" else None  # a list takes the elements
+            found = found or (_special(cx, left, INPLACE[op][1], right) if inplace else None)
             found = found or _special(cx, left, special, right)
             if found is not None:
                 return found
@@ -169,9 +172,11 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     constant = left.is_const() and right.is_const()
     if constant and not tuples:
         return cx.evaluate(told, left.const(), right.const())
-    found = _containers(cx, plain, left, right)
-    if found is None and _reflected_first(cx, left, right, reflected):
-        found = _special(cx, right, reflected, left)
+    if inplace and plain == "*" and isinstance(right, Sequence) and left.python_type() not in (list, tuple, int, bool):
+        raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
+    found = _special(cx, right, reflected, left) if _reflected_first(cx, left, right, reflected) else None
+    if found is None:
+        found = _containers(cx, plain, left, right)
     if found is None:
         found = _special(cx, left, special, right)
     if found is None and plain == "%":  # of a text, which never leaves it to the other operand
@@ -179,7 +184,7 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
             return printf(cx, left.value, right)
         if left.python_type() in (bytes, bytearray):
             raise Break("unsupported-operation", f"{left.describe()} % {right.describe()}")
-    if found is None:
+    if found is None and left.python_type() is not right.python_type():
         _leave_to(left, special, right)
         found = _special(cx, right, reflected, left)
     if found is not None:
@@ -240,15 +245,15 @@ def _of_plain(cx: Capture, fn: Callable[..., Any], told: Callable[..., Any], *va
 def _reflected_first(cx: Capture, left: Value, right: Value, reflected: str, *, compared: bool = False) -> bool:
     """Whether the right operand's method goes first: its class derives from the left's and has its own; for comparisons
     one that it inherits will do."""
-    if not isinstance(right, Object) or not isinstance(left, (Object, *PLAIN_VALUES)):
+    if not isinstance(right, (Object, Opaque)) or not isinstance(left, (Object, Sequence, Set, Dict, *PLAIN_VALUES)):
         return False
     ours, theirs = right.python_type(), left.python_type()
     if ours is theirs or theirs not in mro_of(ours):  # an abstract class need not be one of its bases
         return False
-    found = lookup(cx, ours, reflected)
-    if compared and found is object.__ne__:  # it asks `__eq__`
-        found = lookup(cx, ours, "__eq__")
-    return found is not lookup(cx, theirs, reflected) or (compared and isinstance(found, types.FunctionType))
+    first = compared or lookup(cx, ours, reflected) is not lookup(cx, theirs, reflected)
+    if first and isinstance(right, Opaque):
+        raise Break("unsupported-operation", f"{right.describe()}.{reflected}, which is asked before {left.describe()}")
+    return first
 
 
 # One instance of a class stands for all others in a TypeError about operands.
@@ -258,10 +263,18 @@ EXAMPLES: dict[type, Any] = {list: [], tuple: (), dict: {}, set: set(), frozense
 
 def _unsupported(cx: Capture, op: str, fn: Callable[..., Any], left: Value, right: Value) -> Value:
     """Raise the TypeError of an operator that neither operand supports, in Python's words."""
+    _must_be_known(left, right)
     counts = op in ("*", "*=") and (_is_index(left) or _is_index(right))  # of a sequence
     if not counts and not any(isinstance(v, Opaque) or _native_operand(v) for v in (left, right)):
         cx.evaluate_raw(fn, _example(left), _example(right))
     raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
+
+
+def _must_be_known(*values: Value) -> None:
+    """Those of which it is only known that they are there break the graph."""
+    for value in values:
+        if isinstance(value, (Untold, Withheld)):
+            raise value.broke
 
 
 def _example(value: Value) -> Any:
@@ -350,7 +363,10 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
             if right.reach is None and right.cls is tuple and (grown := left.more(right.items)) is not None:
                 return grown
         if isinstance(left, List) is isinstance(right, List):
-            return cx.sequence([*left.items, *right.items], list if isinstance(left, List) else _plain(left, right))
+            items, cls = [*left.items, *right.items], list if isinstance(left, List) else _plain(left, right)
+            if issubclass(cls, torch.Size) and not all(issubclass(v.python_type(), int) for v in items):
+                raise Break("unsupported-operation", f"a size of {left.describe()} and {right.describe()}")
+            return cx.sequence(items, cls)
     if op == "*":
         for a, b in ((left, right), (right, left)):
             if not isinstance(a, Sequence):
@@ -495,8 +511,6 @@ def set_update(cx: Capture, target: Set, iterable: Value) -> None:
 
 def _plain(left: Sequence, right: Value, fn: Callable[[Any, Any], Any] = operator.add) -> type:
     """The class of fn(left, right), of tuples or a tuple and a number."""
-    import torch
-
     empty = [v.cls(()) if isinstance(v, Sequence) and v.cls is torch.Size else () for v in (left, right)]
     return type(fn(empty[0], empty[1] if isinstance(right, Sequence) else 1))
 
@@ -534,7 +548,17 @@ def binary_on_storage(cx: Capture, name: str, value: Object, other: Value) -> Va
         raise Break("unsupported-operation", f"{value.describe()}.{name} of a dict that says how it is iterated")
     text = next((t for t, (_, s, _) in BINARY.items() if s == name), None)
     plain = other.storage if isinstance(other, Object) and other.storage is not None else other
-    return _containers(cx, text, value.storage, plain) if text else None
+    return _containers(cx, text, value.storage, plain) if text else _compared_in_c(cx, name, value, other)
+
+
+def _compared_in_c(cx: Capture, name: str, value: Value, other: Value) -> Value | None:
+    """What a container's method in C says of another of its kind, whatever their classes are; None: not implemented."""
+    op = next((t for t, (_, s, _) in COMPARE.items() if s == name), None)
+    left, right = _unwrap(value), _unwrap(other)
+    alike = isinstance(left, Sequence) and isinstance(right, Sequence) and _family(left) is _family(right)
+    alike = alike or (isinstance(left, Set) and isinstance(right, Set))
+    alike = alike or (isinstance(left, Dict) and isinstance(right, Dict) and op in ("==", "!="))
+    return compare(cx, op, left, right) if op is not None and alike else None
 
 
 def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
@@ -597,6 +621,7 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if left is given[0] and right is given[1] and left.is_const() and right.is_const():
         return cx.evaluate(fn, left.const(), right.const())
     left, right = given  # whose classes the error tells
+    _must_be_known(left, right)
     if any(isinstance(v, Opaque) or _native_operand(v) for v in (left, right)):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     cx.throw(TypeError, f"{op!r} not supported between instances of {_type(left)!r} and {_type(right)!r}")
@@ -626,6 +651,8 @@ def _compare_special(cx: Capture, op: str, left: Value, right: Value) -> Value |
         order.reverse()
     for value, name, other in order:
         found = _special(cx, value, name, other)
+        if found is None and isinstance(value, (Sequence, Set, Dict)) and isinstance(other, Object):
+            found = _compared_in_c(cx, name, value, other)
         if found is not None:
             return found
         if op == "!=" and _differs_by_eq(cx, value):
@@ -905,7 +932,7 @@ def printf(cx: Capture, template: str, argument: Value) -> Value:
         raise Break("unsupported-operation", f"a text % {argument.describe()}")
     cls = argument.python_type()
     told = formatted(cx, argument)
-    if isinstance(told, Formatted) and (issubclass(cls, str) or not hasattr(cls, "__getitem__")):
+    if isinstance(told, Formatted) and (issubclass(cls, str) or mro_lookup(cls, "__getitem__") is MISSING):
         told = (told,)
     return cx.evaluate(operator.mod, template, told)
 
