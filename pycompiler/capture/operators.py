@@ -25,7 +25,7 @@ from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
-from pycompiler.capture.values.constant import Addressed, Const, Identity, Untold, Withheld, reference
+from pycompiler.capture.values.constant import LITERALS, Addressed, Const, Identity, Untold, Withheld, reference
 from pycompiler.capture.values.deferred import Deferred
 from pycompiler.capture.values.dicts import Dict, DictView, Proxy
 from pycompiler.capture.values.exceptions import builtin_base
@@ -172,7 +172,7 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     constant = left.is_const() and right.is_const()
     if constant and not tuples:
         return cx.evaluate(told, left.const(), right.const())
-    if inplace and plain == "*" and isinstance(right, Sequence) and left.python_type() not in (list, tuple, int, bool):
+    if inplace and plain == "*" and isinstance(right, Sequence) and left.python_type() not in (*EXAMPLES, *LITERALS):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     found = _special(cx, right, reflected, left) if _reflected_first(cx, left, right, reflected) else None
     if found is None:
