@@ -139,7 +139,10 @@ def child(module: str, only: str, without: list[str], patience: int, out: io.Tex
     logging.disable(logging.WARNING)
     sys.setrecursionlimit(1000)
     import pycompiler
+    from pycompiler.capture import frame
 
+    # A call without a graph that gives back what it was given, or constants, would run as it is, and compare nothing.
+    frame.return_template = lambda head, result: None
     found = [t for t in cases(module) if only in t.id() and t.id() not in without]
     again = list(cases(module))
     fresh = {t.id(): t for t in again}
