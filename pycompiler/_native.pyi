@@ -226,6 +226,10 @@ def unless_shared(plan: Plan, written: Sequence[int], eager: Callable[..., Seque
 def shares_memory(values: tuple[Any, ...], written: Sequence[int]) -> bool:
     """Whether one of the tensors at the positions `written` touches the memory of another one."""
 
+def kind_of(tensor: torch.Tensor) -> int:
+    """0 where its values are its memory, 1 where they are that negated or conjugated, 2 for any other tensor (sparse, without
+    memory, a wrapper)."""
+
 def torch_routes() -> dict[str, str]:
     """How each capability of the loaded torch is reached: its fast way or the fallback."""
 

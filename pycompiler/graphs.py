@@ -19,6 +19,7 @@ from pycompiler.errors import CompileError
 from pycompiler.ir import target, watch
 from pycompiler.ir.interrupts import allowed, check
 from pycompiler.ir.kernel import Schedule, Stage, Unsupported, loads
+from pycompiler.ir.kernels import tensors_of
 from pycompiler.ir.loops import Program
 from pycompiler.ir.plan import Plan
 from pycompiler.ir.printer import print_loops, print_order
@@ -54,6 +55,9 @@ def compile_aten(
         return segments.segmented(gm, compile_aten, name)
     if any(_negated(n) for n in gm.graph.find_nodes(op="placeholder")):
         log.info("graph %s runs through ATen: an input is negated where it is read, not in its memory", name)
+        return forward_of(gm)
+    if any(_views_sparse(n) for n in gm.graph.nodes):
+        log.info("graph %s runs through ATen: a view of a tensor that is no strided memory", name)
         return forward_of(gm)
     if others := {d for n in gm.graph.nodes if (d := _device_type(n)) not in TARGETS} - {""}:
         log.info("graph %s runs through ATen: tensors on %s", name, ", ".join(sorted(others)))
@@ -132,6 +136,14 @@ def scheduled(gm: fx.GraphModule, name: str, alone: Set[str], external: Set[str]
 def _negated(node: fx.Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj())
+
+
+def _views_sparse(node: fx.Node) -> bool:
+    """Whether a call gives a view of a tensor that is no strided memory: plans know views of such memory only."""
+    if not (isinstance(node.target, torch._ops.OpOverload) and node.target.is_view):
+        return False
+    found = (t for n in (node, *node.all_input_nodes) for t in tensors_of(n.meta.get("val")))
+    return all(t.layout is not torch.strided for t in found)
 
 
 def _device_type(node: fx.Node) -> str:

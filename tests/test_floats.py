@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch.nn import functional as F
+import torch.nn.functional as F
 
 import pycompiler
 
@@ -501,3 +501,49 @@ def test_the_least_float_by_now(backend: str) -> None:
     for v in (True, 7, 8.5, 6.5):
         few(torch.ones(2), kept, v)
         assert kept.best is True
+
+
+HOSTILE = (0.3, 0.4, 0.5, -1.0, math.nan, math.inf, -math.inf, 0.0, 1e300, -1e300, 0.6)
+TAKE_A_NUMBER: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
+    "smooth_l1_loss": lambda x, v: F.smooth_l1_loss(x, x * 2, beta=v),
+    "huber_loss": lambda x, v: F.huber_loss(x, x * 2, delta=v),
+    "softshrink": lambda x, v: F.softshrink(x, v),
+    "logit": lambda x, v: x.logit(v),
+    "vector_norm": lambda x, v: torch.linalg.vector_norm(x, v),
+    "vector_norm of a dimension": lambda x, v: torch.linalg.vector_norm(x, ord=v, dim=1),
+    "norm": lambda x, v: x.norm(v),
+    "linspace": lambda x, v: torch.linspace(0, v, 3) + x[0, 0],
+    "logspace": lambda x, v: torch.logspace(0, v, 3) + x[0, 0],
+    "leaky_relu": lambda x, v: F.leaky_relu(x - 1, v),
+    "hardtanh": lambda x, v: F.hardtanh(x, -1, v),
+    "add": lambda x, v: torch.add(x, x, alpha=v),
+    "addmm": lambda x, v: torch.addmm(x[:, :3], x, x.t(), beta=v),
+    "masked_fill": lambda x, v: x.masked_fill(x > 1, v),
+    "clamp": lambda x, v: x.clamp(v, 1),
+    "margin": lambda x, v: F.triplet_margin_loss(x, x * 2, x * 3, margin=v),
+    "dropout": lambda x, v: F.dropout(x, v, False),
+    "label smoothing": lambda x, v: F.cross_entropy(x, torch.tensor([0, 1, 2]), label_smoothing=v),
+}
+
+
+@pytest.mark.parametrize("constant", [True, False])
+@pytest.mark.parametrize("name", TAKE_A_NUMBER)
+def test_numbers_that_operators_refuse_or_round(name: str, constant: bool) -> None:
+    """constant: each number by a graph of its own; else it changes between calls."""
+    program, x = TAKE_A_NUMBER[name], torch.arange(1.0, 13).reshape(3, 4) / 7
+    compiled = pycompiler.compile(program, recompile_limit=30)
+
+    def outcome(run: Any, v: float) -> Any:
+        try:
+            return run(x, v)
+        except (RuntimeError, ValueError) as error:
+            return type(error), str(error)
+
+    for v in HOSTILE:
+        run = pycompiler.compile(lambda x, v=v: program(x, v)) if constant else compiled
+        expected = outcome(program, v)
+        found = outcome(lambda x, v: run(x), v) if constant else outcome(run, v)  # noqa: B023
+        if isinstance(expected, torch.Tensor):
+            torch.testing.assert_close(found, expected, equal_nan=True)
+        else:
+            assert found == expected, v

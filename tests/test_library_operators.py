@@ -471,3 +471,34 @@ def test_operators_written_in_python_are_called_once(fn: Callable[..., Any], bac
             calls = CALLED if fn is not raises_its_own else [*dict.fromkeys(CALLED)]
             found.append((str(result), list(calls), x.tolist()))
         assert found[1:] == [found[0]] * 2
+
+
+ODD_RESULTS: dict[str, Callable[[Tensor], Tensor]] = {
+    "zeros without memory": lambda x: torch._efficientzerotensor(x.shape),
+    "a view of them": lambda x: torch._efficientzerotensor(x.shape).t(),
+    "negated": lambda x: torch._neg_view(x.clone()),
+}
+how = ""
+
+
+@torch.library.custom_op("pycompiler_library::odd", mutates_args=())
+def odd(x: Tensor) -> Tensor:
+    return ODD_RESULTS[how](x)
+
+
+@odd.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", ODD_RESULTS)
+def test_results_that_are_not_their_memory(name: str, backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def program(x: Tensor) -> Any:
+        y = odd(x)
+        return y.sin() + 1, y @ x, y.t() @ x, y
+
+    monkeypatch.setitem(globals(), "how", name)
+    x = torch.arange(4.0).view(2, 2)
+    found, expected = pycompiler.compile(program, backend=backend)(x), program(x)
+    torch.testing.assert_close([t.clone() for t in found], [t.clone() for t in expected])

@@ -364,3 +364,18 @@ def test_backwards_to_inputs_pass_what_was_computed_outside(backend: str) -> Non
         with pytest.raises(ValueError, match="of the program"):
             run(torch.arange(3.0), w[:], w)
         assert w.grad is not None and w.grad.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_zeros_without_memory_stay_such(backend: str) -> None:
+    """What operators make of them eager says: they are no input of a graph."""
+
+    def program(x: torch.Tensor) -> Any:
+        return x * 2, x.t() @ x, x
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for make in (torch._efficientzerotensor, torch.zeros, torch._efficientzerotensor):
+        found, expected = (
+            [(t._is_zerotensor(), t.clone().tolist()) for t in run(make((2, 2)))] for run in (compiled, program)
+        )
+        assert found == expected

@@ -345,21 +345,21 @@ impl Plan {
     /// Puts inputs and constants into their slots.
     fn bind(&self, py: Python<'_>, inputs: &[Object<'_>], slots: &mut [Slot], ptrs: &mut [usize]) -> PyResult<()> {
         for (i, input) in inputs.iter().enumerate().filter(|(i, _)| self.reads_input[*i]) {
-            let slot = match input.tensor(py) {
+            let mut slot = match input.tensor(py) {
                 Ok(tensor) => Slot::of(tensor),
                 Err(error) => {
                     return Err(PyTypeError::new_err(format!("graph {}, input {i}: {}", self.name, error.value(py))))
                 }
             };
             if self.wants_ptr[i] {
-                ptrs[i] = slot.handle()?.data_ptr()?;
+                ptrs[i] = slot.address()?;
             }
             slots[i] = slot;
         }
         for constant in &self.constants {
-            let slot = Slot::of(Object::from_bound(constant.object.bind(py)).tensor(py)?);
+            let mut slot = Slot::of(Object::from_bound(constant.object.bind(py)).tensor(py)?);
             if self.wants_ptr[constant.slot] {
-                ptrs[constant.slot] = slot.handle()?.data_ptr()?;
+                ptrs[constant.slot] = slot.address()?;
             }
             slots[constant.slot] = slot;
         }
@@ -529,6 +529,20 @@ impl Slot {
             Slot::Empty => Err(Failure("a slot is read that holds no tensor".into())),
         }
     }
+
+    /// The address of its first element; values that are not those of its memory get some.
+    #[inline]
+    fn address(&mut self) -> Outcome<usize> {
+        let handle = self.handle()?;
+        if handle.is_dense() {
+            return handle.data_ptr();
+        }
+        let _below = BelowAutograd::enter(true);
+        let made = handle.materialised()?;
+        let address = made.handle().data_ptr()?;
+        *self = Slot::Owned(made);
+        Ok(address)
+    }
 }
 
 impl Frame<'_, '_> {
@@ -672,10 +686,10 @@ impl Frame<'_, '_> {
     }
 
     fn fill(&mut self, slot: usize, tensor: Tensor) -> Outcome<()> {
-        if self.plan.wants_ptr[slot] {
-            self.ptrs[slot] = tensor.handle().data_ptr()?;
-        }
         self.slots[slot] = Slot::Owned(tensor);
+        if self.plan.wants_ptr[slot] {
+            self.ptrs[slot] = self.slots[slot].address()?;
+        }
         Ok(())
     }
 
@@ -699,6 +713,15 @@ fn force_slow_routes(on: bool) {
     torch::force_slow(on);
 }
 
+/// `_native.kind_of(tensor)`: 0 where its values are its memory, 1 where they are that negated or conjugated, 2 for any other
+/// (sparse, without memory, ...).
+#[pyfunction]
+fn kind_of(py: Python<'_>, tensor: &Bound<'_, PyAny>) -> PyResult<u8> {
+    crate::tensor_view::ready(py)?;
+    Object::from_bound(tensor).tensor(py)?;
+    Ok(crate::tensor_view::kind_of(Obj::of(tensor))?)
+}
+
 /// `_native.shim_schemas()`: the operators that are called without the dispatcher, by schema.
 #[pyfunction]
 fn shim_schemas() -> Vec<&'static str> {
@@ -720,5 +743,6 @@ pub fn register(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(use_gpu_driver, m)?)?;
     m.add_function(wrap_pyfunction!(shared::unless_shared, m)?)?;
     m.add_function(wrap_pyfunction!(shared::shares_memory, m)?)?;
+    m.add_function(wrap_pyfunction!(kind_of, m)?)?;
     m.add_function(wrap_pyfunction!(shim_schemas, m)?)
 }

@@ -10,6 +10,7 @@ use crate::ffi::sync::GilCell;
 use crate::ffi::torch::{probe_bytes, Autograd, CAbi, Layout, RawTensor, RequiresGrad};
 use crate::ffi::{Obj, Owned, Raised, Res};
 use std::collections::HashMap;
+use std::ffi::CStr;
 
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Level {
@@ -30,6 +31,9 @@ pub struct Torch {
     pub state: Option<StateSymbols>,
     /// Key sets with one of these bits may answer sizes from Python or C++ overrides.
     pub python_keys: u64,
+    /// Keys of tensors that are their memory, and of those that are it negated or conjugated.
+    dense_keys: u64,
+    lazy_keys: u64,
 }
 
 static TORCH: GilCell<Option<Torch>> = GilCell::new(None);
@@ -47,7 +51,11 @@ pub fn torch() -> Res<Torch> {
 
 /// Makes torch's C ABI ready for plans, which find tensors where the probe did.
 pub fn ready(py: pyo3::Python<'_>) -> pyo3::PyResult<()> {
-    aten::initialise(py, || Ok(torch()?.handle))
+    aten::initialise(py, || {
+        let torch = torch()?;
+        let keys = torch.layout.map(|layout| aten::Keys { offset: layout.keys, dense: torch.dense_keys });
+        Ok((torch.handle, keys))
+    })
 }
 
 /// Caps the level, for tests of the slower paths; guards built afterwards use it.  Returns the level in force.
@@ -81,6 +89,23 @@ pub fn dtype_code(dtype: Obj) -> Res<Option<i32>> {
         DTYPES.with(|d| d.get_or_insert_with(HashMap::new).insert(dtype.id(), code));
     }
     Ok(code)
+}
+
+/// How a tensor's values are those of its memory: 0: they are; 1: negated or conjugated; 2: it is no dense tensor with memory.
+pub fn kind_of(t: Obj) -> Res<u8> {
+    let torch = torch()?;
+    let keys = match torch.layout {
+        Some(layout) if torch.level == Level::Offsets => RawTensor::of(t, layout).keys(),
+        _ => {
+            let keys_of = import(c"torch")?.attr(c"_C")?.attr(c"_dispatch_keys")?;
+            keys_of.call(&[t], None)?.attr(c"raw_repr")?.call(&[], None)?.as_u64()?
+        }
+    };
+    Ok(match keys & !torch.dense_keys {
+        0 => 0,
+        rest if rest & !torch.lazy_keys == 0 => 1,
+        _ => 2,
+    })
 }
 
 /// What the probe knows of one tensor from Python.
@@ -217,16 +242,37 @@ fn probe() -> Res<Torch> {
         abi,
         requires_grad,
         state: StateSymbols::find(true),
-        python_keys: python_keys().unwrap_or(u64::MAX),
+        python_keys: bits_of(PYTHON).unwrap_or(u64::MAX),
+        dense_keys: bits_of(DENSE).unwrap_or(0),
+        lazy_keys: bits_of(LAZY).unwrap_or(0),
     })
 }
 
-/// Bits of the functionality keys behind which sizes may be answered by an override.
-fn python_keys() -> Result<u64, Raised> {
+/// Behind which sizes may be answered by an override.
+const PYTHON: &[&CStr] =
+    &[c"Python", c"PythonTLSSnapshot", c"FuncTorchBatched", c"FuncTorchGradWrapper", c"Functionalize"];
+const DENSE: &[&CStr] = &[
+    c"CPU",
+    c"CUDA",
+    c"XPU",
+    c"MPS",
+    c"PrivateUse1",
+    c"ADInplaceOrView",
+    c"AutogradCPU",
+    c"AutocastCPU",
+    c"AutocastCUDA",
+    c"AutocastXPU",
+    c"AutocastMPS",
+    c"AutocastPrivateUse1",
+];
+const LAZY: &[&CStr] = &[c"Conjugate", c"Negative"];
+
+/// Bits of dispatch keys in the set of a tensor.
+fn bits_of(names: &[&CStr]) -> Result<u64, Raised> {
     let c = import(c"torch")?.attr(c"_C")?;
     let (set, key) = (c.attr(c"DispatchKeySet")?, c.attr(c"DispatchKey")?);
     let mut bits = 0;
-    for name in [c"Python", c"PythonTLSSnapshot", c"FuncTorchBatched", c"FuncTorchGradWrapper", c"Functionalize"] {
+    for name in names {
         match key.attr(name) {
             Ok(k) => bits |= set.call(&[*k], None)?.attr(c"raw_repr")?.call(&[], None)?.as_u64()?,
             Err(Raised) => clear_error(),

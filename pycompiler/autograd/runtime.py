@@ -28,7 +28,7 @@ from pycompiler.autograd.replay import Replay, states_before, transformed
 from pycompiler.autograd.replayed import end_of, hooked
 from pycompiler.autograd.saved import Saved, changed, held, keeps_graph, version
 from pycompiler.autograd.views import Step, method_of
-from pycompiler.errors import Unfit
+from pycompiler.errors import DoubleBackwardError, Unfit
 from pycompiler.ir import peer, torch_state
 from pycompiler.ir.later import Later, now
 from pycompiler.ir.numbers import SYMBOLIC, real_text, symbol_of, symbols_in, text_of, value_of
@@ -163,6 +163,12 @@ def _coerce(tangent: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
         return tangent.as_strided(like.shape, like.stride())  # they differ in dimensions of size 1 only
     out = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
     return out.copy_(tangent)
+
+
+def _dense(tangent: torch.Tensor | None) -> torch.Tensor | None:
+    if tangent is None or _native.kind_of(tangent) < 2:
+        return tangent
+    return tangent.clone() if tangent.layout is torch.strided else tangent.to_dense()
 
 
 class _Like:
@@ -482,7 +488,12 @@ class _Variants:
     def make(self, missing: frozenset[int]) -> Any:
         node, gone = self.node, missing | self.node.others
         part = without_tangents(node.joint, node.whole, gone) if missing else node.part
-        scope: dict[str, Any] = {"coerce": _coerce, "clear": _clear, "again": self.again, "dense": torch.strided}
+        scope: dict[str, Any] = {
+            "coerce": _coerce,
+            "clear": _clear,
+            "kind_of": _native.kind_of,
+            "from_odd": self.from_odd,
+        }
         scope |= {"lazy": LazyBackward(part.backward, self.compiler), "keeps_graph": keeps_graph}
         if self.ahead and not missing:
             scope["lazy"].compile()
@@ -502,6 +513,17 @@ class _Variants:
         given = dict(zip(self.node.outputs, tangents, strict=True))
         found = self.node.again(ctx, [given.get(k) for k in range(len(self.node.joint.fresh))])
         return (None, None, None, *(found[i] for i in self.node.inputs))
+
+    def from_odd(self, gradients: Any, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Of tangents that are no dense memory (sparse, zeros without any): the captured graph's, or, where it cannot run again,
+        those of the same values in memory."""
+        try:
+            return self.again(ctx, tangents)
+        except DoubleBackwardError:
+            dense = [*map(_dense, tangents)]
+            if any(t is not None and _native.kind_of(t) > 1 for t in dense):
+                raise
+        return gradients(ctx, *dense)  # type: ignore[no-any-return]
 
     def unusual(self, backward: Any, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
         """Where autocast is on (its casts are in the graph), or gradients are differentiated or transformed."""
@@ -531,12 +553,10 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
         text = text_of((like.shape, like.stride()), sizes)
         text = None if text is None else f"*{text}"
         lines += [
-            f"    if g{k}.layout is not dense:",
-            f"        return again(ctx, ({' '.join(f'{n},' for n in names)}))",
-        ]
-        lazy = f" or g{k}.is_conj()" if like.dtype.is_complex else ""
-        lines += [
-            f"    if g{k}.stride() != {strides or f'strides{k}'} or g{k}.is_neg(){lazy}:",
+            f"    kind = kind_of(g{k})",
+            "    if kind > 1:",
+            f"        return from_odd(gradients, ctx, ({' '.join(f'{n},' for n in names)}))",
+            f"    if kind or g{k}.stride() != {strides or f'strides{k}'}:",
             f"        g{k} = coerce(g{k}, like{k}{'' if text is None else f'.of({text})'})",
         ]
     is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]

@@ -59,7 +59,9 @@ class Like:
     def of(value: Any, kernel: bool = False) -> Any:
         """The same of what a call is given; of a `kernel`, with no more than two elements a dimension."""
         if isinstance(value, torch.Tensor):
-            shape, strides = tuple(map(hint_of, value.shape)), tuple(map(hint_of, value.stride()))
+            shape = tuple(map(hint_of, value.shape))
+            lies = value if value.layout is torch.strided else torch.empty(shape, device="meta")
+            strides = tuple(map(hint_of, lies.stride()))
             if kernel:
                 dense = in_order(shape, strides) == strides
                 shape = tuple(min(n, 2) for n in shape)

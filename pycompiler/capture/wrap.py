@@ -424,6 +424,8 @@ def _of_subclass(cx: Capture, real: torch.Tensor, source: Source) -> Value:
 def _check_tensor(real: torch.Tensor) -> None:
     if real.layout is not torch.strided or real.is_quantized or real.is_nested:
         raise Break("unsupported-type", f"{real.layout} tensor" if not real.is_quantized else "quantized tensor")
+    if real._is_zerotensor():
+        raise Break("unsupported-type", "zeros without memory, which operators hand on as such")
     if torch._C._functorch.is_functorch_wrapped_tensor(real) and not levels():
         raise Break("unsupported-type", "a tensor of a transform that is over")
     if real.requires_grad and not _has_history(real):

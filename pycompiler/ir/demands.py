@@ -7,6 +7,7 @@ go unnoticed.  Sizes that are symbolic are assumed to be what the kernel wants.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -70,6 +71,20 @@ def _has_vectors(x: torch.Tensor, *given: Any, **_: Any) -> bool:
     return all(t.dim() == 1 for t in given if isinstance(t, torch.Tensor))
 
 
+def _is_finite(number: Any) -> bool:
+    most = torch.finfo(torch.float64).max
+    return not isinstance(number, (float, torch.SymFloat)) or bool(-most <= number <= most)
+
+
+def _holds_number(x: torch.Tensor, number: Any = None, *_: Any, **named: Any) -> bool:
+    """Whether the dtype of `x`, in which the kernel computes, holds the number."""
+    most = torch.finfo(x.dtype).max if x.dtype.is_floating_point else math.inf
+    number = next((named[name] for name in ("ord", "eps", "lambd") if name in named), number)
+    if type(number) is float:
+        return not most < abs(number) < math.inf
+    return not isinstance(number, torch.SymFloat) or bool(-most <= number <= most)
+
+
 DEMANDS: dict[OpOverload, Callable[..., bool]] = {
     # the ends of a range, or a probability, of operators that draw numbers
     aten.uniform_.default: _of_numbers(lambda x, low=0.0, high=1.0: low <= high),
@@ -79,6 +94,22 @@ DEMANDS: dict[OpOverload, Callable[..., bool]] = {
     aten.randint_like.low_dtype: _of_numbers(lambda x, low, high: low < high),
     aten.bernoulli.p: _of_numbers(lambda x, p: 0 <= p <= 1),
     aten.bernoulli_.float: _of_numbers(lambda x, p=0.5: 0 <= p <= 1),
+    # where a loss goes from a square to a line
+    aten.smooth_l1_loss.default: lambda x, y, reduction=1, beta=1.0: bool(beta >= 0),
+    aten.huber_loss.default: lambda x, y, reduction=1, delta=1.0: bool(delta > 0),
+    # the ends of a range, which kernels and graphs reach from either end
+    **dict.fromkeys((aten.linspace.default, aten.logspace.default), lambda *ends, **_: all(map(_is_finite, ends[:2]))),
+    # a number in the dtype
+    **dict.fromkeys(
+        (
+            aten.hardshrink.default,
+            aten.softshrink.default,
+            aten.logit.default,
+            aten.logit_.default,
+            aten.linalg_vector_norm.default,
+        ),
+        _holds_number,
+    ),
     # a dimension
     **dict.fromkeys(
         (aten._softmax.default, aten.sort.default, aten.sort.stable, aten.cummax.default, aten.cummin.default),

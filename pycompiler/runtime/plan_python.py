@@ -149,7 +149,10 @@ class PythonPlan:
 
     def _kernel(self, step: Kernel, slots: Slots, env: Env) -> None:
         assert self._ffi is not None
-        pointers = self._ffi.new("void*[]", [self._ffi.cast("void*", slots[s].data_ptr()) for s in step.slots])
+        given = [
+            slots[s].clone() if slots[s]._is_zerotensor() else slots[s] for s in step.slots
+        ]  # those have no memory
+        pointers = self._ffi.new("void*[]", [self._ffi.cast("void*", t.data_ptr()) for t in given])
         scalars = self._ffi.new("int64_t[]", numbers(step.scalars, env))
         code = getattr(self._library, step.symbol)(pointers, scalars, torch.get_num_threads())
         if code:

@@ -465,6 +465,24 @@ def sparse_output(f: Any) -> Any:
     return gradients(f(x).to_dense().sum(), x)
 
 
+@asked(lambda x: x.to_sparse() @ x.t())
+def products_of_sparse(f: Any) -> Any:
+    x = leaf(2, 3)
+    return gradients(f(x).sum(), x)
+
+
+@asked(lambda x: x.to_sparse().transpose(0, 1).to_dense() * x.t())
+def views_of_sparse(f: Any) -> Any:
+    x = leaf(2, 3)
+    return gradients(f(x).sum(), x)
+
+
+@asked(lambda x: x.to_sparse_csr() @ x.t())
+def products_of_sparse_rows(f: Any) -> Any:
+    x = leaf(2, 3)
+    return gradients(f(x).sum(), x)
+
+
 def outcome(ask: Callable[[Any], Any], f: Any) -> Any:
     try:
         return ask(f)

@@ -348,6 +348,49 @@ def test_sparse_gradients() -> None:
     same(ask(pycompiler.compile(lambda t: t * 2)), ask(lambda t: t * 2))
 
 
+ODD: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "zeros of sgn": lambda y: y.sgn().sum(),
+    "zeros of the second derivative of abs": lambda y: torch.autograd.grad(y.abs().sum(), y, create_graph=True)[0].sum(),
+    "zeros beside others": lambda y: y.sgn().sum() + y.sum(),
+    "a penalty": lambda y: torch.autograd.grad(torch.linalg.vector_norm(y, 1, -1).sum(), y, create_graph=True)[0].pow(2).sum(),
+    "sparse": lambda y: nn.functional.embedding(torch.tensor([1, 1, 2]), y, sparse=True).sin().sum(),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("name", ODD)
+def test_tangents_without_memory(name: str, kept: bool, backend: str) -> None:
+    """kept: the graph's input lives; where it does not, the captured graph is not run again, and the values are the same."""
+
+    def ask(f: Any) -> Any:
+        x = vector(12).view(4, 3).requires_grad_()
+        given = x if kept else x * 1
+        y = f(given)[0]
+        del given
+        (found,) = torch.autograd.grad(ODD[name](y), x)
+        return found.to_dense(), torch.tensor([found._is_zerotensor(), found.is_sparse]) if kept else ()
+
+    def fn(x: torch.Tensor) -> Any:
+        return x.sin() * 2, x.t() @ x
+
+    same(ask(pycompiler.compile(fn, backend=backend)), ask(fn))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_layer_under_a_penalty_of_absolute_values(backend: str) -> None:
+    def ask(f: Any) -> Any:
+        x, w = vector(6).view(2, 3).requires_grad_(), vector(9).view(3, 3).requires_grad_()
+        (first,) = torch.autograd.grad(f(x, w).abs().sum(), x, create_graph=True)
+        first.pow(2).sum().backward()
+        return first, w.grad, x.grad
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return x @ w
+
+    same(ask(pycompiler.compile(fn, backend=backend)), ask(fn))
+
+
 def test_sizes_that_the_compile_settled_are_numbers() -> None:
     """`split` wants to know how many parts there are, after the size is an input of the graph."""
 

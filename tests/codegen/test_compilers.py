@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import math
 import subprocess
 import sys
 from pathlib import Path
@@ -72,3 +73,37 @@ def test_gradient_of_a_cholesky_solve() -> None:
     solve(eager).square().sum().backward()
     pycompiler.compile(solve)(ours).square().sum().backward()
     torch.testing.assert_close(ours.grad, eager.grad)
+
+
+CAST_VALUES = (
+    0.0, -0.0, -0.3, 0.9, -1.5, 100.7, -100.0, 200.0, -200.0, 300.0, 40000.0, 70000.0, 2147483649.0, -2147483777.0, 3e9, 3000000007.0,
+    5000070123.0, 2.0**32 + 77, 1e10, -1e10, 2.0**63 - 4096, 1e19, -1e19, 1e30, -1e30, math.nan, math.inf, -math.inf,
+)  # fmt: skip
+FLOATS = (torch.float32, torch.float64, torch.bfloat16, torch.float16)
+SIGNED = (torch.int8, torch.int16, torch.int32, torch.int64)
+INTEGERS = (*SIGNED, torch.uint8, torch.uint16, torch.uint32, torch.uint64, torch.bool)
+
+
+def casts(x: torch.Tensor) -> list[torch.Tensor]:
+    """Integers and truths made of floats, and what floats made of them are."""
+    made = [x.to(t) for t in INTEGERS]
+    back = [x.to(t).to(x.dtype) for t in INTEGERS]
+    wide = [1 / x.to(t).to(torch.float64) for t in INTEGERS]
+    return [*made, *back, *wide, *(1 / b for b in back), *(x - x.to(t) for t in (*SIGNED, torch.uint8))]
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_casts_of_floats_of_any_value(dtype: torch.dtype) -> None:
+    """As ATen's loops give them, where those of one element and of many agree."""
+    values = torch.tensor(CAST_VALUES, dtype=torch.float64).to(dtype)
+    times = 7
+    alone = [torch.stack(r) for r in zip(*(casts(v) for v in values), strict=True)]
+    compiled = pycompiler.compile(casts, dynamic=False)
+    for x in (values.repeat(times), values.repeat(times).repeat_interleave(2)[::2]):
+        for one, want, got in zip(alone, casts(x), compiled(x), strict=True):
+            one = one.repeat(times)
+            known = (want == one) | (want != want) & (one != one)
+            assert got.dtype == want.dtype
+            assert known.sum() >= len(x) // 2
+            same = (got == want) & (torch.signbit(got) == torch.signbit(want)) | (got != got) & (want != want)
+            assert (same | ~known).all(), (got.dtype, x[~same & known], got[~same & known], want[~same & known])

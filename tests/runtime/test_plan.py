@@ -304,6 +304,50 @@ def test_inputs_that_no_step_reads_may_be_anything(executor: Executor, library: 
     assert torch.equal(plan(7, x, None)[0], x + 1)
 
 
+@both
+def test_zeros_without_memory(executor: Executor, library: str) -> None:
+    """As inputs, results and constants, read by kernels, past the dispatcher, and through views."""
+    made = Aten(aten._efficientzerotensor.default, ([2, 2],), {"dtype": torch.float32, "device": CPU}, (3,))
+    steps = [
+        made,
+        f32(4, 2, 2),
+        f32(5, 2, 2),
+        f32(6, 2, 2),
+        Kernel("add_one", (0, 4), (4,)),
+        Kernel("add_one", (3, 5), (4,)),
+    ]
+    steps += [
+        Kernel("add_one", (2, 6), (4,)),
+        View(7, 0, (2, 2), (1, 2), 0),
+        Aten(aten.mm.default, ref(0, 7), {}, (8,)),
+    ]
+    steps += [Aten(aten.mm.default, ref(1, 3), {}, (9,)), Aten(aten.mul.Tensor, ref(0, 1), {}, (10,))]
+    zeros = torch._efficientzerotensor((2, 2))
+    run = executor(Plan(2, 11, steps, [4, 5, 6, 8, 9, 10], {2: zeros}, library, SOURCE, "hand"))
+    for given in (zeros, torch.zeros(2, 2)):
+        found = run(given, torch.ones(2, 2))
+        assert [t.clone().tolist() for t in found] == [[[1.0, 1.0]] * 2] * 3 + [[[0.0, 0.0]] * 2] * 3
+
+
+def test_kinds_of_tensors() -> None:
+    x, z = torch.ones(2, 2), torch.ones(2, 2, dtype=torch.complex64)
+    with torch.inference_mode():
+        inference = torch.ones(2)
+    plain = [x, z, inference, torch.nn.Parameter(x), x.t(), x.requires_grad_() * 2, torch.ones(2, dtype=torch.bool)]
+    x = x.detach()
+    lazy = [z.conj(), torch._neg_view(x), z.conj().imag]
+    odd = [x.to_sparse(), x.to_sparse_csr(), x.to_mkldnn(), x.to("meta"), torch._efficientzerotensor(2)]
+    odd += [torch.quantize_per_tensor(x, 0.1, 0, torch.quint8), torch.nested.nested_tensor([x, x[0:1]])]
+    try:
+        for level in ("offsets", "c_abi", "slow"):
+            _native.force_tensor_level(level)
+            assert [[_native.kind_of(t) for t in ts] for ts in (plain, lazy, odd)] == [[0] * 7, [1] * 3, [2] * 7]
+    finally:
+        _native.force_tensor_level("offsets")
+    with pytest.raises(TypeError):
+        _native.kind_of(3)  # type: ignore[arg-type]
+
+
 def test_input_that_is_no_tensor(library: str) -> None:
     with pytest.raises(TypeError, match=r"graph g, input 0: expected a torch.Tensor, got int"):
         _native.Plan(CASES["one_kernel"].plan("g", library))(3)

@@ -124,7 +124,7 @@ impl Aten {
         let elements: i64 = self.reads.iter().filter_map(|&slot| frame.handle(slot).ok()).map(Handle::numel).sum();
         frame.release_gil_for(elements as u64);
         if let Some(shim) = &self.shim {
-            if shim.on_cpu(frame) {
+            if shim.on_cpu(frame) && self.reads.iter().all(|&slot| frame.handle(slot).is_ok_and(Handle::is_dense)) {
                 return Some(shim.call(frame));
             }
         }

@@ -187,7 +187,7 @@ impl ShimCall {
         })
     }
 
-    /// These functions go straight to the CPU's kernels.
+    /// These functions go straight to the CPU's kernels, which take dense tensors.
     pub fn on_cpu(&self, frame: &Frame<'_, '_>) -> bool {
         frame.handle(self.first_tensor).is_ok_and(|h| h.device_kind() == self.cpu)
     }

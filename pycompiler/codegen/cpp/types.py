@@ -35,7 +35,11 @@ CTYPES: dict[torch.dtype, CType] = {
     torch.bool: CType("uint8_t", "bool", "bool"),
 }
 HALF = (torch.bfloat16, torch.float16)
-_NARROW = ("int8_t", "int16_t", "uint8_t", "uint16_t", "uint32_t")
+# Integer type -> the one by way of which ATen's kernels make it of a float.
+_BY_WAY_OF = {
+    "int8_t": "int32_t", "int16_t": "int32_t", "uint16_t": "int32_t", "int32_t": "int32_t",
+    "uint8_t": "int64_t", "uint32_t": "int64_t", "int64_t": "int64_t", "uint64_t": "uint64_t",
+}  # fmt: skip
 
 
 def ctype(dtype: torch.dtype) -> CType:
@@ -66,8 +70,8 @@ def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
         return value
     if b.kind == "bool":
         return f"pyc_cast<bool>({value})"
-    if a.kind == "float" and b.compute in _NARROW:
-        return f"pyc_float_to_narrow<{b.compute}>({value})"
+    if (a.kind, b.kind) == ("float", "int"):
+        return f"pyc_float_to_int<{b.compute}, {_BY_WAY_OF[b.compute]}>({value})"
     return f"({b.compute}){value}"
 
 

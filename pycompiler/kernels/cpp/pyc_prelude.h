@@ -97,9 +97,18 @@ template <> struct pyc_as<bool> {
 };
 template <class To, class From> PYC_INLINE To pyc_store(From v) { return pyc_as<To>::store(v); }
 template <class To, class From> PYC_INLINE To pyc_cast(From v) { return pyc_as<To>::cast(v); }
-// A float out of the integer's range is undefined in C; narrow integers come by way of int64, which keeps what
-// ATen's scalar conversion gives: truncation, then wrap-around.
-template <class To, class From> PYC_INLINE To pyc_float_to_narrow(From v) { return (To)(int64_t)v; }
+// An integer that the optimiser does not look through: gcc takes one made of a float, and made a float again, for the float
+// truncated, which has a sign of zero, NaN, and no range.
+#if __has_builtin(__builtin_assoc_barrier)
+#define PYC_KEPT(v) __builtin_assoc_barrier(v)
+#elif defined(__clang__)
+#define PYC_KEPT(v) (v)
+#else
+#define PYC_KEPT(v) ({ auto pyc_v = (v); __asm__("" : "+r"(pyc_v)); pyc_v; })
+#endif
+// A float out of the integer's range is undefined in C; narrow integers come by way of the one that ATen's conversion passes:
+// truncation, then wrap-around.
+template <class To, class Via, class From> PYC_INLINE To pyc_float_to_int(From v) { return (To)PYC_KEPT((Via)v); }
 
 // Rounds a float to the precision of bf16/f16 and back (a `cast` to those types inside a body).
 PYC_INLINE float pyc_round_bf16(float v) { return pyc_from_bf16(pyc_to_bf16(v)); }

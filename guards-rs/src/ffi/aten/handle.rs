@@ -301,6 +301,41 @@ impl Handle {
         Ok(Tensor(out))
     }
 
+    /// Whether its values are those of its memory: it is not sparse, negated, without memory, ...
+    #[inline]
+    pub fn is_dense(self) -> bool {
+        let Ok(Api { keys: Some(keys), .. }) = api() else {
+            return self.numel() == 0 || self.data_ptr().is_ok_and(|address| address != 0);
+        };
+        // SAFETY: a live handle addresses an `at::Tensor`, which is a pointer to a TensorImpl; the probe has verified the offset on
+        // several tensors.
+        let set = unsafe { *(*self.0.cast::<*const u8>()).add(keys.offset).cast::<u64>() };
+        set & !keys.dense == 0
+    }
+
+    /// A tensor of the same values in memory of its own.
+    #[cold]
+    pub fn materialised(self) -> Outcome<Tensor> {
+        let api = api()?;
+        let (mut strides, mut index) = (Vec::new(), 0);
+        // SAFETY: a live handle, existing dimensions, and room for each result.
+        unsafe {
+            for dim in 0..self.dim() {
+                let mut stride = 0;
+                checked((api.get_stride)(self.0, dim, &mut stride), "aoti_torch_get_stride")?;
+                strides.push(stride);
+            }
+            checked((api.get_device_index)(self.0, &mut index), "aoti_torch_get_device_index")?;
+        }
+        let device = Device { kind: self.device_kind(), index };
+        let made = Tensor::empty_strided(&self.sizes(), &strides, self.dtype(), device)?;
+        made.handle().copy_from(self)?;
+        if made.handle().is_dense() {
+            return Ok(made);
+        }
+        Err(Failure("a tensor without memory, which no kernel can read".into()))
+    }
+
     /// `self.copy_(source)`.
     pub fn copy_from(self, source: Handle) -> Outcome<()> {
         // SAFETY: two live handles.

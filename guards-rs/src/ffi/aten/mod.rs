@@ -30,7 +30,7 @@ pub use handle::{Counted, Device, Handle, Object, StorageCast, Tensor, Unwrapped
 pub use kernel::{num_threads, KernelFn, Library};
 pub use scratch::Scratch;
 pub use state::{BelowAutograd, Gil};
-pub use symbols::{api, dl_error, initialise};
+pub use symbols::{api, dl_error, initialise, Keys};
 
 /// What a call into torch said when it failed.
 #[derive(Debug, Clone)]

@@ -21,6 +21,16 @@ pub type ShimFn = unsafe extern "C" fn(
 type GuardMake = unsafe extern "C" fn(*mut u64, u64);
 type GuardDrop = unsafe extern "C" fn(*mut u64);
 
+/// Where the key set lies in a TensorImpl, and the keys of tensors that are their memory.
+#[derive(Clone, Copy)]
+pub struct Keys {
+    pub offset: usize,
+    pub dense: u64,
+}
+
+/// What the probe of tensors found: where in a Python tensor its `at::Tensor` is, and `Keys`.
+pub type Probed = (Option<usize>, Option<Keys>);
+
 /// Declares `Api`: required symbols are fields of function type, optional ones are `Option`s (None: not exported).
 macro_rules! table {
     (required { $($r:ident: $rt:ty = $rn:literal,)* } optional { $($o:ident: $ot:ty = $on:literal,)* }) => {
@@ -31,11 +41,12 @@ macro_rules! table {
             /// Keys to run below: for operators that mutate an argument, and for all others.
             pub excluded_keys: Option<(u64, u64)>,
             pub tensor_offset: Option<usize>,
+            pub keys: Option<Keys>,
             pub abi_version: u64,
             tensor_base: OnceLock<Py<PyType>>,
         }
 
-        fn resolve(tensor_offset: Option<usize>) -> Outcome<Api> {
+        fn resolve(tensor_offset: Option<usize>, keys: Option<Keys>) -> Outcome<Api> {
             Ok(Api {
                 $($r: {
                     let address = named($rn).ok_or_else(|| missing($rn))?;
@@ -49,6 +60,7 @@ macro_rules! table {
                 exclude_guard: None,
                 excluded_keys: None,
                 tensor_offset,
+                keys,
                 abi_version: 0,
                 tensor_base: OnceLock::new(),
             })
@@ -72,6 +84,7 @@ table! {
         get_storage_size: GetI64 = "aoti_torch_get_storage_size",
         get_dtype: GetI32 = "aoti_torch_get_dtype",
         get_device_type: GetI32 = "aoti_torch_get_device_type",
+        get_device_index: GetI32 = "aoti_torch_get_device_index",
         element_size: unsafe extern "C" fn(i32) -> usize = "aoti_torch_dtype_element_size",
         grad_mode_is_enabled: unsafe extern "C" fn() -> bool = "aoti_torch_grad_mode_is_enabled",
         grad_mode_set_enabled: unsafe extern "C" fn(bool) = "aoti_torch_grad_mode_set_enabled",
@@ -122,19 +135,18 @@ pub fn api() -> Outcome<&'static Api> {
     }
 }
 
-/// Resolves the table; call before anything else here.  Cheap after the first time.  `tensor_offset`: where in a Python
-/// tensor its `at::Tensor` is, as the probe of tensors says.
-pub fn initialise(py: Python<'_>, tensor_offset: impl FnOnce() -> PyResult<Option<usize>>) -> PyResult<()> {
+/// Resolves the table; call before anything else here.  Cheap after the first time.
+pub fn initialise(py: Python<'_>, probe: impl FnOnce() -> PyResult<Probed>) -> PyResult<()> {
     if API.get().is_none() {
-        let built = build(py, tensor_offset()?)?.map_err(|f| f.0);
+        let built = build(py, probe()?)?.map_err(|f| f.0);
         let _ = API.set(built); // another thread may have been first, with the same table
     }
     api().map(drop).map_err(PyErr::from)
 }
 
-fn build(py: Python<'_>, tensor_offset: Option<usize>) -> PyResult<Outcome<Api>> {
+fn build(py: Python<'_>, (tensor_offset, keys): Probed) -> PyResult<Outcome<Api>> {
     let torch = py.import("torch")?;
-    let mut api = match resolve(tensor_offset) {
+    let mut api = match resolve(tensor_offset, keys) {
         Ok(api) => api,
         Err(failure) => return Ok(Err(failure)),
     };
