@@ -522,7 +522,7 @@ class Capture:
         if isinstance(value, Array) and hasattr(cls, "__index__"):
             raise Break("data-dependent-value", "a number of NumPy's as an index")
         if sequence and not hasattr(cls, "__index__"):
-            self.throw(TypeError, f"{sequence} indices must be integers or slices, not {cls.__name__}")
+            self.throw(TypeError, f"{sequence} indices must be integers or slices, not {class_name(cls)}")
         value = value.settle(f"as an index of a {sequence}" if sequence else "as an integer")
         if value.is_const():
             return self._fitted(int(self.evaluate_raw(operator.index, value.const())), value, sequence)
@@ -834,7 +834,7 @@ class Capture:
             if method is not None:
                 made = self.realize(self.call(method, [], {}))
                 if not isinstance(made, Tensor) and not hasattr(made.python_type(), "__next__"):
-                    self.throw(TypeError, f"iter() returned non-iterator of type {made.python_type().__name__!r}")
+                    self.throw(TypeError, f"iter() returned non-iterator of type {class_name(made.python_type())!r}")
                 return made
         if isinstance(value, Opaque) and mro_lookup(value.python_type(), "__iter__") is mro_lookup(str, "__iter__"):
             value = as_text(self, value)

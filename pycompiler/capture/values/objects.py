@@ -482,7 +482,7 @@ class Object(Value):
     def _need(self, cx: Capture, name: str, complaint: str) -> None:
         """Raise TypeError if the class lacks a special method."""
         if lookup(cx, self.cls, name) is MISSING:
-            cx.throw(TypeError, f"{self.cls.__name__!r} {complaint}")
+            cx.throw(TypeError, f"{class_name(self.cls)!r} {complaint}")
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         if self._special_or_storage(cx, "__setitem__", key, value) is None:
@@ -576,7 +576,7 @@ class Object(Value):
             return self.storage.contains(cx, item)
         if all(lookup(cx, self.cls, n) is MISSING for n in ("__iter__", "__getitem__")):
             what = "a container or iterable" if sys.version_info >= (3, 14) else "iterable"
-            cx.throw(TypeError, f"argument of type {self.cls.__name__!r} is not {what}")
+            cx.throw(TypeError, f"argument of type {class_name(self.cls)!r} is not {what}")
         return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
 
 
