@@ -54,7 +54,7 @@ def _takes(cx: Capture, fn: Any, handler: Handler, args: list[Value], kwargs: di
     if kwargs:
         return _fits(fn, args, kwargs) is not False and _reads_keywords(fn, handler)
     takes = _takes_count(fn, len(args))
-    if not takes and _is_told(fn):
+    if not takes and is_told(fn):
         cx.evaluate_raw(fn, *[()] * len(args))  # its error
     return takes
 
@@ -139,7 +139,7 @@ COUNT_REFUSED = re.compile(
 
 
 IN_OTHER_ORDER = frozenset((
-    *(cls for cls in vars(itertools).values() if isinstance(cls, type)), str.join, tuple.index, list.index, dict,
+    *(cls for cls in vars(itertools).values() if isinstance(cls, type)), str.join, tuple.index, list.index,
     collections.deque.index, collections.deque.insert, object.__init__, functools.reduce, operator.concat, operator.iconcat,
     operator.countOf, torch._C._has_torch_function, torch._C._disabled_torch_function_impl,
 ))  # fmt: skip
@@ -154,14 +154,14 @@ def _flags_of(fn: Any) -> int:
     return int(ctypes.pythonapi.PyCFunction_GetFlags(ctypes.py_object(fn)))
 
 
-def _is_told(fn: Any) -> bool:
+def is_told(fn: Any) -> bool:
     return isinstance(fn, type | types.BuiltinFunctionType) and fn in TOLD_BY_ERRORS
 
 
 @functools.cache
 def _takes_count(fn: Any, count: int) -> bool:
     """Whether so many arguments by position are taken, as far as the callable tells, or as CPython says of a call."""
-    if _is_told(fn):
+    if is_told(fn):
         return not _is_refused(fn, [()] * count)
     if not isinstance(fn, IN_C | types.FunctionType | type):
         return True

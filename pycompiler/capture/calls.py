@@ -578,6 +578,8 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     if handler is not None:
         for name in kwargs:
             if not arguments.takes_keyword(cls, name):
+                if arguments.is_told(cls):
+                    cx.evaluate_raw(cls, *[()] * len(args), **dict.fromkeys(kwargs))  # its error
                 raise Break("builtin-call", f"{describe_call(cls, args)} with {name}=")
         return arguments.handled(cx, cls, handler, args, kwargs)
     if config.trace_numpy and arrays.is_pure(cls):

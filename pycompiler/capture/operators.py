@@ -137,8 +137,9 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
             if found is not None:
                 return found
             names = (special, reflected, *([INPLACE[op][1]] if inplace else []))
-            if any(hasattr(v.python_type(), n) for v in (left, right) if not isinstance(v, Tensor) for n in names):
-                # A sequence takes a tensor for a number of times, or says what it cannot be joined with.
+            others = [v.python_type() for v in (left, right) if not isinstance(v, Tensor)]
+            if any(hasattr(cls, n) or issubclass(cls, (float, complex)) for cls in others for n in names):
+                # A sequence takes a tensor for a number of times, or says what it cannot be joined with; torch takes a number.
                 raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
             asked = "** or pow()" if op == "**" else op
             cx.throw(TypeError, f"unsupported operand type(s) for {asked}: {_type(left)!r} and {_type(right)!r}")
@@ -829,6 +830,8 @@ def dict_update(cx: Capture, target: Any, source: Value) -> None:
         return
     for i, element in enumerate(cx.elements(source)):
         place = f"dictionary update sequence element #{i}"
+        if isinstance(element, Tensor) and not element.fake.dim():
+            raise Break("builtin-call", f"an update with {place}, which is no sequence")
         pair = list(cx.elements(element)) if iterable(cx, element) else None
         if (pair is None or len(pair) != 2) and issubclass(target.python_type(), collections.OrderedDict):
             raise Break("builtin-call", f"update of {target.describe()}, whose errors have texts of their own")

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from fuzz.calls import Distinct, Int, Named, Ordered, Table, Text
+from fuzz.calls import Distinct, Float, Int, Named, Ordered, Table, Text
 
 import pycompiler
 
@@ -29,6 +29,11 @@ class Pair(tuple):
 
     def __floor__(self) -> int:
         return 8
+
+
+class Asked(dict):
+    def __complex__(self) -> complex:
+        return 2 + 1j
 
 
 class Getter:
@@ -126,7 +131,9 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
             (bisect.insort_left, 1.0, 1), (functools.reduce, float, 0.0), (itertools.islice, (1, 2), 1.5), (itertools.permutations, 1, 2.5),
             (itertools.combinations, -0.0, collections.OrderedDict()), (tuple.index, (1, 2), 3, None), (str.join, "ab", -0.0),
             (collections.deque.index, collections.deque([1]), 2, (1, 2)), (list.index, [1], 2, None), (dict, torch.tensor([True, False])),
-            (object.__init__, iter([]), 1), (operator.concat, torch.ones(1), torch.ones(1)), (operator.concat, [1], torch.ones(1)),
+            (object.__init__, iter([]), 1), (collections.OrderedDict.move_to_end, collections.OrderedDict(), None),
+            (collections.OrderedDict.pop, collections.OrderedDict(), (1, 2)), (complex, Asked(), [1]), (operator.xor, Float(1.5), torch.ones(2)),
+            (operator.lshift, torch.tensor([1j]), Float(1.5)), (sum, [], Text("ab")), (sum, [], b""), (dict.update, {}, torch.tensor([True])), (operator.concat, torch.ones(1), torch.ones(1)), (operator.concat, [1], torch.ones(1)),
             (operator.iconcat, torch.ones(1), [1]), (operator.countOf, 3, 3), (torch._C._has_torch_function, None),
             (torch._C._disabled_torch_function_impl, (1, 2), torch.float64, 1),
         )
