@@ -168,7 +168,8 @@ def _takes_count(fn: Any, count: int) -> bool:
     if isinstance(fn, types.BuiltinFunctionType) and (most := FLAGS.get(_flags_of(fn) & sum(FLAGS))) is not None:
         return count == most
     cls: Any = getattr(fn, "__objclass__", None)
-    if cls in MADE_EMPTY and count and (fn.__name__ == "__init__" or getattr(fn, "__text_signature__", None) is None):
+    made = count and cls in (*MADE_EMPTY, torch.Size)
+    if made and (fn.__name__ == "__init__" or getattr(fn, "__text_signature__", None) is None):
         return not _is_refused(fn, [cls(), *[None] * (count - 1)])
     return _fits(fn, [None] * count, {}) is not False
 

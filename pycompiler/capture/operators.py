@@ -36,6 +36,7 @@ from pycompiler.capture.values.sequences import Deque, List, Sequence, Slice, Tu
 from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, NestedInt, Symbolic, compute, compute_nested
 from pycompiler.capture.values.tensor import Tensor, truth_in
+from pycompiler.ir.mortal import HEAP_TYPE
 from pycompiler.ir.source import mro_of, namespace_of
 
 # Differences between versions that the handlers need, by name.
@@ -256,7 +257,10 @@ EXAMPLES: dict[type, Any] = {list: [], tuple: (), dict: {}, set: set(), frozense
 def _unsupported(cx: Capture, op: str, fn: Callable[..., Any], left: Value, right: Value) -> Value:
     """Raise the TypeError of an operator that neither operand supports, in Python's words."""
     counts = op in ("*", "*=") and (_is_index(left) or _is_index(right))  # of a sequence
-    if not counts and not any(isinstance(v, Opaque) or _native_operand(v) for v in (left, right)):
+    # `*=` asks what is right of a class in C that knows no sequences, and of no class in Python: that would be the example's.
+    cls = left.python_type()
+    asks = op == "*=" and not (left.is_const() or cls.__flags__ & HEAP_TYPE or any(cls is c for c in EXAMPLES))
+    if not (counts or asks or any(isinstance(v, Opaque) or _native_operand(v) for v in (left, right))):
         cx.evaluate_raw(fn, _example(left), _example(right))
     raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
 
