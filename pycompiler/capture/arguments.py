@@ -9,16 +9,20 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import ctypes
 import dis
 import functools
 import inspect
 import itertools
+import operator
 import re
 import types
 from collections.abc import Callable
 from typing import Any
 
-from pycompiler.capture.breaks import Break
+import torch
+
+from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.cached import describe_call
 from pycompiler.capture.values.attributes import is_mutable
 from pycompiler.capture.values.base import Capture, Value
@@ -33,6 +37,10 @@ def handled(cx: Capture, fn: Any, handler: Handler, args: list[Value], kwargs: d
         raise Break("builtin-call", describe_call(fn, args))
     try:
         return handler(cx, args, kwargs)
+    except Raised as e:
+        if e.value.passed or not issubclass(e.value.python_type(), TypeError) or fn not in IN_OTHER_ORDER:
+            raise
+        raise Break("builtin-call", describe_call(fn, args)) from None
     except (LookupError, TypeError, ValueError, AttributeError):
         if _fits(fn, args, kwargs):
             raise
@@ -46,7 +54,7 @@ def _takes(cx: Capture, fn: Any, handler: Handler, args: list[Value], kwargs: di
     if kwargs:
         return _fits(fn, args, kwargs) is not False and _reads_keywords(fn, handler)
     takes = _takes_count(fn, len(args))
-    if not takes and _is_told(fn):
+    if not takes and is_told(fn):
         cx.evaluate_raw(fn, *[()] * len(args))  # its error
     return takes
 
@@ -130,19 +138,38 @@ COUNT_REFUSED = re.compile(
 )
 
 
-def _is_told(fn: Any) -> bool:
+IN_OTHER_ORDER = frozenset((
+    *(cls for cls in vars(itertools).values() if isinstance(cls, type)), str.join, tuple.index, list.index,
+    collections.deque.index, collections.deque.insert, object.__init__, functools.reduce, operator.concat, operator.iconcat,
+    operator.countOf, torch._C._has_torch_function, torch._C._disabled_torch_function_impl,
+))  # fmt: skip
+"""What looks at its arguments in another order than its handler, or refuses them with words of its own."""
+
+
+FLAGS = {0x04: 0, 0x08: 1}
+"""How many arguments a function takes that C declares by METH_NOARGS, METH_O."""
+
+
+def _flags_of(fn: Any) -> int:
+    return int(ctypes.pythonapi.PyCFunction_GetFlags(ctypes.py_object(fn)))
+
+
+def is_told(fn: Any) -> bool:
     return isinstance(fn, type | types.BuiltinFunctionType) and fn in TOLD_BY_ERRORS
 
 
 @functools.cache
 def _takes_count(fn: Any, count: int) -> bool:
     """Whether so many arguments by position are taken, as far as the callable tells, or as CPython says of a call."""
-    if _is_told(fn):
+    if is_told(fn):
         return not _is_refused(fn, [()] * count)
     if not isinstance(fn, IN_C | types.FunctionType | type):
         return True
+    if isinstance(fn, types.BuiltinFunctionType) and (most := FLAGS.get(_flags_of(fn) & sum(FLAGS))) is not None:
+        return count == most
     cls: Any = getattr(fn, "__objclass__", None)
-    if cls in MADE_EMPTY and count and (fn.__name__ == "__init__" or getattr(fn, "__text_signature__", None) is None):
+    made = count and cls in (*MADE_EMPTY, torch.Size)
+    if made and (fn.__name__ == "__init__" or getattr(fn, "__text_signature__", None) is None):
         return not _is_refused(fn, [cls(), *[None] * (count - 1)])
     return _fits(fn, [None] * count, {}) is not False
 

@@ -26,7 +26,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.cached import call_cached, describe_call
 from pycompiler.capture.funnel import tensor_descriptor
-from pycompiler.capture.interpreter import Frame
+from pycompiler.capture.interpreter import Frame, imitates
 from pycompiler.capture.polyfills import OF_CLOSURES
 from pycompiler.capture.values import deferred, exceptions, owned, symbolic
 from pycompiler.capture.values.attributes import (
@@ -315,6 +315,8 @@ def bind_arguments(cx: Capture, fn: Function, args: list[Value], kwargs: dict[st
 
 def wrong_call(cx: Capture, fn: Function, args: list[Value], kwargs: dict[str, Value]) -> NoReturn:
     """Raise the TypeError of a call that does not fit: that of an empty function with the same signature."""
+    if imitates(fn.globals):
+        raise Break("builtin-call", f"a call of {fn.qualname} that it refuses")
     code = fn.code
     empty = (lambda: None).__code__.replace(
         co_argcount=code.co_argcount, co_posonlyargcount=code.co_posonlyargcount, co_kwonlyargcount=code.co_kwonlyargcount,
@@ -402,7 +404,7 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
         return cx.graph.call_function(fn, args, kwargs)
     if isinstance(fn, torch.jit.ScriptFunction):
         return cx.graph.call_whole(scripted(fn), args, kwargs)
-    plain = [as_text(cx, a) if owner is str else _plain_storage(a) for a in args] if owner is not None else args
+    plain = [as_text(cx, a) if owner is str else _plain_storage(a, owner) for a in args] if owner is not None else args
     if any(p is not a for p, a in zip(plain, args, strict=True)):
         return call_builtin(cx, fn, plain, kwargs)
     if config.trace_numpy and arrays.is_method_of_number(fn) and not skip.is_pure(fn):
@@ -522,8 +524,10 @@ class Kept:
         return fn(*args, **kwargs)
 
 
-def _plain_storage(value: Value) -> Value:
-    return value.storage if isinstance(value, Object) and value.storage is not None else value
+def _plain_storage(value: Value, owner: type) -> Value:
+    """What methods of `owner` see of an instance of a class derived from it."""
+    derived = isinstance(value, Object) and value.storage is not None and issubclass(value.cls, owner)
+    return value.storage if derived else value  # type: ignore[attr-defined,no-any-return]
 
 
 def _handler(fn: Any) -> BuiltinHandler | None:
@@ -574,7 +578,9 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     if handler is not None:
         for name in kwargs:
             if not arguments.takes_keyword(cls, name):
-                cx.evaluate_raw(cls, **{name: None})  # its error
+                if arguments.is_told(cls):
+                    cx.evaluate_raw(cls, *[()] * len(args), **dict.fromkeys(kwargs))  # its error
+                raise Break("builtin-call", f"{describe_call(cls, args)} with {name}=")
         return arguments.handled(cx, cls, handler, args, kwargs)
     if config.trace_numpy and arrays.is_pure(cls):
         return numpy_calls.of_dtypes(cx, cls, args, kwargs)

@@ -834,7 +834,7 @@ class Capture:
             if method is not None:
                 made = self.realize(self.call(method, [], {}))
                 if not isinstance(made, Tensor) and not hasattr(made.python_type(), "__next__"):
-                    self.throw(TypeError, f"iter() returned non-iterator of type {made.python_type().__name__!r}")
+                    self.throw(TypeError, f"iter() returned non-iterator of type {class_name(made.python_type())!r}")
                 return made
         if isinstance(value, Opaque) and mro_lookup(value.python_type(), "__iter__") is mro_lookup(str, "__iter__"):
             value = as_text(self, value)

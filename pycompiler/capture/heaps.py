@@ -9,6 +9,7 @@ from __future__ import annotations
 import bisect
 import heapq
 import operator
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -128,6 +129,8 @@ def _bounds(a: Any, lo: Any, hi: Any) -> tuple[int, int]:
     lo, hi = operator.index(lo), -1 if hi is None else operator.index(hi)
     if lo < 0:
         raise ValueError("lo must be non-negative")
+    if lo > sys.maxsize or not -sys.maxsize <= hi <= sys.maxsize:
+        graph_break("a place of more than 64 bits")
     return lo, len(a) if hi == -1 else hi
 
 

@@ -172,6 +172,9 @@ class Frame:
         if self.cx.suspended and not self.root:
             self.cx.hold(raised.value, self)
         kept = 0 if entry is None else entry.depth
+        if entry is None and len(raised.value.passed) == 1 and imitates(self.globals):
+            if self.current.opname != "RAISE_VARARGS" and issubclass(raised.value.python_type(), NOT_IMITATED):
+                raise Break("builtin-call", f"a call of {self.code.co_qualname} that it refuses")
         if self.root:
             for value in reversed(self.stack[kept:]):
                 self.cx.drop(self, value)
@@ -225,6 +228,15 @@ class Frame:
         finally:
             self.cx.frames.pop()
         return self.run()
+
+
+NOT_IMITATED = (TypeError, AttributeError, OverflowError)
+"""What Python's instructions raise where C looks at its arguments by itself, in another order and with other words."""
+
+
+def imitates(namespace: dict[str, Any]) -> bool:
+    """Whether code with these globals is ours, in place of what C does."""
+    return str(namespace.get("__name__")).startswith("pycompiler.capture.")
 
 
 CALLS = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")

@@ -172,7 +172,11 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     constant = left.is_const() and right.is_const()
     if constant and not tuples:
         return cx.evaluate(told, left.const(), right.const())
-    if inplace and plain == "*" and isinstance(right, Sequence) and left.python_type() not in (*EXAMPLES, *LITERALS):
+    repeated = op == "*=" and issubclass(right.python_type(), (list, tuple, str, bytes, bytearray))
+    if repeated and left.python_type() not in (
+        *EXAMPLES,
+        *LITERALS,
+    ):  # what is right is asked where C's class knows no sequences
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     found = _special(cx, right, reflected, left) if _reflected_first(cx, left, right, reflected) else None
     if found is None:
@@ -869,6 +873,8 @@ def dict_update(cx: Capture, target: Any, source: Value) -> None:
         return
     for i, element in enumerate(cx.elements(source)):
         place = f"dictionary update sequence element #{i}"
+        if isinstance(element, Tensor) and not element.fake.dim():
+            raise Break("builtin-call", f"an update with {place}, which is no sequence")
         pair = list(cx.elements(element)) if iterable(cx, element) else None
         if (pair is None or len(pair) != 2) and issubclass(target.python_type(), collections.OrderedDict):
             raise Break("builtin-call", f"update of {target.describe()}, whose errors have texts of their own")

@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
+import functools
+import io
+import itertools
 import math
 import operator
 import sys
@@ -11,7 +15,7 @@ from typing import Any
 
 import pytest
 import torch
-from fuzz.calls import Distinct, Int, Named, Ordered, Table, Text, difference
+from fuzz.calls import Distinct, Float, Int, Named, Ordered, Table, Text, difference
 
 import pycompiler
 
@@ -25,6 +29,11 @@ class Pair(tuple):
 
     def __floor__(self) -> int:
         return 8
+
+
+class Asked(dict):
+    def __complex__(self) -> complex:
+        return 2 + 1j
 
 
 class Getter:
@@ -94,6 +103,46 @@ ROWS: dict[str, tuple[Callable[..., Any], Callable[[], tuple[Any, ...]]]] = {
     "a set of two": (lambda a: set.__init__(a, [1], [2]), lambda: ({1},)),
     "a deque of a text's length": (lambda a: a.__init__([1], "a"), lambda: (collections.deque([1]),)),
     "another class's iteration": (lambda a: range.__iter__(a), lambda: ([1],)),
+    **{
+        f"{name} {said}": (fn, lambda args=args: args)
+        for name, fn in {
+            "grad mode": torch.is_grad_enabled, "modes": torch._C._len_torch_dispatch_stack, "threads": torch.get_num_threads,
+            "TF32": torch._C._get_cublas_allow_tf32, "overrides": torch._C._is_torch_function_all_disabled,
+            "functions of": torch._C._has_torch_function, "function of": torch._C._has_torch_function_unary,
+            "usage": torch._C._log_api_usage_once,
+        }.items()
+        for said, args in {"of one": (1,), "of a list": ([1],), "of two": ((1, 2), 2)}.items()
+    },
+    **{
+        f"{name} of {kind.__name__}": (fn, lambda kind=kind, args=args: (*args, kind(1, 2) if kind is Named else kind((1, 2))))
+        for name, fn, *args in (
+            ("bytes.rjust", bytes.rjust, b"ab"), ("bytes.rfind", bytes.rfind, b"ab"), ("an order", complex.__lt__, 1j),
+            ("int.__hash__", int.__hash__), ("float.conjugate", float.conjugate), ("float.__format__", float.__format__, 2.5),
+            ("bytes.split", bytes.split), ("an attribute", float.__getattribute__, 2.5), ("numel", torch.Size.numel),
+            ("an item", tuple.__getitem__, (1, 2)), ("a list's item", list.__getitem__, [1, 2]),
+        )
+        for kind in (Pair, Named, torch.Size)
+    },
+    **{
+        f"{n}: {fn.__name__} of {', '.join(type(a).__name__ for a in args)}": (fn, lambda args=args: args)
+        for n, (fn, *args) in enumerate((
+            (torch._C._infer_size,), (torch._C._infer_size, (1, 2)), (torch.istft, slice(0, 1)), (torch.ctc_loss,), (torch.ctc_loss, 1, 2),
+            (torch.corrcoef,), (torch.cov,), (bisect.insort, Table(a=1), {}), (bisect.bisect_left, [1], 1, FAR),
+            (bisect.insort_left, 1.0, 1), (functools.reduce, float, 0.0), (itertools.islice, (1, 2), 1.5), (itertools.permutations, 1, 2.5),
+            (itertools.combinations, -0.0, collections.OrderedDict()), (tuple.index, (1, 2), 3, None), (str.join, "ab", -0.0),
+            (collections.deque.index, collections.deque([1]), 2, (1, 2)), (list.index, [1], 2, None), (dict, torch.tensor([True, False])),
+            (object.__init__, iter([]), 1), (collections.OrderedDict.move_to_end, collections.OrderedDict(), None),
+            (collections.OrderedDict.pop, collections.OrderedDict(), (1, 2)), (complex, Asked(), [1]), (operator.xor, Float(1.5), torch.ones(2)),
+            (operator.lshift, torch.tensor([1j]), Float(1.5)), (torch.Size.numel, torch.Size([1]), 2), (sum, [], Text("ab")), (sum, [], b""),
+            (dict.update, {}, torch.tensor([True])), (operator.concat, torch.ones(1), torch.ones(1)), (operator.concat, [1], torch.ones(1)),
+            (operator.iconcat, torch.ones(1), [1]), (operator.countOf, 3, 3), (torch._C._has_torch_function, None),
+            (torch._C._disabled_torch_function_impl, (1, 2), torch.float64, 1),
+        ))
+    },
+    "a stream with a keyword": (lambda: io.BytesIO("ab", bogus=1), lambda: ()),
+    "an iterator times a text in place": (lambda a: operator.imul(iter(a), "ab"), lambda: ([1],)),
+    "a class with a keyword": (lambda a: type(a, bogus=1), lambda: (2,)),
+    "a count with a keyword": (lambda: itertools.count("ab", {}, bogus=1), lambda: ()),
     "a slice of what has no hash": (sliced, lambda: ({1: 2}, [1])),
     "a slice as a key": (lambda a: ({slice(0, a): 1}, {slice(0, 3): 1}[slice(0, a)]), lambda: (3,)),
 }  # fmt: skip

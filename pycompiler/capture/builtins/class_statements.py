@@ -155,7 +155,7 @@ def cached_property_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @constructor(type)
 def type_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if len(args) == 1:
+    if len(args) == 1 and not kwargs:
         return type_of(cx, args[0])
     name, bases, names = args
     if not isinstance(bases, Tuple) or not isinstance(names, Dict) or names.source is not None or kwargs:

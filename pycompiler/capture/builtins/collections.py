@@ -9,7 +9,7 @@ from typing import Any
 
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins.containers import insert, storage
+from pycompiler.capture.builtins.containers import insert, key_error, storage
 from pycompiler.capture.calls import BUILTINS, Args, Kwargs, builtin, constructor
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
@@ -194,7 +194,7 @@ def move_to_end(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     last = args[2] if len(args) > 2 else kwargs.get("last", Const(True))
     found = target.lookup(cx, args[1])
     if found is None:
-        cx.throw_value(KeyError, [args[1]])
+        key_error(cx, args[1])
     if not (args[1].is_const() and isinstance(args[1].const(), (str, bytes))):  # which of those that are equal
         target.guard_keys(cx)
     asked = target.key(cx, args[1])

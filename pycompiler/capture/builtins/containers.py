@@ -6,7 +6,7 @@ import collections
 import sys
 import types
 from collections.abc import Callable
-from typing import Any, TypeVar
+from typing import Any, NoReturn, TypeVar
 
 from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
@@ -332,9 +332,18 @@ def dict_pop(cx: Capture, target: Dict, key: Value, default: Value | None = None
         target.remove(cx, k)
         return found
     if default is None:
+        if issubclass(target.cls, collections.OrderedDict):
+            key_error(cx, key)
         cx.throw_value(KeyError, [key])
     assert default is not None
     return default
+
+
+def key_error(cx: Capture, key: Value) -> NoReturn:
+    """The error of an OrderedDict's methods in C, which make it of the key as `KeyError(*key)` where that is a tuple, or None."""
+    if issubclass(key.python_type(), (tuple, types.NoneType)):
+        raise Break("unsupported-operation", f"{key.describe()} is not in an OrderedDict")
+    cx.throw_value(KeyError, [key])
 
 
 @dict_method("popitem")

@@ -501,8 +501,8 @@ def _rounded(numbers: tuple[Value, ...]) -> int:
 @builtin(sum)
 def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     total = args[1] if len(args) > 1 else kwargs.get("start", Const(0))
-    if isinstance(total, Const) and isinstance(total.value, str):
-        cx.throw(TypeError, "sum() can't sum strings [use ''.join(seq) instead]")
+    if issubclass(total.python_type(), (str, bytes, bytearray)):
+        raise Break("builtin-call", "sum() of texts, which it refuses")
     summed = args[0].summary(cx, sum) if len(args) == 1 and not kwargs and isinstance(args[0], List) else None
     if summed is not None:
         return summed

@@ -118,7 +118,7 @@ def operator_delitem(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 def _joins(cls: type) -> bool:
     """Whether C takes instances for sequences."""
-    return mro_lookup(cls, "__getitem__") is not MISSING and not issubclass(cls, dict)
+    return mro_lookup(cls, "__getitem__") is not MISSING and not issubclass(cls, (dict, torch.Tensor))
 
 
 def _concat(cx: Capture, op: str, left: Value, right: Value) -> Value:

@@ -162,8 +162,8 @@ def _number(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
                 return cx.call(cx.make(cls), [known, *args[1:]], kwargs)
             if not config.capture_scalar_outputs or cls is complex or args[0].fake.dtype == torch.bool:
                 raise Break("data-dependent-value", f"{cls.__name__}(tensor)")
-            return cx.call(cx.make(cls), [item(cx, args[0])], {})
-        if args and isinstance(args[0], Object):
+            return cx.call(cx.make(cls), [item(cx, args[0]), *args[1:]], kwargs)
+        if len(args) == 1 and not kwargs and isinstance(args[0], Object):
             for name in (f"__{cls.__name__}__", "__index__"):
                 method = args[0].special(cx, name)
                 if method is not None:

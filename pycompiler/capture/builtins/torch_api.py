@@ -493,6 +493,8 @@ def hooks_enabled(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(torch._C._log_api_usage_once)
 def log_usage(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if args[0].python_type() is not str:
+        raise Break("builtin-call", f"_log_api_usage_once({args[0].describe()})")
     return Const(None)
 
 

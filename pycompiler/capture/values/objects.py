@@ -486,7 +486,7 @@ class Object(Value):
             place = hasattr(key.python_type(), "__index__")
             if place:
                 cx.index(key, "sequence")
-            cx.throw(TypeError, f"{self.cls.__name__!r} object {complaints[0 if place else 1]}")
+            cx.throw(TypeError, f"{class_name(self.cls)!r} object {complaints[0 if place else 1]}")
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
         if self._special_or_storage(cx, "__setitem__", key, value) is None:
@@ -580,7 +580,7 @@ class Object(Value):
             return self.storage.contains(cx, item)
         if all(lookup(cx, self.cls, n) is MISSING for n in ("__iter__", "__getitem__")):
             what = "a container or iterable" if sys.version_info >= (3, 14) else "iterable"
-            cx.throw(TypeError, f"argument of type {self.cls.__name__!r} is not {what}")
+            cx.throw(TypeError, f"argument of type {class_name(self.cls)!r} is not {what}")
         return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
 
 
