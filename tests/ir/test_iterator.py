@@ -47,7 +47,8 @@ def arguments(op: OpOverload, tensors: list[Tensor]) -> list[Any]:
         if str(argument.type) == "Tensor":
             t = tensors.pop(0)
             dtype = torch.bool if argument.name == "condition" else torch.int64 if integers else t.dtype
-            given.append(torch.empty_strided(t.shape, t.stride(), dtype=dtype))
+            made = torch.empty_strided(t.shape, t.stride(), dtype=dtype)
+            given.append(made.fill_(1) if integers else made)  # lcm of what memory holds may end the process
         elif argument.name in NUMBERS and not argument.kwarg_only:
             given.append(NUMBERS[argument.name])
         elif argument.has_default_value() or argument.kwarg_only:
