@@ -172,11 +172,9 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     constant = left.is_const() and right.is_const()
     if constant and not tuples:
         return cx.evaluate(told, left.const(), right.const())
+    # `*=` asks what is right where the class of what is left is C's and knows no sequences, and nowhere else.
     repeated = op == "*=" and issubclass(right.python_type(), (list, tuple, str, bytes, bytearray))
-    if repeated and left.python_type() not in (
-        *EXAMPLES,
-        *LITERALS,
-    ):  # what is right is asked where C's class knows no sequences
+    if repeated and left.python_type() not in (*EXAMPLES, *LITERALS):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     found = _special(cx, right, reflected, left) if _reflected_first(cx, left, right, reflected) else None
     if found is None:
