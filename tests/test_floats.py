@@ -508,6 +508,7 @@ TAKE_A_NUMBER: dict[str, Callable[[torch.Tensor, float], torch.Tensor]] = {
     "smooth_l1_loss": lambda x, v: F.smooth_l1_loss(x, x * 2, beta=v),
     "huber_loss": lambda x, v: F.huber_loss(x, x * 2, delta=v),
     "softshrink": lambda x, v: F.softshrink(x, v),
+    "hardshrink": lambda x, v: F.hardshrink(x, v),
     "logit": lambda x, v: x.logit(v),
     "vector_norm": lambda x, v: torch.linalg.vector_norm(x, v),
     "vector_norm of a dimension": lambda x, v: torch.linalg.vector_norm(x, ord=v, dim=1),

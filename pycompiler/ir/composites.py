@@ -18,6 +18,8 @@ from torch._C import DispatchKey
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 
+from pycompiler.ir.demands import check_demands
+
 aten = torch.ops.aten
 
 Rule = Callable[..., Any]
@@ -81,10 +83,21 @@ def _squeezed(results: Any) -> Any:
     return (x, *(s.squeeze(1) if s.dim() == 4 else s for s in states))
 
 
+def _demanding(op: OpOverload) -> Rule:
+    """Theirs for numbers that the kernel takes: below it, no call of this operator is met any more."""
+
+    def rule(theirs: Rule, *args: Any, **kwargs: Any) -> Any:
+        check_demands(op, args, kwargs)
+        return theirs(*args, **kwargs)
+
+    return rule
+
+
 _RECURRENT = (aten.rnn_tanh, aten.rnn_relu, aten.gru, aten.lstm)
 _RULES: dict[OpOverload, Rule] = {
     aten.dropout.default: _dropout,
     **{getattr(op, name): _layer_by_layer for op in _RECURRENT for name in ("input", "data")},
+    **{op: _demanding(op) for op in (aten.hardshrink.default, aten.softshrink.default)},
 }
 
 
