@@ -16,6 +16,7 @@ from typing import Any
 import cffi
 import torch
 
+from pycompiler import _native
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import values_of
 from pycompiler.ir.plan import (
@@ -149,9 +150,7 @@ class PythonPlan:
 
     def _kernel(self, step: Kernel, slots: Slots, env: Env) -> None:
         assert self._ffi is not None
-        given = [
-            slots[s].clone() if slots[s]._is_zerotensor() else slots[s] for s in step.slots
-        ]  # those have no memory
+        given = [t.clone() if _native.kind_of(t) else t for t in map(slots.__getitem__, step.slots)]
         pointers = self._ffi.new("void*[]", [self._ffi.cast("void*", t.data_ptr()) for t in given])
         scalars = self._ffi.new("int64_t[]", numbers(step.scalars, env))
         code = getattr(self._library, step.symbol)(pointers, scalars, torch.get_num_threads())

@@ -469,7 +469,7 @@ class Object(Value):
         if self.storage is not None:
             return self.stored(cx, key)
         if lookup(cx, self.cls, "__getitem__") is MISSING:
-            cx.throw(TypeError, f"{self.cls.__name__!r} object is not subscriptable")
+            cx.throw(TypeError, f"{class_name(self.cls)!r} object is not subscriptable")
         return super().getitem(cx, key)
 
     def stored(self, cx: Capture, key: Value) -> Value:
