@@ -26,6 +26,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler import _native
 from pycompiler.autograd.joint import Joint
+from pycompiler.autograd.linear import is_linear, may_run_again
 from pycompiler.autograd.partition import Partition, is_copied
 from pycompiler.autograd.recorder import identity
 from pycompiler.autograd.replayed import Onward, bare, end_of, go_on, is_asked, results_of
@@ -37,6 +38,7 @@ from pycompiler.ir.effects import draws, node_stays, writes_unseen
 from pycompiler.ir.fake import is_inference
 from pycompiler.ir.numbers import SYMBOLIC, symbol_of, value_of
 from pycompiler.ir.symbols import expr_of
+from pycompiler.ir.texts import forward_of
 
 aten = torch.ops.aten
 
@@ -138,7 +140,8 @@ class Replay:
                     own = [self._own(i, x, onward, roots) for i, x in enumerate(inputs)]
                     # The graph writes copies: gradients are those of what was there before.
                     mine = [x.clone() if i in self.written or i in self.unseen else x for i, x in enumerate(own)]
-                results = self._run(ctx, mine, onward, roots)
+                with transforms.shown_to(self._check_linear) if create_graph else contextlib.nullcontext():
+                    results = self._run(ctx, mine, onward, roots)
                 pairs = self._differentiated(mine, results, tangents)
                 ends = [
                     (self.count + c, self._end(cut, results[len(results) - len(self.cuts) + c], results))
@@ -200,6 +203,16 @@ class Replay:
             f"double backward through the compiled graph {self.name!r}: {what}. Keep the inputs alive and unchanged "
             "until the last backward, or run this function without pycompiler (pycompiler.disable) to differentiate it "
             "twice."
+        )
+
+    def _check_linear(self, body: fx.GraphModule, gradients: Sequence[Any], others: Sequence[Any]) -> None:
+        """Of a hook, or the backward of an autograd Function: derivatives come to it from here and through the node."""
+        if transformed() or not may_run_again(body) or is_linear(forward_of(body), gradients, others):
+            return
+        raise DoubleBackwardError(
+            f"double backward through the compiled graph {self.name!r}: a hook, or the backward of an autograd Function, makes "
+            "of gradients what is not linear in them (it may cut them off at a bound), and would be asked for parts of one. Put "
+            "pycompiler.disable on the function that registers the hook, or applies the Function, to differentiate it twice."
         )
 
     def _refuse_derivatives(self, ctx: Any, ends: Sequence[tuple[int, torch.Tensor]]) -> None:

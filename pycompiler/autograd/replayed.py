@@ -21,7 +21,7 @@ from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.recorder import tensors_in
 from pycompiler.ir import transforms
 from pycompiler.ir.kernels import memory_of
-from pycompiler.ir.texts import drop_text_with, forward_of
+from pycompiler.ir.texts import drop_text_with
 
 
 def bare(gm: fx.GraphModule, joint: Joint, ends: Sequence[fx.Node | None]) -> tuple[fx.GraphModule, list[bool]]:
@@ -180,8 +180,8 @@ def go_on(ends: Sequence[Any]) -> None:
 
 def hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) -> None:
     """As `transforms.hooked`; where no gradient comes, as derivatives go on elsewhere, the hook is not asked."""
-    run = forward_of(body)
-    tensor.register_hook(lambda grad: None if grad is None else run(grad, *others)[0])  # type: ignore[no-untyped-call]
+    run = transforms.hook_of(body, others)
+    tensor.register_hook(lambda grad: None if grad is None else run(grad))  # type: ignore[no-untyped-call]
 
 
 def end_of(value: torch.Tensor) -> torch.Tensor:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import array
 import contextlib
 import functools
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -213,12 +214,45 @@ def part(outputs: Tensors, grads: Tensors, ends: Tensors, older: Tensors) -> Ten
         return torch.autograd.grad(outputs, (*ends, *older), grads, retain_graph=True, allow_unused=True)
 
 
+Check = Callable[[fx.GraphModule, Tensors, Tensors], None]
+
+
+class _Shown(threading.local):
+    check: Check | None = None
+
+
+_shown = _Shown()
+
+
+@contextlib.contextmanager
+def shown_to(check: Check) -> Iterator[None]:
+    """What runs in here shows `check` the bodies that make something of gradients, before each of them runs: the gradients, and
+    what it is given besides."""
+    outer, _shown.check = _shown.check, check
+    try:
+        yield
+    finally:
+        _shown.check = outer
+
+
 def hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) -> None:
     """From now on the gradient of `tensor` is what the body makes of it."""
-    run = forward_of(body)
+    run = hook_of(body, others)
     tensor.register_hook(  # type: ignore[no-untyped-call]
-        lambda grad: None if grad is None and ended else run(grad, *others)[0]
+        lambda grad: None if grad is None and ended else run(grad)
     )
+
+
+def hook_of(body: fx.GraphModule, others: Tensors) -> Callable[[torch.Tensor], torch.Tensor]:
+    """What the body makes of a gradient."""
+    run, check = forward_of(body), _shown.check
+
+    def hook(grad: torch.Tensor) -> torch.Tensor:
+        if check is not None:
+            check(body, (grad,), others)
+        return run(grad, *others)[0]  # type: ignore[no-any-return]
+
+    return hook
 
 
 class _Passed(torch.autograd.Function):
@@ -283,7 +317,7 @@ def function(
     if numbers is not None:
         expected, got = numbers
         wrong = f"function {name}Backward returned an incorrect number of gradients (expected {expected}, got {got})"
-    call = (run, back, outputs, plain, dirty, kept, places, wrong)
+    call = (run, back, outputs, plain, dirty, kept, places, wrong, backward)
     made = _named(_Once if once else _Function, name).apply(call, tensors[count:], *tensors[:count])
     return tuple(made)
 
@@ -294,6 +328,7 @@ class _Function(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, call: Any, others: Tensors, *direct: torch.Tensor) -> Tensors:
         run, _, outputs, plain, dirty, kept, *_ = ctx.call = call
+        ctx.check = _shown.check
         given = (*direct, *others)
         made = tuple(run(*given))
         results, extras = (made, ()) if outputs < 0 else (made[:outputs], made[outputs:])
@@ -307,11 +342,14 @@ class _Function(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
-        _, back, *_, places, wrong = ctx.call
+        _, back, *_, places, wrong, body = ctx.call
         if back is None:
             raise RuntimeError("an autograd Function is differentiated that did not require grad when it was captured")
         tensors = iter(ctx.saved_tensors if ctx.saves else ())  # who asks for none may go backward once more
-        made = back(*grads, *(next(tensors) if n is None else n for n in ctx.kept))
+        others = tuple(next(tensors) if n is None else n for n in ctx.kept)
+        if ctx.check is not None:
+            ctx.check(body, grads, others)
+        made = back(*grads, *others)
         if wrong is not None:
             raise RuntimeError(wrong)
         return None, None, *(None if at is None else made[at] for at in places)
