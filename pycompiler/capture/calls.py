@@ -21,7 +21,17 @@ from typing import Any, NoReturn
 import torch
 
 from pycompiler import config
-from pycompiler.capture import arguments, collectives, known_arrays, logged, numpy_calls, operators, skip, wrappers
+from pycompiler.capture import (
+    arguments,
+    collectives,
+    fills,
+    known_arrays,
+    logged,
+    numpy_calls,
+    operators,
+    skip,
+    wrappers,
+)
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.cached import call_cached, describe_call
@@ -767,9 +777,9 @@ def fill_storage(cx: Capture, made: Object, args: list[Value], kwargs: dict[str,
         raise Break("builtin-call", f"{made.cls.__qualname__}(...) of {len(args)} arguments")
     if isinstance(storage, Dict):
         for source in args:
-            operators.dict_update(cx, storage, source)
+            fills.dict_update(cx, storage, source)
         for name, value in kwargs.items():
-            operators.stored_into(storage).setitem(cx, Const(name), value)
+            fills.stored_into(storage).setitem(cx, Const(name), value)
     elif isinstance(storage, List):
         storage.items.extend(cx.listed(args[0]))
     elif isinstance(storage, Set):

@@ -1,4 +1,4 @@
-"""Python's operators on values: binary, comparison, unary, subscripts, formatting.
+"""Python's operators on values: binary, comparison, unary, subscripts.
 
 In: operator text as in bytecode ("+", "+=", "<") and values.  Out: a value.  Order: both constant → evaluate; a tensor
 involved → graph; containers → their own rules; else the special methods of the classes, as Python dispatches them.
@@ -11,29 +11,26 @@ import decimal
 import operator
 import sys
 import types
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
-from pycompiler.capture import hints, known_arrays, numpy_calls, numpy_numbers, whole_lists
-from pycompiler.capture.answers import answered
+from pycompiler.capture import fills, formatting, known_arrays, numpy_calls, numpy_numbers, whole_lists
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.polyfills import POLYFILLS
-from pycompiler.capture.values import deferred, exceptions, owned, symbolic
+from pycompiler.capture.polyfills import is_inlined
+from pycompiler.capture.values import deferred, owned, symbolic
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
-from pycompiler.capture.values.constant import LITERALS, Addressed, Const, Identity, Untold, Withheld, reference
+from pycompiler.capture.values.constant import LITERALS, Const, Identity, Untold, Withheld
 from pycompiler.capture.values.deferred import Deferred
-from pycompiler.capture.values.dicts import Dict, DictView, Proxy
+from pycompiler.capture.values.dicts import Dict, DictView
 from pycompiler.capture.values.exceptions import builtin_base
-from pycompiler.capture.values.functions import ALIASES, Builtin, Function, Method
-from pycompiler.capture.values.iterators import Iter
-from pycompiler.capture.values.keys import Key, keys_of, known_hash
+from pycompiler.capture.values.functions import ALIASES, Builtin, Method
+from pycompiler.capture.values.keys import Key, keys_of
 from pycompiler.capture.values.objects import Object, Opaque, annotation
-from pycompiler.capture.values.owned import Owned
 from pycompiler.capture.values.sequences import Deque, List, Sequence, Slice, Tuple
 from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, NestedInt, Symbolic, compute, compute_nested
@@ -111,7 +108,7 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         and issubclass(left.python_type(), (str, bytes, bytearray))
     ):
         if isinstance(left, Const) and isinstance(left.value, str):  # goes before the tensor, and never says it cannot
-            return printf(cx, left.value, right)
+            return formatting.printf(cx, left.value, right)
         if not isinstance(left, Object):
             raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     left, right = numpy_calls.beside(cx, op, left, right)
@@ -183,7 +180,7 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         found = _special(cx, left, special, right)
     if found is None and plain == "%":  # of a text, which never leaves it to the other operand
         if isinstance(left, Const) and isinstance(left.value, str):
-            return printf(cx, left.value, right)
+            return formatting.printf(cx, left.value, right)
         if left.python_type() in (bytes, bytearray):
             raise Break("unsupported-operation", f"{left.describe()} % {right.describe()}")
     if found is None and left.python_type() is not right.python_type():
@@ -321,17 +318,17 @@ def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
         return left if _inplace(cx, op, left.storage, right) is not None else None
     if isinstance(left, List) and op == "+=":
         cx.effects.mutate(left, left.dropped())
-        for value in additions(cx, left, right):
+        for value in fills.additions(cx, left, right):
             left.push(value) if isinstance(left, Deque) else left.add(value)
         return left
     if isinstance(left, Dict) and op == "|=":
-        dict_update(cx, left, right)
+        fills.dict_update(cx, left, right)
         return left
     if isinstance(left, Set) and issubclass(left.cls, set) and isinstance(right, Set) and op[:-1] in SETS:
         if op == "|=":
-            set_update(cx, left, right)
+            fills.set_update(cx, left, right)
         else:
-            set_in_place(cx, op[0], left, right)
+            fills.set_in_place(cx, op[0], left, right)
         return left
     if isinstance(left, List) and not isinstance(left, Deque) and op == "*=":
         right = right.settle("as the number of times a list is repeated")
@@ -341,16 +338,6 @@ def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
         left.items[:] = cx.evaluate_raw(operator.mul, left.items, right.const())
         return left
     return None
-
-
-def additions(cx: Capture, target: List, values: Value) -> Iterable[Value]:
-    """What is added to a list, one by one: what gives the next element sees those that were added before."""
-    if _unwrap(values) is target:
-        return list(target.iterate(cx))
-    iterator = cx.iterator(values)
-    if not isinstance(target, Deque):
-        hints.ask_length(cx, values)
-    return cx.pull(iterator)
 
 
 def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
@@ -389,7 +376,7 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
         keys_of(left)
         merged = Dict({cx.key(k): v for k, v in left.pairs(cx)}, dict if plain else ours.cls,
                       default_factory=None if plain else ours.default_factory)  # fmt: skip
-        dict_update(cx, merged, right)
+        fills.dict_update(cx, merged, right)
         return merged
     if op in SETS and any(isinstance(v, (Set, DictView)) for v in (left, right)):
         return _set_operator(cx, op, left, right)
@@ -407,108 +394,18 @@ def _set_operator(cx: Capture, op: str, left: Value, right: Value) -> Value | No
         return None
     if any(isinstance(v, DictView) and v.what == "values" for v in (left, right)):
         return None
-    ours, mine = members(cx, left)
-    others, theirs = members(cx, right)
+    ours, mine = fills.members(cx, left)
+    others, theirs = fills.members(cx, right)
     cls = set if viewed or not isinstance(left, Set) else left.cls
     if isinstance(left, Set) and viewed and op in ("&", "^"):
         theirs = None  # in an order of the view's own
     base = Set({cx.key(v): v for v in ours}, cls)
     base.plain, base.shadow = False, mine
-    made = set_operation(cx, op, base, others, BINARY[op][0], theirs)
+    made = fills.set_operation(cx, op, base, others, BINARY[op][0], theirs)
     if isinstance(left, Set) and isinstance(right, Set):
         operands = [v for v in (left.operand(cx), right.operand(cx)) if v is not None]
         made.recipe = (BINARY[op][0], operands) if len(operands) == 2 else None
     return made
-
-
-# sets ---------------------------------------------------------------------------------------------------------
-def _of_set(value: Value) -> Value:
-    """What a set's methods look into themselves: instances of subclasses of other containers are iterated as these say."""
-    inner = _unwrap(value)
-    return inner if isinstance(inner, Set) else value
-
-
-def members(cx: Capture, iterable: Value) -> tuple[list[Value], Any]:
-    """The elements, in any order where it is a set, and a real iterable that stands for it in operations of real sets.
-
-    None stands for an iterable of which that is not known: a set without shadow, or elements of unknown hash.
-    """
-    iterable = _of_set(cx.realize(iterable))
-    if isinstance(iterable, (Set, Dict)):
-        keys_of(iterable)
-    if isinstance(iterable, DictView) and iterable.what == "keys":
-        keys_of(iterable.mapping)
-    if isinstance(iterable, Set):
-        return list(iterable.entries.values()), iterable.shadow
-    values = [v.settle("as an element of a set") for v in cx.elements(iterable)]
-    if isinstance(iterable, Const):
-        return values, iterable.value
-    if not all(v.is_const() and known_hash(v.const()) for v in values):
-        return values, None
-    known = [v.const() for v in values]
-    if isinstance(iterable, Dict):
-        return values, dict.fromkeys(known)
-    if isinstance(iterable, DictView) and iterable.what != "values":
-        return values, dict.fromkeys(known).keys()
-    return values, known
-
-
-def set_operation(cx: Capture, op: str, left: Set, others: list[Value], real: Callable[..., Any], like: Any) -> Set:
-    """left op others; `real` does it with the shadow of `left` and with `like`."""
-    ours, theirs = left.entries, {cx.key(v): v for v in others}
-    only_ours = {k: v for k, v in ours.items() if k not in theirs}
-    picks = {
-        "|": {**theirs, **ours},
-        "&": {k: v for k, v in ours.items() if k in theirs},
-        "-": only_ours,
-        "^": {**only_ours, **{k: v for k, v in theirs.items() if k not in ours}},
-    }
-    if op == "&" and any(_distinguishable(cx, ours[k], theirs[k]) for k in picks[op]):
-        raise Break("unsupported-operation", "an intersection of sets whose equal elements are different objects")
-    made = Set(picks[op], frozenset if issubclass(left.cls, frozenset) else set)
-    made.plain = False
-    made.shadow = None if left.shadow is None or like is None else real(left.shadow, like)
-    cx.placed(made)
-    return made
-
-
-def _distinguishable(cx: Capture, a: Value, b: Value) -> bool:
-    if a.is_const() and b.is_const():
-        return repr(a.const()) != repr(b.const())
-    return not cx.same(a, b)
-
-
-UPDATES: dict[str, Callable[..., None]] = {
-    "&": set.intersection_update,
-    "-": set.difference_update,
-    "^": set.symmetric_difference_update,
-}
-
-
-def set_in_place(cx: Capture, op: str, target: Set, iterable: Value) -> None:
-    """target op= iterable."""
-    others, like = members(cx, iterable)
-    made = set_operation(cx, op, target, others, lambda shadow, _: shadow, like)
-    if made.shadow is not None:
-        UPDATES[op](made.shadow, like)
-    target.replace(cx, made, UPDATES[op], _unwrap(iterable), others)
-
-
-def set_update(cx: Capture, target: Set, iterable: Value) -> None:
-    """target.update(iterable), target |= iterable."""
-    if isinstance(iterable, (Iter, Object)) and _of_set(iterable) is iterable:
-        for v in cx.elements(iterable):
-            target.add(cx, v)
-        return
-    others, like = members(cx, iterable)
-    if like is None and isinstance(_unwrap(iterable), (Set, Dict)) or isinstance(like, (set, frozenset, dict)):
-        made = set_operation(cx, "|", target, others, lambda shadow, _: shadow, like)
-        if made.shadow is not None:
-            made.shadow.update(like)
-        target.replace(cx, made, set.update, _unwrap(iterable), others)
-        return
-    for v in others:
-        target.add(cx, v)
 
 
 def _plain(left: Sequence, right: Value, fn: Callable[[Any, Any], Any] = operator.add) -> type:
@@ -546,7 +443,9 @@ def _special(cx: Capture, value: Value, name: str, other: Value) -> Value | None
 def binary_on_storage(cx: Capture, name: str, value: Object, other: Value) -> Value | None:
     """An operator that a subclass of a builtin container inherits."""
     assert value.storage is not None
-    if isinstance(value.storage, Dict) and any(isinstance(v, Object) and _as_dict(cx, v) is v for v in (value, other)):
+    if isinstance(value.storage, Dict) and any(
+        isinstance(v, Object) and fills.as_dict(cx, v) is v for v in (value, other)
+    ):
         raise Break("unsupported-operation", f"{value.describe()}.{name} of a dict that says how it is iterated")
     text = next((t for t, (_, s, _) in BINARY.items() if s == name), None)
     plain = other.storage if isinstance(other, Object) and other.storage is not None else other
@@ -556,7 +455,7 @@ def binary_on_storage(cx: Capture, name: str, value: Object, other: Value) -> Va
 def _compared_in_c(cx: Capture, name: str, value: Value, other: Value) -> Value | None:
     """What a container's method in C says of another of its kind, whatever their classes are; None: not implemented."""
     op = next((t for t, (_, s, _) in COMPARE.items() if s == name), None)
-    left, right = _unwrap(value), _unwrap(other)
+    left, right = fills.unwrapped(value), fills.unwrapped(other)
     alike = isinstance(left, Sequence) and isinstance(right, Sequence) and _family(left) is _family(right)
     alike = alike or (isinstance(left, Set) and isinstance(right, Set))
     alike = alike or (isinstance(left, Dict) and isinstance(right, Dict) and op in ("==", "!="))
@@ -606,7 +505,7 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if found is not None:
         return found
     given = left, right
-    left, right = _unwrap(left), _unwrap(right)
+    left, right = fills.unwrapped(left), fills.unwrapped(right)
     if isinstance(left, Slice) and isinstance(right, Slice):  # as tuples are
         left, right = Tuple(left.parts), Tuple(right.parts)
     if op in ("==", "!="):
@@ -693,12 +592,6 @@ def _differs_by_eq(cx: Capture, value: Value) -> bool:
     return isinstance(lookup(cx, cls, "__eq__"), types.FunctionType)
 
 
-def _unwrap(value: Value) -> Value:
-    if isinstance(value, Proxy):
-        return value.mapping
-    return value.storage if isinstance(value, Object) and value.storage is not None else value
-
-
 def _equal(cx: Capture, left: Value, right: Value) -> bool:
     if cx.same(left, right):
         return True
@@ -750,7 +643,7 @@ def first_apart(cx: Capture, left: Sequence, right: Sequence) -> tuple[Value, Va
 
 
 def _keys(cx: Capture, value: Value) -> set[Key]:
-    return {cx.key(v) for v in members(cx, value)[0]}
+    return {cx.key(v) for v in fills.members(cx, value)[0]}
 
 
 def _family(value: Sequence) -> type:
@@ -761,11 +654,6 @@ def _compares_natively(cx: Capture, cls: type) -> bool:
     """Whether == is written in C for this class, and not object's."""
     found = lookup(cx, cls, "__eq__")
     return found is not object.__eq__ and not isinstance(found, types.FunctionType) and not is_inlined(found)
-
-
-def is_inlined(method: Any) -> bool:
-    """Whether a method written in C is one that is inlined from Python."""
-    return isinstance(method, types.WrapperDescriptorType) and method in POLYFILLS
 
 
 def unary(cx: Capture, op: str, value: Value) -> Value:
@@ -825,127 +713,6 @@ def getitem(cx: Capture, owner: Value, key: Value) -> Value:
     return cx.realize(found)
 
 
-ASKED_FOR = ("keys", "__getitem__")
-"""What C asks a mapping for."""
-
-
-def _as_dict(cx: Capture, value: Value) -> Value:
-    """What a mapping has, without asking it: that is for a dict, unless its class says how it is iterated, as OrderedDict's."""
-    if isinstance(value, Object) and (iterates := lookup(cx, value.cls, "__iter__")) is not dict.__iter__:
-        if any(isinstance(f, types.FunctionType) for f in (iterates, *(lookup(cx, value.cls, n) for n in ASKED_FOR))):
-            return value
-    return _unwrap(value)
-
-
-def unpacked(cx: Capture, value: Value, *, listed: bool = True) -> list[Value]:
-    """The elements of an iterable; those of a list or tuple looked at or not.  `listed`: a list is made of them."""
-    if isinstance(value, (Tuple, List)) and value.cls in (tuple, list):
-        return list(value.items)
-    return cx.listed(value) if listed else list(cx.elements(value))
-
-
-def mapping_pairs(cx: Capture, mapping: Value, *, looked_at: bool = True) -> list[tuple[Value, Value]]:
-    """The pairs of a mapping given as ** argument or to update()."""
-    mapping = _as_dict(cx, mapping)
-    if isinstance(mapping, Dict):
-        keys_of(mapping)
-        if not looked_at and mapping.cls is dict:
-            mapping.guard_keys(cx)
-            return [(k.value, v) for k, v in mapping.entries.items()]
-        return mapping.pairs(cx)
-    keys = cx.call(mapping.getattr(cx, "keys"), [], {})
-    return [(k, mapping.getitem(cx, k)) for k in cx.elements(keys)]
-
-
-def stored_into(target: Any) -> Any:
-    """What the methods of a dict store into: those of OrderedDict ask a subclass for its own `__setitem__`."""
-    within = getattr(target, "within", None)
-    return target if within is None or not issubclass(within.python_type(), collections.OrderedDict) else within
-
-
-def dict_update(cx: Capture, target: Any, source: Value) -> None:
-    source, target = _as_dict(cx, source), stored_into(target)
-    if isinstance(source, Dict) or (isinstance(source, Object) and hasattr(source.cls, "keys")):
-        for key, value in mapping_pairs(cx, source):
-            target.setitem(cx, key, value)
-        return
-    for i, element in enumerate(cx.elements(source)):
-        place = f"dictionary update sequence element #{i}"
-        if isinstance(element, Tensor) and not element.fake.dim():
-            raise Break("builtin-call", f"an update with {place}, which is no sequence")
-        pair = list(cx.elements(element)) if iterable(cx, element) else None
-        if (pair is None or len(pair) != 2) and issubclass(target.python_type(), collections.OrderedDict):
-            raise Break("builtin-call", f"update of {target.describe()}, whose errors have texts of their own")
-        if pair is None:
-            cx.throw(TypeError, f"cannot convert {place} to a sequence")
-        if len(pair) != 2:
-            cx.throw(ValueError, f"{place} has length {len(pair)}; 2 is required")
-        target.setitem(cx, *pair)
-
-
-def iterable(cx: Capture, value: Value) -> bool:
-    """Whether the class of a value has what iter() asks for."""
-    return any(lookup(cx, value.python_type(), n) is not MISSING for n in ("__iter__", "__getitem__"))
-
-
-class Formatted:
-    """A value inside of str.format or %: what the formatting asks of it is computed by the capture."""
-
-    def __init__(self, cx: Capture, value: Value) -> None:
-        self._pyc = (cx, value)
-
-    def __format__(self, spec: str) -> str:
-        cx, value = self._pyc
-        return format_value(cx, value, 0, Const(spec)).const()  # type: ignore[no-any-return]
-
-    def __str__(self) -> str:
-        return text(*self._pyc, str).const()  # type: ignore[no-any-return]
-
-    def __repr__(self) -> str:
-        return text(*self._pyc, repr).const()  # type: ignore[no-any-return]
-
-    def __int__(self) -> int:
-        raise Break("unsupported-operation", f"the number of {self._pyc[1].describe()} in a text")
-
-    __float__ = __index__ = __int__
-
-    def __getattr__(self, name: str) -> Any:
-        cx, value = self._pyc
-        return formatted(cx, cx.realize(value.getattr(cx, name)))
-
-    def __getitem__(self, key: Any) -> Any:
-        cx, value = self._pyc
-        return formatted(cx, getitem(cx, value, cx.make(key)))
-
-
-def formatted(cx: Capture, value: Value) -> Any:
-    """What stands for `value` among the arguments of a formatting function."""
-    value = value.settle("for a text")
-    return value.const() if value.is_const() else Formatted(cx, value)
-
-
-def printf(cx: Capture, template: str, argument: Value) -> Value:
-    """template % argument."""
-    if deferred.holds(argument):
-        return deferred.compute(cx, operator.mod, [Const(template), argument])
-    if isinstance(argument, Object) and isinstance(argument.storage, Tuple):
-        argument = argument.storage
-    if isinstance(argument, Tuple):
-        return cx.evaluate(operator.mod, template, tuple(formatted(cx, v) for v in argument.iterate(cx)))
-    if isinstance(argument, Deque):  # has __getitem__, and C does not take it for a mapping
-        raise Break("unsupported-operation", f"a text % {argument.describe()}")
-    cls = argument.python_type()
-    told = formatted(cx, argument)
-    if isinstance(told, Formatted) and (issubclass(cls, str) or mro_lookup(cls, "__getitem__") is MISSING):
-        told = (told,)
-    return cx.evaluate(operator.mod, template, told)
-
-
-def convert(cx: Capture, value: Value, which: int) -> Value:
-    """The conversion of an f-string field: 0 none, 1 str, 2 repr, 3 ascii."""
-    return value if which == 0 else text(cx, value, {1: str, 2: repr, 3: ascii}[which])  # type: ignore[arg-type]
-
-
 def truth_of(cx: Capture, value: Value) -> Value:
     """bool(value); where data decide, a truth that a call binds."""
     value = cx.realize(value)
@@ -959,109 +726,3 @@ def negation_of(cx: Capture, value: Value) -> Value:
     truth = truth_of(cx, value)
     bound = symbolic.call(cx, operator.not_, [truth])
     return Const(not truth.const()) if bound is None else bound
-
-
-def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
-    if not issubclass(spec.python_type(), str):  # an error, which no method of the value sees
-        return cx.evaluate(format, "", spec.const())
-    value = convert(cx, value, which).settle("for a text")
-    value = value.settled(cx) if isinstance(value, deferred.ThreadIdent) else value
-    if isinstance(value, Deferred):
-        return deferred.compute(cx, format, [value, spec])
-    if value.is_const():
-        return cx.evaluate(format, value.const(), spec.const())
-    if isinstance(value, Object):
-        method = value.special(cx, "__format__")
-        if isinstance(method, Method) and isinstance(method.function, Function):
-            return answered(cx, format, value, "__format__", method, spec)
-    own = isinstance(value, Untold) or _is_objects(cx, value.python_type(), "__format__")
-    if spec.const() and own and not isinstance(value, Untold):
-        cx.throw(TypeError, f"unsupported format string passed to {class_name(value.python_type())}.__format__")
-    shown = text(cx, value, str)
-    if isinstance(shown, Untold) and spec.const() == "" and own:
-        return shown
-    return cx.evaluate(format, shown.const(), spec.const())
-
-
-def _is_objects(cx: Capture, cls: type, name: str) -> bool:
-    """Whether a class has this method of `object`: texts of instances are the class's name and their address."""
-    return lookup(cx, cls, name) is mro_lookup(object, name)
-
-
-def _of_pairs(cx: Capture, value: Dict) -> str:
-    pairs = (f"{text(cx, k, repr).const()}: {text(cx, v, repr).const()}" for k, v in value.pairs(cx))
-    return "{" + ", ".join(pairs) + "}"
-
-
-def _inside(cx: Capture, value: Value) -> str | None:
-    """What stands between the parentheses of a container's text, behind its class's name."""
-    if isinstance(value, Deque):
-        most = "" if value.limit is None else f", maxlen={value.limit}"
-        return text(cx, List(list(value.iterate(cx))), repr).const() + most  # type: ignore[no-any-return]
-    if isinstance(value, DictView):
-        return text(cx, List(list(value.iterate(cx))), repr).const()  # type: ignore[no-any-return]
-    if isinstance(value, Proxy):
-        return text(cx, value.mapping, repr).const()  # type: ignore[no-any-return]
-    if isinstance(value, Dict) and value.cls is collections.defaultdict:
-        made = "None" if value.default_factory is None else text(cx, value.default_factory, repr).const()
-        return f"{made}, {_of_pairs(cx, value)}"
-    if isinstance(value, Dict) and value.cls is collections.OrderedDict:
-        if not value.entries:
-            return ""
-        listed = List([Tuple([k, v]) for k, v in value.pairs(cx)])
-        return _of_pairs(cx, value) if sys.version_info >= (3, 12) else text(cx, listed, repr).const()
-    return None
-
-
-def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
-    """str(value), repr(value) or ascii(value)."""
-    value = value.settled(cx) if isinstance(value, deferred.ThreadIdent) else value
-    if isinstance(value, Deferred):
-        return deferred.compute(cx, how, [value])
-    value = value.settle("for a text")
-    if isinstance(value, Set) and value.cls in (set, frozenset):
-        inner = ", ".join(text(cx, v, repr).const() for v in value.ordered(cx))
-        shown = f"{{{inner}}}" if inner else ""
-        return Const(shown if shown and value.cls is set else f"{value.cls.__name__}({shown})")
-    if value.is_const():
-        return cx.evaluate(how, value.const())
-    if isinstance(value, Untold) and how is str:
-        return value
-    if isinstance(value, Owned) and value.kind.shown:
-        return owned.run(cx, how, [value], {}, reads=True)
-    if isinstance(value, Object):
-        names = ("__str__", "__repr__") if how is str else ("__repr__",)
-        for name in names:
-            method = value.special(cx, name)
-            if isinstance(method, Method) and (
-                isinstance(method.function, Function) or is_inlined(getattr(method.function, "fn", None))
-            ):
-                return answered(cx, how, value, name, method)
-        if value.args is not None and not value.exists:
-            return exceptions.text(cx, value, how)
-        if all(_is_objects(cx, value.cls, n) for n in names):
-            told = Break("unsupported-operation", f"{how.__name__}({value.describe()})")
-            return Addressed(cx.frames[-1].here(told), how, [value])
-    if (
-        isinstance(value, Tuple)
-        and hasattr(value.cls, "_fields")
-        and value.cls.__repr__.__qualname__.endswith(".__repr__")
-    ):
-        method = cx.class_attribute(value, "__repr__")
-        if isinstance(method, Method) and isinstance(method.function, Function):
-            return cx.call(method, [], {})
-    if isinstance(value, Sequence) and value.cls in (list, tuple):
-        inner = ", ".join(text(cx, v, repr).const() for v in value.iterate(cx))
-        if value.cls is list:
-            return Const(f"[{inner}]")
-        return Const(f"({inner},)" if len(value.items) == 1 else f"({inner})")
-    if isinstance(value, Dict) and value.cls is dict:
-        return Const(_of_pairs(cx, value))
-    if (contents := _inside(cx, value)) is not None:
-        return Const(f"{value.python_type().__name__}({contents})")
-    if isinstance(value, Function) and value.real is not None and value.source is not None:  # its name and address
-        cx.guard("id_is", value.source, reference(value.real))
-        cx.guard("equals", value.source.attr("__qualname__"), value.real.__qualname__)
-        cx.looks_at_address()
-        return Const(how(value.real))
-    raise Break("unsupported-operation", f"{how.__name__}({value.describe()})")

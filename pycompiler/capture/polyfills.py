@@ -547,3 +547,8 @@ POLYFILLS: dict[Any, Callable[..., Any]] = {
 def same_data(tensor: Any) -> Any:
     """A shallow copy of a tensor: another one in its memory, whose writes it does not count."""
     return tensor.data
+
+
+def is_inlined(method: Any) -> bool:
+    """Whether a method written in C is one that is inlined from Python."""
+    return isinstance(method, types.WrapperDescriptorType) and method in POLYFILLS

@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pycompiler.capture import operators
+from pycompiler.capture import fills, formatting, operators
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.builtins.containers import insert, key_error, storage
 from pycompiler.capture.calls import BUILTINS, Args, Kwargs, builtin, constructor
@@ -90,13 +90,13 @@ def deque_appendleft(cx: Capture, target: Deque, value: Value) -> None:
 
 @_deque_method(deque.extend)
 def deque_extend(cx: Capture, target: Deque, values: Value) -> None:
-    for value in operators.additions(cx, target, values):
+    for value in fills.additions(cx, target, values):
         target.push(value)
 
 
 @_deque_method(deque.extendleft)
 def deque_extendleft(cx: Capture, target: Deque, values: Value) -> None:
-    for value in operators.additions(cx, target, values):
+    for value in fills.additions(cx, target, values):
         target.push(value, left=True)
 
 
@@ -105,7 +105,7 @@ def deque_init(cx: Capture, target: Deque, iterable: Value | None = None, maxlen
     target.limit = _limit(cx, maxlen)
     target.moves += 1
     target.items.clear()
-    for value in operators.additions(cx, target, iterable) if iterable is not None else ():
+    for value in fills.additions(cx, target, iterable) if iterable is not None else ():
         target.push(value)
 
 
@@ -174,7 +174,7 @@ def _found(cx: Capture, target: Deque, value: Value, start: int, stop: int, meth
         raise Break("unsupported-operation", f"{value.describe()} is not in a deque")
     if sys.version_info >= (3, 14):
         cx.throw(ValueError, f"deque.{method}(x): x not in deque")
-    cx.throw(ValueError, f"{operators.text(cx, value, repr).const()} is not in deque")
+    cx.throw(ValueError, f"{formatting.text(cx, value, repr).const()} is not in deque")
     raise AssertionError
 
 

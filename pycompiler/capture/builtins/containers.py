@@ -8,7 +8,7 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from pycompiler.capture import operators
+from pycompiler.capture import fills, formatting, operators
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.builtins.iteration import sort_values
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
@@ -53,7 +53,7 @@ def _set_of(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
             return cx.placed(Set({}, cls))
         if cls is frozenset and isinstance(args[0], Set) and args[0].cls is frozenset:
             return args[0]
-        elements, like = operators.members(cx, args[0])
+        elements, like = fills.members(cx, args[0])
         made = Set(distinct_members(cx, elements), cls)
         if (
             isinstance(like, (set, frozenset, dict)) or like is None and isinstance(args[0], (Set, Dict))
@@ -74,7 +74,7 @@ def _dict_of(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
         if len(args) > 1:
             cx.evaluate_raw(cls, *[()] * len(args))
         if args:
-            operators.dict_update(cx, made, args[0])
+            fills.dict_update(cx, made, args[0])
         for name, value in kwargs.items():
             made.setitem(cx, Const(name), value)
         return made
@@ -137,7 +137,7 @@ def list_append(cx: Capture, target: List, value: Value) -> None:
 
 @list_method(list.extend)
 def list_extend(cx: Capture, target: List, values: Value) -> None:
-    for value in operators.additions(cx, target, values):
+    for value in fills.additions(cx, target, values):
         target.add(value)
 
 
@@ -209,7 +209,7 @@ def list_delitem(cx: Capture, target: List, key: Value) -> None:
 def list_init(cx: Capture, target: List, values: Value | None = None) -> None:
     target.empty()
     if values is not None:
-        for value in operators.additions(cx, target, values):
+        for value in fills.additions(cx, target, values):
             target.add(value)
 
 
@@ -229,7 +229,7 @@ def sequence_index(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if cx.same(target.at(cx, i), args[1]) or cx.equal(target.at(cx, i), args[1]):
             return Const(i)
     if isinstance(target, List) and sys.version_info < (3, 14):
-        cx.throw(ValueError, f"{operators.text(cx, args[1], repr).const()} is not in list")
+        cx.throw(ValueError, f"{formatting.text(cx, args[1], repr).const()} is not in list")
     name = "list" if isinstance(target, List) else "tuple"
     cx.throw(ValueError, f"{name}.index(x): x not in {name}")
     raise AssertionError
@@ -360,7 +360,7 @@ def dict_popitem(cx: Capture, target: Dict, last: Value = Const(True)) -> Value:
 
 @dict_method("setdefault")
 def dict_setdefault(cx: Capture, target: Dict, key: Value, default: Value = NONE) -> Value:
-    within: Value = operators.stored_into(target)
+    within: Value = fills.stored_into(target)
     if within is not target:
         if within.contains(cx, key):
             return within.getitem(cx, key)
@@ -377,9 +377,9 @@ def dict_setdefault(cx: Capture, target: Dict, key: Value, default: Value = NONE
 @dict_method("update")
 def dict_update(cx: Capture, target: Dict, source: Value | None = None, **kwargs: Value) -> None:
     if source is not None:
-        operators.dict_update(cx, target, source)
+        fills.dict_update(cx, target, source)
     for name, value in kwargs.items():
-        operators.stored_into(target).setitem(cx, Const(name), value)
+        fills.stored_into(target).setitem(cx, Const(name), value)
 
 
 @dict_method("__init__")
@@ -481,7 +481,7 @@ def set_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def set_update(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     target = storage(args[0], Set, "set.update")
     for source in args[1:]:
-        operators.set_update(cx, target, source)
+        fills.set_update(cx, target, source)
     return NONE
 
 
@@ -497,8 +497,8 @@ def _set_operation(text: str, name: str) -> Callable[[Capture, Args, Kwargs], Va
         if len(args) == 1:
             return _set_of(frozenset if issubclass(result.cls, frozenset) else set)(cx, [result], {})
         for other in args[1:]:
-            elements, like = operators.members(cx, other)
-            result = operators.set_operation(cx, text, result, elements, getattr(result.cls, name), like)
+            elements, like = fills.members(cx, other)
+            result = fills.set_operation(cx, text, result, elements, getattr(result.cls, name), like)
         return result
 
     return call
@@ -515,7 +515,7 @@ def _set_update(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
         if text == "&" and len(args) > 2:  # an error of a later one leaves the set as it was
             raise Break("builtin-call", f"set.intersection_update of {len(args) - 1} sets")
         for other in args[1:]:
-            operators.set_in_place(cx, text, target, other)
+            fills.set_in_place(cx, text, target, other)
         return NONE
 
     return call
@@ -527,12 +527,12 @@ for _name4, _text4 in (("intersection_update", "&"), ("difference_update", "-"),
 
 @builtin(set.isdisjoint, frozenset.isdisjoint)
 def set_isdisjoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(not any(args[0].contains(cx, v) for v in operators.members(cx, args[1])[0]))
+    return Const(not any(args[0].contains(cx, v) for v in fills.members(cx, args[1])[0]))
 
 
 def _set_compare(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
     return lambda cx, args, kwargs: operators.compare(
-        cx, text, args[0], Set(distinct_members(cx, operators.members(cx, args[1])[0]))
+        cx, text, args[0], Set(distinct_members(cx, fills.members(cx, args[1])[0]))
     )
 
 

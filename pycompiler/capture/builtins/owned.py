@@ -17,7 +17,7 @@ import threading
 from collections.abc import Iterator
 from typing import Any
 
-from pycompiler.capture import operators, skip
+from pycompiler.capture import formatting, skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.cached import describe_call
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
@@ -156,7 +156,7 @@ def print_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     for place, value in enumerate(args):
         if place:
             cx.call(write, [Const(sep)], {})
-        cx.call(write, [operators.text(cx, value, str)], {})
+        cx.call(write, [formatting.text(cx, value, str)], {})
     cx.call(write, [Const(end)], {})
     if cx.truth(given["flush"]):
         cx.call(file.getattr(cx, "flush"), [], {})

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from pycompiler import _native, config
-from pycompiler.capture import operators
+from pycompiler.capture import fills, formatting, operators
 from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, SkipFrame
 from pycompiler.capture.builtins.torch_api import ask
@@ -180,26 +180,26 @@ for _cls in (int, float, complex):
 @constructor(str)
 def str_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 1 and not kwargs:
-        return operators.text(cx, args[0], str)
+        return formatting.text(cx, args[0], str)
     return cx.evaluate(str, *(a.const() for a in args), **{k: v.const() for k, v in kwargs.items()})
 
 
 @builtin(repr)
 def repr_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return operators.text(cx, args[0], repr)
+    return formatting.text(cx, args[0], repr)
 
 
 @builtin(format)
 def format_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return operators.format_value(cx, args[0], 0, args[1] if len(args) > 1 else Const(""))
+    return formatting.format_value(cx, args[0], 0, args[1] if len(args) > 1 else Const(""))
 
 
 @builtin(str.format)
 def str_format(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if any(map(deferred.holds, args)) and not kwargs:
         return deferred.compute(cx, str.format, args)
-    positional = [operators.formatted(cx, a) for a in args]
-    named = {k: operators.formatted(cx, v) for k, v in kwargs.items()}
+    positional = [formatting.formatted(cx, a) for a in args]
+    named = {k: formatting.formatted(cx, v) for k, v in kwargs.items()}
     return cx.evaluate(str.format, *positional, **named)
 
 
@@ -337,7 +337,7 @@ def namespace_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         cx.throw(TypeError, "no positional arguments expected")
     if len(given) > 1:
         cx.throw(TypeError, f"{made.cls.__name__} expected at most 1 argument, got {len(given)}")
-    pairs = operators.mapping_pairs(cx, given[0], looked_at=False) if given else []
+    pairs = fills.mapping_pairs(cx, given[0], looked_at=False) if given else []
     if not all(issubclass(k.python_type(), str) for k, _ in pairs):
         cx.throw(TypeError, "keywords must be strings")
     for name, value in ({k.const(): v for k, v in pairs} | kwargs).items():

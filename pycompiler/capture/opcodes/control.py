@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pycompiler.capture import groups, operators
+from pycompiler.capture import fills, groups, operators
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.bytecode.resume import resume_info
 from pycompiler.capture.bytecode.tables import ALWAYS_KEYWORDS, EXIT_DEPTH
@@ -222,14 +222,14 @@ def call_function_ex(frame: Frame, ins: Instruction) -> None:
     else:
         fn = frame.pop()
         frame.stack.pop()  # NULL
-    if not operators.iterable(cx, iterable):
+    if not fills.iterable(cx, iterable):
         raise Break("unsupported-operation", f"a call with * of {iterable.describe()}")
-    pairs = operators.mapping_pairs(cx, mapping, looked_at=False) if mapping is not None else []
+    pairs = fills.mapping_pairs(cx, mapping, looked_at=False) if mapping is not None else []
     if not all(issubclass(k.python_type(), str) for k, _ in pairs):
         cx.throw(TypeError, "keywords must be strings")
     kwargs = {k.const(): v for k, v in pairs}
     cx.spread = mapping is not None
-    frame.push(cx.call_direct(fn, operators.unpacked(cx, iterable, listed=LISTS_ARGUMENTS), kwargs))
+    frame.push(cx.call_direct(fn, fills.unpacked(cx, iterable, listed=LISTS_ARGUMENTS), kwargs))
 
 
 @opcode("CALL_INTRINSIC_1")

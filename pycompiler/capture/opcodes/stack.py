@@ -7,7 +7,7 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pycompiler.capture import open_texts, operators
+from pycompiler.capture import fills, formatting, open_texts, operators
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.counting import counts_up
 from pycompiler.capture.opcodes.registry import Handler, opcode
@@ -250,18 +250,18 @@ def map_add(frame: Frame, ins: Instruction) -> None:
 @opcode("LIST_EXTEND")
 def list_extend(frame: Frame, ins: Instruction) -> None:
     iterable, target = frame.pop(), peek(frame, ins.number)
-    if not operators.iterable(frame.cx, iterable):
+    if not fills.iterable(frame.cx, iterable):
         told = class_name(iterable.python_type())
         frame.cx.throw(TypeError, f"Value after * must be an iterable, not {told}")
     frame.cx.effects.mutate(target, ())
-    target.items.extend(operators.unpacked(frame.cx, iterable))
+    target.items.extend(fills.unpacked(frame.cx, iterable))
 
 
 @opcode("SET_UPDATE")
 def set_update(frame: Frame, ins: Instruction) -> None:
     iterable = frame.pop()
     target = peek(frame, ins.number)
-    operators.set_update(frame.cx, target, iterable)
+    fills.set_update(frame.cx, target, iterable)
 
 
 @opcode("DICT_UPDATE")
@@ -270,7 +270,7 @@ def dict_update(frame: Frame, ins: Instruction) -> None:
     cls = mapping.python_type()
     if lookup(frame.cx, cls, "keys") is MISSING:
         frame.cx.throw(TypeError, f"{class_name(cls)!r} object is not a mapping")
-    operators.dict_update(frame.cx, peek(frame, ins.number), mapping)
+    fills.dict_update(frame.cx, peek(frame, ins.number), mapping)
 
 
 @opcode("DICT_MERGE")
@@ -279,7 +279,7 @@ def dict_merge(frame: Frame, ins: Instruction) -> None:
     target = peek(frame, ins.number)
     if not isinstance(mapping, Dict) and lookup(cx, mapping.python_type(), "keys") is MISSING:
         raise Break("unsupported-operation", f"a call with ** of {mapping.describe()}")
-    for key, value in operators.mapping_pairs(cx, mapping, looked_at=False):
+    for key, value in fills.mapping_pairs(cx, mapping, looked_at=False):
         if Key(cx, key) in target.entries:
             fn = cx.realize(frame.stack[-ins.number - (3 if operators.NULL_AFTER_CALLABLE else 2)])
             if not isinstance(fn, Function):
@@ -302,10 +302,10 @@ _TELLS_COUNT = sys.version_info >= (3, 14)
 def _unpacked(cx: Capture, value: Value, before: int | None = None) -> list[Value]:
     """The elements of what is unpacked; those behind the first `before` are made a list."""
     cls = value.python_type()
-    if not operators.iterable(cx, value):
+    if not fills.iterable(cx, value):
         cx.throw(TypeError, f"cannot unpack non-iterable {class_name(cls)} object")
     if before is None or isinstance(value, (Tuple, List)):
-        return operators.unpacked(cx, value, listed=False)
+        return fills.unpacked(cx, value, listed=False)
     iterator = cx.iterator(value)
     first = [*itertools.islice(cx.pull(iterator), before)]
     return [*first, *cx.listed(iterator)] if len(first) == before else first
@@ -345,7 +345,7 @@ def _formatted(frame: Frame, value: Value, which: int, spec: Value) -> Value:
         return made
     value = frame.cx.realize(value)
     plain = spec.is_const() and spec.const() == ""
-    return _told(frame, value, plain, lambda: operators.format_value(frame.cx, value, which, spec))
+    return _told(frame, value, plain, lambda: formatting.format_value(frame.cx, value, which, spec))
 
 
 def _told(frame: Frame, value: Value, plain: bool, text: Callable[[], Value]) -> Value:
@@ -379,7 +379,7 @@ def convert_value(frame: Frame, ins: Instruction) -> None:
         frame.push(made)
         return
     value = frame.cx.realize(taken)
-    frame.push(_told(frame, value, True, lambda: operators.convert(frame.cx, value, ins.number)))
+    frame.push(_told(frame, value, True, lambda: formatting.convert(frame.cx, value, ins.number)))
 
 
 @opcode("FORMAT_SIMPLE")

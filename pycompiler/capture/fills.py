@@ -1,0 +1,193 @@
+"""What fills containers: the elements of iterables and the pairs of mappings, as each kind of container asks for them, and
+the operations of sets.
+
+In: a container's value and what goes into it.  Out: the container, changed and told to the effects; a new set.
+"""
+
+from __future__ import annotations
+
+import collections
+import types
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from pycompiler.capture import hints
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.attributes import MISSING, lookup
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.dicts import Dict, DictView, Proxy
+from pycompiler.capture.values.iterators import Iter
+from pycompiler.capture.values.keys import keys_of, known_hash
+from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.sequences import Deque, List, Tuple
+from pycompiler.capture.values.sets import Set
+from pycompiler.capture.values.tensor import Tensor
+
+
+def additions(cx: Capture, target: List, values: Value) -> Iterable[Value]:
+    """What is added to a list, one by one: what gives the next element sees those that were added before."""
+    if unwrapped(values) is target:
+        return list(target.iterate(cx))
+    iterator = cx.iterator(values)
+    if not isinstance(target, Deque):
+        hints.ask_length(cx, values)
+    return cx.pull(iterator)
+
+
+def _of_set(value: Value) -> Value:
+    """What a set's methods look into themselves: instances of subclasses of other containers are iterated as these say."""
+    inner = unwrapped(value)
+    return inner if isinstance(inner, Set) else value
+
+
+def members(cx: Capture, iterable: Value) -> tuple[list[Value], Any]:
+    """The elements, in any order where it is a set, and a real iterable that stands for it in operations of real sets.
+
+    None stands for an iterable of which that is not known: a set without shadow, or elements of unknown hash.
+    """
+    iterable = _of_set(cx.realize(iterable))
+    if isinstance(iterable, (Set, Dict)):
+        keys_of(iterable)
+    if isinstance(iterable, DictView) and iterable.what == "keys":
+        keys_of(iterable.mapping)
+    if isinstance(iterable, Set):
+        return list(iterable.entries.values()), iterable.shadow
+    values = [v.settle("as an element of a set") for v in cx.elements(iterable)]
+    if isinstance(iterable, Const):
+        return values, iterable.value
+    if not all(v.is_const() and known_hash(v.const()) for v in values):
+        return values, None
+    known = [v.const() for v in values]
+    if isinstance(iterable, Dict):
+        return values, dict.fromkeys(known)
+    if isinstance(iterable, DictView) and iterable.what != "values":
+        return values, dict.fromkeys(known).keys()
+    return values, known
+
+
+def set_operation(cx: Capture, op: str, left: Set, others: list[Value], real: Callable[..., Any], like: Any) -> Set:
+    """left op others; `real` does it with the shadow of `left` and with `like`."""
+    ours, theirs = left.entries, {cx.key(v): v for v in others}
+    only_ours = {k: v for k, v in ours.items() if k not in theirs}
+    picks = {
+        "|": {**theirs, **ours},
+        "&": {k: v for k, v in ours.items() if k in theirs},
+        "-": only_ours,
+        "^": {**only_ours, **{k: v for k, v in theirs.items() if k not in ours}},
+    }
+    if op == "&" and any(_distinguishable(cx, ours[k], theirs[k]) for k in picks[op]):
+        raise Break("unsupported-operation", "an intersection of sets whose equal elements are different objects")
+    made = Set(picks[op], frozenset if issubclass(left.cls, frozenset) else set)
+    made.plain = False
+    made.shadow = None if left.shadow is None or like is None else real(left.shadow, like)
+    cx.placed(made)
+    return made
+
+
+def _distinguishable(cx: Capture, a: Value, b: Value) -> bool:
+    if a.is_const() and b.is_const():
+        return repr(a.const()) != repr(b.const())
+    return not cx.same(a, b)
+
+
+UPDATES: dict[str, Callable[..., None]] = {
+    "&": set.intersection_update,
+    "-": set.difference_update,
+    "^": set.symmetric_difference_update,
+}
+
+
+def set_in_place(cx: Capture, op: str, target: Set, iterable: Value) -> None:
+    """target op= iterable."""
+    others, like = members(cx, iterable)
+    made = set_operation(cx, op, target, others, lambda shadow, _: shadow, like)
+    if made.shadow is not None:
+        UPDATES[op](made.shadow, like)
+    target.replace(cx, made, UPDATES[op], unwrapped(iterable), others)
+
+
+def set_update(cx: Capture, target: Set, iterable: Value) -> None:
+    """target.update(iterable), target |= iterable."""
+    if isinstance(iterable, (Iter, Object)) and _of_set(iterable) is iterable:
+        for v in cx.elements(iterable):
+            target.add(cx, v)
+        return
+    others, like = members(cx, iterable)
+    if like is None and isinstance(unwrapped(iterable), (Set, Dict)) or isinstance(like, (set, frozenset, dict)):
+        made = set_operation(cx, "|", target, others, lambda shadow, _: shadow, like)
+        if made.shadow is not None:
+            made.shadow.update(like)
+        target.replace(cx, made, set.update, unwrapped(iterable), others)
+        return
+    for v in others:
+        target.add(cx, v)
+
+
+def unwrapped(value: Value) -> Value:
+    if isinstance(value, Proxy):
+        return value.mapping
+    return value.storage if isinstance(value, Object) and value.storage is not None else value
+
+
+ASKED_FOR = ("keys", "__getitem__")
+"""What C asks a mapping for."""
+
+
+def as_dict(cx: Capture, value: Value) -> Value:
+    """What a mapping has, without asking it: that is for a dict, unless its class says how it is iterated, as OrderedDict's."""
+    if isinstance(value, Object) and (iterates := lookup(cx, value.cls, "__iter__")) is not dict.__iter__:
+        if any(isinstance(f, types.FunctionType) for f in (iterates, *(lookup(cx, value.cls, n) for n in ASKED_FOR))):
+            return value
+    return unwrapped(value)
+
+
+def unpacked(cx: Capture, value: Value, *, listed: bool = True) -> list[Value]:
+    """The elements of an iterable; those of a list or tuple looked at or not.  `listed`: a list is made of them."""
+    if isinstance(value, (Tuple, List)) and value.cls in (tuple, list):
+        return list(value.items)
+    return cx.listed(value) if listed else list(cx.elements(value))
+
+
+def mapping_pairs(cx: Capture, mapping: Value, *, looked_at: bool = True) -> list[tuple[Value, Value]]:
+    """The pairs of a mapping given as ** argument or to update()."""
+    mapping = as_dict(cx, mapping)
+    if isinstance(mapping, Dict):
+        keys_of(mapping)
+        if not looked_at and mapping.cls is dict:
+            mapping.guard_keys(cx)
+            return [(k.value, v) for k, v in mapping.entries.items()]
+        return mapping.pairs(cx)
+    keys = cx.call(mapping.getattr(cx, "keys"), [], {})
+    return [(k, mapping.getitem(cx, k)) for k in cx.elements(keys)]
+
+
+def stored_into(target: Any) -> Any:
+    """What the methods of a dict store into: those of OrderedDict ask a subclass for its own `__setitem__`."""
+    within = getattr(target, "within", None)
+    return target if within is None or not issubclass(within.python_type(), collections.OrderedDict) else within
+
+
+def dict_update(cx: Capture, target: Any, source: Value) -> None:
+    source, target = as_dict(cx, source), stored_into(target)
+    if isinstance(source, Dict) or (isinstance(source, Object) and hasattr(source.cls, "keys")):
+        for key, value in mapping_pairs(cx, source):
+            target.setitem(cx, key, value)
+        return
+    for i, element in enumerate(cx.elements(source)):
+        place = f"dictionary update sequence element #{i}"
+        if isinstance(element, Tensor) and not element.fake.dim():
+            raise Break("builtin-call", f"an update with {place}, which is no sequence")
+        pair = list(cx.elements(element)) if iterable(cx, element) else None
+        if (pair is None or len(pair) != 2) and issubclass(target.python_type(), collections.OrderedDict):
+            raise Break("builtin-call", f"update of {target.describe()}, whose errors have texts of their own")
+        if pair is None:
+            cx.throw(TypeError, f"cannot convert {place} to a sequence")
+        if len(pair) != 2:
+            cx.throw(ValueError, f"{place} has length {len(pair)}; 2 is required")
+        target.setitem(cx, *pair)
+
+
+def iterable(cx: Capture, value: Value) -> bool:
+    """Whether the class of a value has what iter() asks for."""
+    return any(lookup(cx, value.python_type(), n) is not MISSING for n in ("__iter__", "__getitem__"))

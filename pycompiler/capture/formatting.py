@@ -1,0 +1,192 @@
+"""The texts of values: `str`, `repr`, `format`, f-strings, `str.format` and `%`.
+
+In: a value.  Out: the value of its text.  Order: constant → evaluate; methods of the program's classes are called; containers
+say what their elements' texts are; an address makes a text that only a call knows, all else a break.
+"""
+
+from __future__ import annotations
+
+import collections
+import operator
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from pycompiler.capture.answers import answered
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.polyfills import is_inlined
+from pycompiler.capture.values import deferred, exceptions, owned
+from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
+from pycompiler.capture.values.base import Capture, Value, class_name
+from pycompiler.capture.values.constant import Addressed, Const, Untold, reference
+from pycompiler.capture.values.deferred import Deferred
+from pycompiler.capture.values.dicts import Dict, DictView, Proxy
+from pycompiler.capture.values.functions import Function, Method
+from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.owned import Owned
+from pycompiler.capture.values.sequences import Deque, List, Sequence, Tuple
+from pycompiler.capture.values.sets import Set
+
+
+class Formatted:
+    """A value inside of str.format or %: what the formatting asks of it is computed by the capture."""
+
+    def __init__(self, cx: Capture, value: Value) -> None:
+        self._pyc = (cx, value)
+
+    def __format__(self, spec: str) -> str:
+        cx, value = self._pyc
+        return format_value(cx, value, 0, Const(spec)).const()  # type: ignore[no-any-return]
+
+    def __str__(self) -> str:
+        return text(*self._pyc, str).const()  # type: ignore[no-any-return]
+
+    def __repr__(self) -> str:
+        return text(*self._pyc, repr).const()  # type: ignore[no-any-return]
+
+    def __int__(self) -> int:
+        raise Break("unsupported-operation", f"the number of {self._pyc[1].describe()} in a text")
+
+    __float__ = __index__ = __int__
+
+    def __getattr__(self, name: str) -> Any:
+        cx, value = self._pyc
+        return formatted(cx, cx.realize(value.getattr(cx, name)))
+
+    def __getitem__(self, key: Any) -> Any:
+        cx, value = self._pyc
+        return formatted(cx, cx.realize(value.getitem(cx, cx.make(key))))
+
+
+def formatted(cx: Capture, value: Value) -> Any:
+    """What stands for `value` among the arguments of a formatting function."""
+    value = value.settle("for a text")
+    return value.const() if value.is_const() else Formatted(cx, value)
+
+
+def printf(cx: Capture, template: str, argument: Value) -> Value:
+    """template % argument."""
+    if deferred.holds(argument):
+        return deferred.compute(cx, operator.mod, [Const(template), argument])
+    if isinstance(argument, Object) and isinstance(argument.storage, Tuple):
+        argument = argument.storage
+    if isinstance(argument, Tuple):
+        return cx.evaluate(operator.mod, template, tuple(formatted(cx, v) for v in argument.iterate(cx)))
+    if isinstance(argument, Deque):  # has __getitem__, and C does not take it for a mapping
+        raise Break("unsupported-operation", f"a text % {argument.describe()}")
+    cls = argument.python_type()
+    told = formatted(cx, argument)
+    if isinstance(told, Formatted) and (issubclass(cls, str) or mro_lookup(cls, "__getitem__") is MISSING):
+        told = (told,)
+    return cx.evaluate(operator.mod, template, told)
+
+
+def convert(cx: Capture, value: Value, which: int) -> Value:
+    """The conversion of an f-string field: 0 none, 1 str, 2 repr, 3 ascii."""
+    return value if which == 0 else text(cx, value, {1: str, 2: repr, 3: ascii}[which])  # type: ignore[arg-type]
+
+
+def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
+    if not issubclass(spec.python_type(), str):  # an error, which no method of the value sees
+        return cx.evaluate(format, "", spec.const())
+    value = convert(cx, value, which).settle("for a text")
+    value = value.settled(cx) if isinstance(value, deferred.ThreadIdent) else value
+    if isinstance(value, Deferred):
+        return deferred.compute(cx, format, [value, spec])
+    if value.is_const():
+        return cx.evaluate(format, value.const(), spec.const())
+    if isinstance(value, Object):
+        method = value.special(cx, "__format__")
+        if isinstance(method, Method) and isinstance(method.function, Function):
+            return answered(cx, format, value, "__format__", method, spec)
+    own = isinstance(value, Untold) or _is_objects(cx, value.python_type(), "__format__")
+    if spec.const() and own and not isinstance(value, Untold):
+        cx.throw(TypeError, f"unsupported format string passed to {class_name(value.python_type())}.__format__")
+    shown = text(cx, value, str)
+    if isinstance(shown, Untold) and spec.const() == "" and own:
+        return shown
+    return cx.evaluate(format, shown.const(), spec.const())
+
+
+def _is_objects(cx: Capture, cls: type, name: str) -> bool:
+    """Whether a class has this method of `object`: texts of instances are the class's name and their address."""
+    return lookup(cx, cls, name) is mro_lookup(object, name)
+
+
+def _of_pairs(cx: Capture, value: Dict) -> str:
+    pairs = (f"{text(cx, k, repr).const()}: {text(cx, v, repr).const()}" for k, v in value.pairs(cx))
+    return "{" + ", ".join(pairs) + "}"
+
+
+def _inside(cx: Capture, value: Value) -> str | None:
+    """What stands between the parentheses of a container's text, behind its class's name."""
+    if isinstance(value, Deque):
+        most = "" if value.limit is None else f", maxlen={value.limit}"
+        return text(cx, List(list(value.iterate(cx))), repr).const() + most  # type: ignore[no-any-return]
+    if isinstance(value, DictView):
+        return text(cx, List(list(value.iterate(cx))), repr).const()  # type: ignore[no-any-return]
+    if isinstance(value, Proxy):
+        return text(cx, value.mapping, repr).const()  # type: ignore[no-any-return]
+    if isinstance(value, Dict) and value.cls is collections.defaultdict:
+        made = "None" if value.default_factory is None else text(cx, value.default_factory, repr).const()
+        return f"{made}, {_of_pairs(cx, value)}"
+    if isinstance(value, Dict) and value.cls is collections.OrderedDict:
+        if not value.entries:
+            return ""
+        listed = List([Tuple([k, v]) for k, v in value.pairs(cx)])
+        return _of_pairs(cx, value) if sys.version_info >= (3, 12) else text(cx, listed, repr).const()
+    return None
+
+
+def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
+    """str(value), repr(value) or ascii(value)."""
+    value = value.settled(cx) if isinstance(value, deferred.ThreadIdent) else value
+    if isinstance(value, Deferred):
+        return deferred.compute(cx, how, [value])
+    value = value.settle("for a text")
+    if isinstance(value, Set) and value.cls in (set, frozenset):
+        inner = ", ".join(text(cx, v, repr).const() for v in value.ordered(cx))
+        shown = f"{{{inner}}}" if inner else ""
+        return Const(shown if shown and value.cls is set else f"{value.cls.__name__}({shown})")
+    if value.is_const():
+        return cx.evaluate(how, value.const())
+    if isinstance(value, Untold) and how is str:
+        return value
+    if isinstance(value, Owned) and value.kind.shown:
+        return owned.run(cx, how, [value], {}, reads=True)
+    if isinstance(value, Object):
+        names = ("__str__", "__repr__") if how is str else ("__repr__",)
+        for name in names:
+            method = value.special(cx, name)
+            if isinstance(method, Method) and (
+                isinstance(method.function, Function) or is_inlined(getattr(method.function, "fn", None))
+            ):
+                return answered(cx, how, value, name, method)
+        if value.args is not None and not value.exists:
+            return exceptions.text(cx, value, how)
+        if all(_is_objects(cx, value.cls, n) for n in names):
+            told = Break("unsupported-operation", f"{how.__name__}({value.describe()})")
+            return Addressed(cx.frames[-1].here(told), how, [value])
+    if (
+        isinstance(value, Tuple)
+        and hasattr(value.cls, "_fields")
+        and value.cls.__repr__.__qualname__.endswith(".__repr__")
+    ):
+        method = cx.class_attribute(value, "__repr__")
+        if isinstance(method, Method) and isinstance(method.function, Function):
+            return cx.call(method, [], {})
+    if isinstance(value, Sequence) and value.cls in (list, tuple):
+        inner = ", ".join(text(cx, v, repr).const() for v in value.iterate(cx))
+        if value.cls is list:
+            return Const(f"[{inner}]")
+        return Const(f"({inner},)" if len(value.items) == 1 else f"({inner})")
+    if isinstance(value, Dict) and value.cls is dict:
+        return Const(_of_pairs(cx, value))
+    if (contents := _inside(cx, value)) is not None:
+        return Const(f"{value.python_type().__name__}({contents})")
+    if isinstance(value, Function) and value.real is not None and value.source is not None:  # its name and address
+        cx.guard("id_is", value.source, reference(value.real))
+        cx.guard("equals", value.source.attr("__qualname__"), value.real.__qualname__)
+        cx.looks_at_address()
+        return Const(how(value.real))
+    raise Break("unsupported-operation", f"{how.__name__}({value.describe()})")
