@@ -171,10 +171,11 @@ def circles() -> list[set[str]]:
 
 def test_modules_that_name_each_other_are_no_more() -> None:
     """Values and what they ask stand in one circle (`values/interface.py`), for annotations only.  No other, and no larger
-    (but where a file of the circle is taken apart: lists, keys, dicts and sets stood in one)."""
+    (but where a file of the circle is taken apart: lists, keys, dicts and sets stood in one, objects with their dicts and
+    with what is not looked into in another)."""
     [circle] = circles()
     assert all(name.startswith("pycompiler.capture.") for name in circle)
-    assert len(circle) <= 24, sorted(circle)
+    assert len(circle) <= 26, sorted(circle)
 
 
 @pytest.mark.parametrize("name", MODULES)

@@ -12,8 +12,10 @@ from pycompiler.capture.values.attributes import instance_dict
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Function
+from pycompiler.capture.values.instance_dicts import InstanceDict
 from pycompiler.capture.values.iterators import Iter
-from pycompiler.capture.values.objects import HOOK_DICTS, InstanceDict, Object, Opaque
+from pycompiler.capture.values.objects import HOOK_DICTS, Object
+from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.sequences import Sequence
 from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.tensor import Tensor

@@ -35,9 +35,11 @@ from pycompiler.capture.values.constant import Addressed, Identity, Untold, With
 from pycompiler.capture.values.deferred import Deferred, ThreadIdent
 from pycompiler.capture.values.dicts import Dict, DictView, Proxy, Variables
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
+from pycompiler.capture.values.instance_dicts import DELETED, InstanceDict
 from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod, Over
 from pycompiler.capture.values.keys import RESTLESS, Key, restless
-from pycompiler.capture.values.objects import DELETED, InstanceDict, Object, Opaque, Range
+from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.opaque import Opaque, Range
 from pycompiler.capture.values.owned import Owned
 from pycompiler.capture.values.references import FIRST, HookNumber, MadeReference, Registered
 from pycompiler.capture.values.sequences import Deque, List, Slice, Tuple

@@ -25,7 +25,8 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import reference
 from pycompiler.capture.values.functions import Builtin, Function
-from pycompiler.capture.values.objects import Object, Opaque
+from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.leaves import Leaves

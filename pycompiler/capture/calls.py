@@ -57,7 +57,8 @@ from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.iterators import Generator
 from pycompiler.capture.values.keys import Key
-from pycompiler.capture.values.objects import Object, as_text, plain_module_forward, tuple_of
+from pycompiler.capture.values.objects import Object, plain_module_forward, tuple_of
+from pycompiler.capture.values.opaque import as_text
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import Symbolic

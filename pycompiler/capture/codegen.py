@@ -29,8 +29,8 @@ from pycompiler.capture.values.classes import SUBSCRIPTED, Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.deferred import Reading
 from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.instance_dicts import InstanceDict
 from pycompiler.capture.values.iterators import Begun
-from pycompiler.capture.values.objects import InstanceDict
 from pycompiler.capture.values.references import HookNumber, MadeReference
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.sets import Set

@@ -49,6 +49,7 @@ from pycompiler.capture.values.deferred import Deferred, is_one
 from pycompiler.capture.values.dicts import Dict, DictView
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import ALIASES, Builtin, Function
+from pycompiler.capture.values.instance_dicts import FunctionDict
 from pycompiler.capture.values.iterators import (
     INDEXING,
     PASSING,
@@ -60,7 +61,8 @@ from pycompiler.capture.values.iterators import (
     iterator_class,
 )
 from pycompiler.capture.values.keys import RESTLESS, Key, UserKey
-from pycompiler.capture.values.objects import FunctionDict, Object, Opaque, Token, as_text
+from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.opaque import Opaque, Token, as_text
 from pycompiler.capture.values.owned import Owned
 from pycompiler.capture.values.references import HookNumber
 from pycompiler.capture.values.sequences import Deque, List, Sequence, Slice, Tuple

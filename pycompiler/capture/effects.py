@@ -29,7 +29,7 @@ from pycompiler.capture.values.base import Cell, Place, StandIn, Value, next_age
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.finalizers import in_slot, runs_code
-from pycompiler.capture.values.objects import DELETED
+from pycompiler.capture.values.instance_dicts import DELETED
 from pycompiler.capture.values.sequences import List
 from pycompiler.capture.values.sets import Set, values_in
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, is_open_text

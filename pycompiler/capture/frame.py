@@ -60,7 +60,8 @@ from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.finalizers import is_ended, is_quiet, names_ends
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.iterators import ends_others, holds_ends
-from pycompiler.capture.values.objects import Object, Opaque
+from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.references import shows_an_end
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.sets import Set, values_in

@@ -35,7 +35,8 @@ from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.dicts import Dict
-from pycompiler.capture.values.objects import Object, Opaque
+from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.sequences import List, Slice, Tuple
 from pycompiler.capture.values.symbolic import NestedInt, Symbolic
 from pycompiler.capture.values.tensor import Kept, Tensor

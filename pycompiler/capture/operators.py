@@ -30,7 +30,8 @@ from pycompiler.capture.values.dicts import Dict, DictView
 from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import ALIASES, Builtin, Method
 from pycompiler.capture.values.keys import Key, keys_of
-from pycompiler.capture.values.objects import Object, Opaque, annotation
+from pycompiler.capture.values.objects import Object, annotation
+from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.sequences import Deque, List, Sequence, Slice, Tuple
 from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, NestedInt, Symbolic, compute, compute_nested

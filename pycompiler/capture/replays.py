@@ -23,9 +23,10 @@ from pycompiler.capture.values.base import Lazy, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.dicts import Dict, Tally
 from pycompiler.capture.values.ends import Contents
+from pycompiler.capture.values.instance_dicts import DELETED
 from pycompiler.capture.values.iterators import Iter
 from pycompiler.capture.values.keys import Key, UserKey
-from pycompiler.capture.values.objects import DELETED, HANDLE
+from pycompiler.capture.values.opaque import HANDLE
 from pycompiler.capture.values.sequences import Deque, List
 from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import Symbolic, today

@@ -26,7 +26,7 @@ from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.nodes import remove_dead
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.dicts import Dict
-from pycompiler.capture.values.objects import Opaque
+from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.symbolic import Symbolic, is_late, symbols_in
 from pycompiler.capture.values.tensor import Kept, Tensor

@@ -48,15 +48,8 @@ from pycompiler.capture.values.ends import Ends, Members
 from pycompiler.capture.values.fixed import wrap_fixed
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.keys import RESTLESS, Key, UserKey, is_stored_under, known_hash
-from pycompiler.capture.values.objects import (
-    HOOK_DICTS,
-    Compiled,
-    Object,
-    Opaque,
-    WeakProxy,
-    WeakReference,
-    is_plain_tuple,
-)
+from pycompiler.capture.values.objects import HOOK_DICTS, Object, is_plain_tuple
+from pycompiler.capture.values.opaque import Compiled, Opaque, WeakProxy, WeakReference
 from pycompiler.capture.values.sequences import Deque, List, Slice, Tuple
 from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.symbolic import NUMBERS, PLAIN_VALUES, NestedInt, Symbolic, make_number

@@ -11,7 +11,8 @@ from pycompiler.capture.builtins import iteration
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.iterators import Begun, Iter, Leading
-from pycompiler.capture.values.objects import Object, Opaque
+from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.wrap import wraps
 from pycompiler.ir import begun

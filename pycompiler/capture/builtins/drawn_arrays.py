@@ -22,7 +22,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin
-from pycompiler.capture.values.objects import Opaque
+from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays, numpy_random

@@ -16,7 +16,7 @@ from pycompiler.capture.sizes import DRAWN
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin
-from pycompiler.capture.values.objects import Opaque
+from pycompiler.capture.values.opaque import Opaque
 
 
 class Made(Opaque):

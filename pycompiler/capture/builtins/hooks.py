@@ -16,7 +16,8 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Builtin
-from pycompiler.capture.values.objects import HANDLE, Object
+from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.opaque import HANDLE
 from pycompiler.capture.values.references import FIRST, HookNumber, Registered
 from pycompiler.capture.values.sequences import Sequence, Tuple
 

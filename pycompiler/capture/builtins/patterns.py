@@ -16,7 +16,7 @@ from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.iterators import Iter
-from pycompiler.capture.values.objects import Opaque, as_text
+from pycompiler.capture.values.opaque import Opaque, as_text
 from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.wrap import wraps
 from pycompiler.ir.source import Source

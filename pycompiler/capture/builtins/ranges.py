@@ -23,7 +23,7 @@ from pycompiler.capture.funnel import STACK
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const, Withheld
 from pycompiler.capture.values.functions import Builtin
-from pycompiler.capture.values.objects import Range
+from pycompiler.capture.values.opaque import Range
 from pycompiler.ir.source import const as const_source
 
 ENTER = torch.ops.profiler._record_function_enter_new

@@ -12,7 +12,7 @@ from pycompiler.capture.builtins.torch_api import ask
 from pycompiler.capture.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.objects import Opaque, Token
+from pycompiler.capture.values.opaque import Opaque, Token
 
 
 @builtin(ContextVar.get)

@@ -14,7 +14,8 @@ from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
 from pycompiler.capture.values.classes import Class, Super
 from pycompiler.capture.values.constant import LITERAL_IDS, Const
 from pycompiler.capture.values.functions import Function, Method
-from pycompiler.capture.values.objects import DELETED, Object
+from pycompiler.capture.values.instance_dicts import DELETED
+from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.symbolic import is_open_text
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.unloaded import module_of

@@ -32,8 +32,9 @@ from pycompiler.capture.values.base import Capture, StandIn, Value
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.dicts import Dict, Proxy
 from pycompiler.capture.values.functions import Method
+from pycompiler.capture.values.instance_dicts import DELETED
 from pycompiler.capture.values.keys import Key
-from pycompiler.capture.values.objects import DELETED, Object, OfLength, annotation
+from pycompiler.capture.values.objects import Object, OfLength, annotation
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.source import mro_of, namespace_of
 

@@ -31,7 +31,8 @@ if TYPE_CHECKING:
     from pycompiler.capture.values.functions import Function
     from pycompiler.capture.values.iterators import Generator, Iter
     from pycompiler.capture.values.keys import Key
-    from pycompiler.capture.values.objects import Object, Token
+    from pycompiler.capture.values.objects import Object
+    from pycompiler.capture.values.opaque import Token
     from pycompiler.capture.values.tensor import Tensor
     from pycompiler.ir.fake import FakeMode
 

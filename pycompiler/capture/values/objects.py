@@ -7,13 +7,12 @@ could come out differently: absence in the instance dict, absence or identity in
 
 from __future__ import annotations
 
-import contextvars
 import sys
 import threading
 import types
 import weakref
 from collections import _tuplegetter  # type: ignore[attr-defined]
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from typing import Any
 
@@ -28,28 +27,20 @@ from pycompiler.capture.values.attributes import (
     hold,
     instance_dict,
     is_data_descriptor,
-    is_held,
     lookup,
     lookup_descriptor,
     mro_lookup,
 )
-from pycompiler.capture.values.base import Capture, Cell, Lazy, Place, Value, class_name, full_name
-from pycompiler.capture.values.constant import Const, Withheld, reference
+from pycompiler.capture.values.base import Capture, Place, Value, class_name, full_name
+from pycompiler.capture.values.constant import Const, reference
 from pycompiler.capture.values.dicts import Dict
-from pycompiler.capture.values.functions import Builtin, Method, shadowed, unshadowed
-from pycompiler.capture.values.keys import Key
+from pycompiler.capture.values.functions import Builtin, Method
+from pycompiler.capture.values.instance_dicts import DELETED, InstanceDict
+from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.symbolic import Symbolic, is_late
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
-
-
-class _Deleted(Value):
-    """Marks an attribute that the captured program deleted."""
-
-
-DELETED = _Deleted()
-
 
 # Methods of nn.Module that have a short cut here, as torch wrote them.
 MODULE_METHODS: dict[str, Any] = {
@@ -602,141 +593,6 @@ def tuple_of(cls: type, items: list[Value]) -> Value:
     return Tuple(items, cls) if is_plain_tuple(cls) else Object(cls, storage=Tuple(items))
 
 
-class InstanceDict(Dict):
-    """vars(object): the attributes of its instance dict, live in both directions."""
-
-    def __init__(self, cx: Capture, owner: Any, base: Dict | None = None) -> None:
-        self.owner = owner
-        self.base = base
-        self.cx = cx
-        super().__init__({}, dict, real=None if base is None else base.real)
-        self.source = None if base is None else base.source
-
-    def identity(self) -> object:
-        """That of the dict, which the program may have reached otherwise."""
-        return super().identity() if self.base is None else self.base.identity()
-
-    def _own_slots(self, name: str) -> bool:
-        raw = mro_lookup(self.owner.cls, name)
-        return raw is not MISSING and is_data_descriptor(raw) and not is_held(self.owner.cls, name)
-
-    def _decide(self, cx: Capture, name: str) -> None:
-        """The class keeps what makes generated code write the attribute, or the dict."""
-        lookup_descriptor(cx, self.owner.cls, name)
-
-    @property
-    def entries(self) -> dict[Key, Value]:
-        found = dict(self.base.entries) if self.base is not None else {}
-        for name, value in self.owner.overlay.items():
-            if self._own_slots(name):
-                continue
-            key = Key(self.cx, Const(name))
-            if value is DELETED or ("attribute", id(self.owner), name) in self.cx.effects.moved:
-                found.pop(key, None)
-            if value is not DELETED:
-                found[key] = value
-        return found
-
-    @entries.setter
-    def entries(self, value: dict[Key, Value]) -> None:
-        """The entries are the owner's attributes; there is nothing to store."""
-
-    def at(self, cx: Capture, key: Key) -> Value:
-        return cx.realize(self.entries[key])
-
-    def _overlaid(self, key: Value) -> Value | None:
-        name = key.const() if key.is_const() else None
-        if not isinstance(name, str) or self._own_slots(name):
-            return None
-        found: Value | None = self.owner.overlay.get(name)
-        return None if found is None else self.cx.realize(found)
-
-    def lookup(self, cx: Capture, key: Value) -> Value | None:
-        found = self._overlaid(key)
-        if found is not None:
-            return None if found is DELETED else found
-        return None if self.base is None else self.base.lookup(cx, key)
-
-    def contains(self, cx: Capture, item: Value) -> bool:
-        found = self._overlaid(item)
-        if found is not None:
-            return found is not DELETED
-        return self.base is not None and self.base.contains(cx, item)
-
-    def guard_keys(self, cx: Capture) -> None:
-        if self.base is not None:
-            self.base.guard_keys(cx)
-
-    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
-        name = key.const() if key.is_const() else None
-        if not isinstance(name, str) or self._own_slots(name):
-            raise Break("mutation-unsupported", f"vars({self.owner.describe()})[{key.describe()}] = ...")
-        self._decide(cx, name)
-        cx.effects.set_attr(self.owner, name, value)
-
-    def delitem(self, cx: Capture, key: Value) -> None:
-        if self.lookup(cx, key) is None:
-            cx.throw_value(KeyError, [key])
-        self._decide(cx, key.const())
-        cx.effects.set_attr(self.owner, key.const(), DELETED)
-
-    def entries_at(self, key: Key) -> dict[Key, Value]:
-        return self.entries
-
-    def known(self) -> Iterable[Key]:
-        return self.entries
-
-    def held(self) -> Iterable[Value]:
-        return self.entries.values()
-
-    def says_truth(self) -> bool:
-        return False
-
-    def empty(self, cx: Capture) -> None:
-        self.mutate(cx)
-
-    def mutate(self, cx: Capture, drops: Iterable[Value] | None = None, keys: list[Key] | None = None) -> None:
-        raise Break("mutation-unsupported", f"a change of vars({self.owner.describe()}) as a whole")
-
-
-class FunctionDict(InstanceDict):
-    """vars(function), of a function that the program makes: its attributes.  What bears the name of a slot that every
-    function has (`functools.wraps` of something else that has a dict copies such) no attribute shows: `shadowed`."""
-
-    def _own_slots(self, name: str) -> bool:
-        return name in types.FunctionType.__dict__
-
-    @property
-    def entries(self) -> dict[Key, Value]:
-        shown = {n: v for n, v in self.owner.overlay.items() if not self._own_slots(n)}
-        return {Key(self.cx, Const(unshadowed(n))): v for n, v in shown.items()}
-
-    @entries.setter
-    def entries(self, value: dict[Key, Value]) -> None:
-        """The entries are the owner's attributes; there is nothing to store."""
-
-    def _overlaid(self, key: Value) -> Value | None:
-        name = key.const() if key.is_const() else None
-        found: Value | None = self.owner.overlay.get(self._kept_as(name)) if isinstance(name, str) else None
-        return found
-
-    def _kept_as(self, name: str) -> str:
-        return shadowed(name) if self._own_slots(name) else name
-
-    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
-        name = key.const() if key.is_const() else None
-        if not isinstance(name, str) or unshadowed(name) != name:
-            raise Break("mutation-unsupported", f"vars(function)[{key.describe()}] = ...")
-        if self._own_slots(name):
-            cx.effects.allow(self.owner, self.owner.describe())
-            self.owner.overlay[shadowed(name)] = value
-        else:
-            self.owner.setattr(cx, name, value)
-
-    def delitem(self, cx: Capture, key: Value) -> None:
-        raise Break("mutation-unsupported", f"del vars(function)[{key.describe()}]")
-
-
 class Traceback(Value):
     """The traceback of an exception raised during capture, at these places: it can be passed on, not looked at."""
 
@@ -788,205 +644,6 @@ class OfLength:
 
     def __len__(self) -> int:
         return self.length  # type: ignore[return-value]
-
-
-# Attributes that C code keeps and nobody can change, by class.
-_OF_METHODS = ("__func__", "__isabstractmethod__")
-READ: dict[type, tuple[str, ...]] = {
-    types.UnionType: ("__args__", "__parameters__"),
-    torch.Generator: ("device",),
-    classmethod: _OF_METHODS,
-    staticmethod: _OF_METHODS,
-}
-
-
-class Opaque(Value):
-    """An existing object of which only identity and type are known; using it breaks the graph."""
-
-    def __init__(self, real: Any) -> None:
-        self.real = real
-
-    def describe(self) -> str:
-        return f"{type(self.real).__qualname__} object"
-
-    __repr__ = describe
-
-    def python_type(self) -> type:
-        return type(self.real)
-
-    def identity(self) -> object:
-        return ("object", id(self.real))
-
-    def getattr(self, cx: Capture, name: str) -> Value:
-        """A method of its class.  What the object itself may have, only the object can say."""
-        cls: Any = type(self.real)
-        if name in READ.get(cls, ()) and self.source is not None:
-            return cx.wrap(getattr(self.real, name), self.source.attr(name))
-        own = getattr(self.real, "__dict__", {}) if cls.__dictoffset__ and cls not in weakref.ProxyTypes else {}
-        if cls in weakref.ProxyTypes or name in own or mro_lookup(cls, name) is MISSING:
-            raise Break("unsupported-attribute", f"{self.describe()}.{name}")
-        if cls.__dictoffset__ and self.source is not None:
-            cx.guard("dict_absent", self.source.attr("__dict__"), name)
-        return super().getattr(cx, name)
-
-    def truth(self, cx: Capture) -> bool:
-        if type(self.real) in weakref.ProxyTypes or any(
-            lookup(cx, type(self.real), name) is not MISSING for name in ("__bool__", "__len__")
-        ):
-            return super().truth(cx)
-        return True
-
-
-def as_text(cx: Capture, value: Value) -> Value:
-    """An existing instance of a subclass of `str` as the text that methods of `str` itself see (`torch.__version__`).  It is
-    guarded to be this one, so one that was passed as an argument is none."""
-    if not isinstance(value, Opaque) or value.source is None or not isinstance(value.real, str):
-        return value
-    if value.source.root.kind == "local":
-        return value
-    cx.guard("id_is", value.source, reference(value.real))
-    return Const(str.__str__(value.real))
-
-
-class Range(Value):
-    """A range of the profiler's that the frame opened: a handle that C code knows.  `left`: it is closed again."""
-
-    def __init__(self, name: tuple[Any, ...]) -> None:
-        self.name = name
-        self.left = False
-
-    def describe(self) -> str:
-        return f"the range {self.name[0]!r} of the profiler"
-
-    def python_type(self) -> type:
-        return torch.ScriptObject
-
-    def truth(self, cx: Capture) -> bool:
-        return True
-
-
-class Token(Value):
-    """What ContextVar.set gives: with it the variable is set back."""
-
-    def __init__(self, variable: Value, value: Value, made_at: int) -> None:
-        self.variable, self.value, self.made_at = variable, value, made_at
-
-    def python_type(self) -> type:
-        return contextvars.Token
-
-
-class WeakReference(Opaque):
-    """A weakref.ref.  Writes of the frame, and its variables, may let go of what only they led to, which generated code holds on:
-    the graph breaks where nothing says that it lives."""
-
-    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        referent = self.real()
-        root = cx.frames[0]
-        slots = [*root.locals.values(), *root.free.values()]
-        variables = [*slots, *(v.contents for v in slots if isinstance(v, Cell) and v.contents is not None)]
-        if referent is not None:
-            variables = [cx.realize(v) if isinstance(v, Lazy) and v.real is referent else v for v in variables]
-        known = cx.by_id.get(id(referent))
-        if self.source is None or args or kwargs or (known is not None and known.source is None):
-            raise Break("builtin-call", self.describe())
-        dropped = referent is not None and cx.effects.may_end(tensor=issubclass(type(referent), torch.Tensor))
-        if dropped and (known is None or not any(v is known for v in variables) and not _led_to(cx, known, variables)):
-            raise Break("builtin-call", "a weak reference to an object of which the frame may have let go")
-        return cx.wrap(referent, self.source.then("referent"))
-
-
-BOUND_TO = "__sizeof__"  # what classes seldom define, so that of a proxy it is a method of what that stands for
-
-
-class WeakProxy(Withheld):
-    """A weakref.proxy: attributes are those of what it stands for, and its class is another one; more is not known of it."""
-
-    def __init__(self, real: Any) -> None:
-        super().__init__(Break("unsupported-operation", "a weak proxy"))
-        self.real = real
-
-    def identity(self) -> object:
-        return ("object", id(self.real))
-
-    def _referent(self, cx: Capture) -> Value:
-        try:
-            bound = getattr(self.real, BOUND_TO, None)
-        except ReferenceError:  # it stands for nothing
-            raise self.broke from None
-        referent = getattr(bound, "__self__", None)
-        cls = type(referent)
-        plain = all(mro_lookup(cls, n) is mro_lookup(object, n) for n in ("__getattribute__", BOUND_TO))
-        if self.source is None or not isinstance(bound, types.BuiltinMethodType) or not plain:
-            raise self.broke
-        known = cx.by_id.get(id(referent))
-        if cx.effects.may_end(tensor=issubclass(cls, torch.Tensor)) or (known is not None and known.source is None):
-            raise self.broke
-        return cx.wrap(referent, self.source.attr(BOUND_TO).attr("__self__"))
-
-    def getattr(self, cx: Capture, name: str) -> Value:
-        return cx.realize(self._referent(cx)).getattr(cx, name)
-
-    def setattr(self, cx: Capture, name: str, value: Value) -> None:
-        cx.realize(self._referent(cx)).setattr(cx, name, value)
-
-    def truth(self, cx: Capture) -> bool:
-        return cx.truth(self._referent(cx))
-
-
-NUMBERS = (bool, int, float, str, type(None))
-
-
-def _was_number(cx: Capture, write: Any) -> bool:
-    """Whether a write of an existing object's attribute has let go of no object (`module.training`): guarded."""
-    owner, name = write.target, write.name
-    if write.kind != "attribute" or not owner.exists or owner.source is None:
-        return False
-    memory = instance_dict(owner.real)
-    if type(memory) is not dict or type(memory.get(name, owner)) not in NUMBERS:
-        return False
-    cx.guard("type_is", owner.source.then("instance_dict").dict_item(name), type(memory[name]))
-    return True
-
-
-HANDLE = "the handle of a hook"
-"""The name of a call that only counts one."""
-
-
-def _keeps_all(cx: Capture, write: Any) -> bool:
-    """Whether a write draws a number, or puts hooks of the frame's own into a module's table, or takes them out, and lets
-    go of no other."""
-    if write.kind in ("call", "draw"):
-        return bool(write.kind == "draw" or write.name == HANDLE)
-    table = write.target
-    if write.kind != "contents" or not any(table is entries for _, entries, _ in cx.registered):
-        return False
-    kept = {k.value.const() for k, v in table.entries.items() if k.value.is_const() and v.source is not None}
-    return all(key in kept for key in table.real)
-
-
-def _led_to(cx: Capture, known: Value, variables: list[Value]) -> bool:
-    """Whether the way to an object is as it was when the frame began; writes that let go of numbers and tensors change none."""
-    node = root = known.source
-    gradient = False
-    while node is not None:
-        gradient |= node.kind == "grad"
-        if node.kind in ("referent", "computed") or (node.kind == "attr" and node.arg == BOUND_TO):
-            return False
-        node, root = node.base, node
-    assert root is not None
-    tensor = issubclass(known.python_type(), torch.Tensor)
-    changed = cx.effects.ending(tensor=tensor, gradient=gradient)
-    return all(_was_number(cx, w) or _keeps_all(cx, w) for w in changed) and (
-        root.kind != "local" or any(v.source == root for v in variables)
-    )
-
-
-class Compiled(Opaque):
-    """A compiled callable inside of another one: its function is captured as any other."""
-
-    def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        assert self.source is not None
-        return cx.call(cx.wrap(self.real.fn, self.source.attr("fn")), args, kwargs)
 
 
 HOOK_DICTS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")

@@ -20,7 +20,8 @@ from pycompiler.capture.values.attributes import (
     mro_lookup,
 )
 from pycompiler.capture.values.base import Capture, Value, class_name
-from pycompiler.capture.values.objects import DELETED, Object
+from pycompiler.capture.values.instance_dicts import DELETED
+from pycompiler.capture.values.objects import Object
 from pycompiler.ir.source import Source
 
 
