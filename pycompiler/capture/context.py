@@ -666,7 +666,7 @@ class Capture:
             self.throw(TypeError, given)
         return made
 
-    def catching(self, cls: type[BaseException], action: Callable[[], T]) -> T | None:
+    def catching(self, cls: type[BaseException] | tuple[type[BaseException], ...], action: Callable[[], T]) -> T | None:
         try:
             return action()
         except Raised as e:
@@ -864,7 +864,13 @@ class Capture:
         """next(iterator), or None at its end: then `stopped_by` says what ended it."""
         if isinstance(iterator, Iter):
             self.stopped_by = None
-            value = iterator.next(self)
+            try:
+                value = iterator.next(self)
+            except Raised as e:  # by what it calls: to whoever asks it is the end, for this time
+                if isinstance(iterator, Generator) or not issubclass(e.value.python_type(), StopIteration):
+                    raise
+                self.stopped_by = e.value
+                return None
             if value is None and iterator.cls not in PASSING:
                 self.stopped_by = iterator if isinstance(iterator, Generator) else None
             return value

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import torch
@@ -21,13 +21,14 @@ from pycompiler.capture.values.attributes import MISSING, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin, Method
-from pycompiler.capture.values.iterators import Iter, Recipe
+from pycompiler.capture.values.iterators import GROUP, TEE, Iter, Recipe
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.sequences import List, Sequence, Slice, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.ir.size_graph import greater, lesser
 
 NONE: Value = Const(None)
+EMPTY: Value = Tuple([])
 
 
 @builtin(iter)
@@ -177,6 +178,10 @@ filter_ = constructor(filter)(_filtering(filter, True))
 constructor(itertools.filterfalse)(_filtering(itertools.filterfalse, False))
 
 
+ENDING = (IndexError, StopIteration)
+"""What a `__getitem__` raises at the end of what it is asked for."""
+
+
 @constructor(reversed)
 def reversed_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
@@ -187,8 +192,13 @@ def reversed_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if value.storage is None:
             if value.special(cx, "__getitem__") is None:
                 cx.throw(TypeError, f"{class_name(value.cls)!r} object is not reversible")
-            length, getitem = value.length(cx), value.getitem
-            return Iter(getitem(cx, Const(i)) for i in range(length - 1, -1, -1))
+            places = iter(range(value.length(cx) - 1, -1, -1))
+
+            def step() -> Value | None:
+                place = next(places, None)
+                return None if place is None else cx.catching(ENDING, lambda: value.getitem(cx, Const(place)))
+
+            return Iter(step, reversed)
         if isinstance(value.storage, Tuple) and any(value.overrides(cx, n) for n in ("__len__", "__getitem__")):
             raise Break("unsupported-operation", f"reversed({value.describe()}), which asks its own methods")
     if not hasattr(value.python_type(), "__reversed__") and not isinstance(value, Sequence):
@@ -202,6 +212,7 @@ def _chained(cx: Capture, iterables: Value) -> Value:
     """itertools.chain.from_iterable(iterables)."""
     outer = cx.iterator(iterables)
     state: list[Value] = []
+    ended: list[bool] = []
 
     def step() -> Value | None:
         while True:
@@ -210,15 +221,17 @@ def _chained(cx: Capture, iterables: Value) -> Value:
                 if value is not None:
                     return value
                 state.clear()
-            inner = cx.next_of(outer)
+            inner = None if ended else cx.next_of(outer)
             if inner is None:
                 return None
+            ended.append(True)  # for good where this raises
             state.append(cx.iterator(cx.realize(inner)))
+            ended.clear()
 
     return Iter(
         step,
         itertools.chain,
-        lambda taken: (rebuild.chain_from, [_begun(state[0]) if state else Tuple([]), _begun(outer)]),
+        lambda taken: (rebuild.chain_from, [_begun(state[0]) if state else EMPTY, EMPTY if ended else _begun(outer)]),
     )
 
 
@@ -270,11 +283,14 @@ def cycle(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     source, saved = cx.iterator(args[0]), List([])
     position = itertools.count()
 
+    ended: list[bool] = []
+
     def step() -> Value | None:
-        value = cx.next_of(source)
+        value = None if ended else cx.next_of(source)
         if value is not None:
             saved.items.append(value)
             return value
+        ended.append(True)
         return saved.items[next(position) % len(saved.items)] if saved.items else None
 
     return Iter(step, itertools.cycle)
@@ -282,7 +298,9 @@ def cycle(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @constructor(itertools.islice)
 def islice(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    bounds = [None if cx.is_none(a) else cx.index(a) for a in args[1:]]
+    # Whatever an `__index__` raises, the error is the ValueError of a bound that is negative.
+    bounds = [None if cx.is_none(a) else cx.catching(BaseException, functools.partial(cx.index, a)) for a in args[1:]]
+    bounds = [-1 if n is None and not cx.is_none(a) else n for n, a in zip(bounds, args[1:], strict=True)]
     source = cx.iterator(args[0])
     values = cx.evaluate_raw(itertools.islice, cx.pull(source), *bounds)
     start, stop, step = [None, *bounds, None][:3] if len(bounds) == 1 else [*bounds, None][:3]
@@ -317,9 +335,23 @@ for _fn in (itertools.product, itertools.combinations, itertools.permutations, i
 @constructor(itertools.zip_longest)
 def zip_longest(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fill, iterators = kwargs.get("fillvalue", NONE), [cx.iterator(a) for a in args]
-    rows = itertools.zip_longest(*(cx.pull(it) for it in iterators), fillvalue=fill)
-    return Iter((Tuple(list(r)) for r in rows), itertools.zip_longest,
-                lambda taken: (rebuild.zip_longest, [fill, *_all_begun(iterators)]))  # fmt: skip
+    left: list[Value | None] = [*iterators]  # of which none has ended
+
+    def step() -> Value | None:
+        row: list[Value] = []
+        for i, iterator in enumerate(left):
+            value = None if iterator is None else cx.next_of(iterator)
+            if value is None:
+                left[i] = None
+                if not any(left):
+                    return None
+            row.append(fill if value is None else cx.realize(value))
+        return Tuple(row) if row else None
+
+    def again(taken: int) -> Recipe:
+        return rebuild.zip_longest, [fill, *(EMPTY if it is None else _begun(it) for it in left)]
+
+    return Iter(step, itertools.zip_longest, again)
 
 
 @constructor(itertools.accumulate)
@@ -362,24 +394,36 @@ def starmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def takewhile(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn, source = args[0], cx.iterator(args[1])
 
-    def goes_on(value: Value) -> bool:
-        answer: bool = cx.truth(cx.call(fn, [value], {}))
-        cx.stopped_by = cx.stopped_by if answer else None  # what the function asked ended by itself
-        return answer
+    ended: list[bool] = []
 
-    values = itertools.takewhile(goes_on, cx.pull(source))
-    return Iter(values, itertools.takewhile, lambda taken: (itertools.takewhile, [fn, _begun(source)]))
+    def step() -> Value | None:
+        value = None if ended else cx.next_of(source)
+        if value is None or cx.truth(cx.call(fn, [value := cx.realize(value)], {})):
+            return value
+        cx.stopped_by = None  # what the function asked ended by itself
+        ended.append(True)
+        return None
+
+    return Iter(step, itertools.takewhile,
+                lambda taken: (itertools.takewhile, [fn, EMPTY if ended else _begun(source)]))  # fmt: skip
 
 
 @constructor(itertools.dropwhile)
 def dropwhile(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn, source = args[0], cx.iterator(args[1])
-    values = itertools.dropwhile(lambda v: cx.truth(cx.call(fn, [v], {})), cx.pull(source))
+    begun: list[bool] = []
+
+    def step() -> Value | None:
+        for value in cx.pull(source):
+            if begun or not cx.truth(cx.call(fn, [value], {})):
+                begun[:] = [True]
+                return value
+        return None
 
     def again(taken: int) -> Recipe:
         return (rebuild.dropped, [_begun(source)]) if taken else (itertools.dropwhile, [fn, _begun(source)])
 
-    return Iter(values, itertools.dropwhile, again)
+    return Iter(step, itertools.dropwhile, again)
 
 
 @constructor(itertools.pairwise)
@@ -403,9 +447,16 @@ def pairwise(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @constructor(itertools.compress)
 def compress(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     data, selectors = [cx.iterator(a) for a in (*args, *(kwargs[n] for n in ("data", "selectors")[len(args) :]))]
-    pairs = zip(cx.pull(data), cx.pull(selectors), strict=False)
-    return Iter((v for v, chosen in pairs if cx.truth(chosen)), itertools.compress,
-                lambda taken: (itertools.compress, _all_begun([data, selectors])))  # fmt: skip
+
+    def step() -> Value | None:
+        for value in cx.pull(data):
+            if (chosen := cx.next_of(selectors)) is None:
+                return None
+            if cx.truth(cx.realize(chosen)):
+                return value
+        return None
+
+    return Iter(step, itertools.compress, lambda taken: (itertools.compress, _all_begun([data, selectors])))
 
 
 @constructor(itertools.groupby)
@@ -414,35 +465,33 @@ def groupby(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     key = args[1] if len(args) > 1 else kwargs.get("key", NONE)
     source = cx.iterator(args[0])
     rank = (lambda v: v) if cx.is_none(key) else (lambda v: cx.call(key, [v], {}))
-    ahead: list[tuple[Value, Value]] = []
-    group: list[Value] = []  # the key of the current group
+    ahead: list[Value | None] = [None, None]  # the key and the value that were read last; a group has taken the value
+    group: list[list[Value]] = []  # the current one: its key, in a list of its own
 
     def advance() -> bool:
         value = cx.next_of(source)
-        if value is not None:
-            value = cx.realize(value)
-            ahead[:] = [(rank(value), value)]  # type: ignore[no-untyped-call]
-        else:
-            ahead.clear()
-        return bool(ahead)
+        if value is None:
+            return False
+        value = cx.realize(value)
+        ahead[:] = [rank(value), value]  # type: ignore[no-untyped-call]
+        return True
 
-    def inside(current: Value) -> bool:
-        return bool(ahead) and group[:1] == [current] and cx.equal(ahead[0][0], current)
+    def goes_on(current: list[Value]) -> bool:
+        assert ahead[0] is not None
+        return cx.same(current[0], ahead[0]) or cx.equal(current[0], ahead[0])
 
-    def members(current: Value) -> Iterator[Value]:
-        while inside(current):
-            yield ahead[0][1]
-            advance()
+    def member(current: list[Value]) -> Value | None:
+        if group[0] is not current or (ahead[1] is None and not advance()) or not goes_on(current):
+            return None
+        value, ahead[1] = ahead[1], None
+        return value
 
     def step() -> Value | None:
-        if not group:
-            advance()
-        while group and inside(group[0]):
-            advance()
-        if not ahead:
-            return None
-        group[:] = [ahead[0][0]]
-        return Tuple([group[0], Iter(members(group[0]))])
+        while ahead[0] is None or group and goes_on(group[0]):
+            if not advance():
+                return None
+        group[:] = [[ahead[0]]]
+        return Tuple([ahead[0], Iter(functools.partial(member, group[0]), GROUP)])
 
     return Iter(step, itertools.groupby)
 
@@ -461,7 +510,6 @@ def tee(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Tuple([first, *(Teed(cx, first.iterator, first.seen, first.taken) for _ in range(n - 1))] if n else [])
 
 
-TEE: type = itertools._tee  # type: ignore[attr-defined]
 TEE_IS_ITS_COPY = (lambda one: itertools.tee(one)[0] is one)(itertools.tee(())[0])  # not from 3.14 on
 
 

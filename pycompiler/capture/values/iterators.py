@@ -54,6 +54,14 @@ PASSING: frozenset[Any] = frozenset(
 )  # fmt: skip
 """Iterators that end with the StopIteration of the one that they ask; others have one of their own."""
 
+GROUP: type = type(next(itertools.groupby([0]))[1])
+TEE: type = itertools._tee  # type: ignore[attr-defined]
+GOING_ON = PASSING - {itertools.islice, itertools.pairwise} | {itertools.groupby, GROUP, TEE}
+"""Those that ask again what has ended: it may go on."""
+
+LETTING_GO: frozenset[Any] = frozenset({itertools.islice, itertools.pairwise, itertools.zip_longest, reversed})
+"""Those that are at their end when what they ask has raised something."""
+
 
 def iterator_class(value: Value, *, backwards: bool = False) -> type:
     """The class of iter(container), or of reversed(container)."""
@@ -129,19 +137,19 @@ class Iter(Value):
         self.busy = True
         try:
             value = self.step()
+        except Raised:
+            self.exhausted = self.cls in LETTING_GO
+            raise
         finally:
             self.busy = False
         if value is None:
-            self.exhausted = True
+            self.exhausted = self.cls not in GOING_ON
         else:
             self.taken += 1
         return value
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
-        while True:
-            value = self.next(cx)
-            if value is None:
-                return
+        while (value := cx.next_of(self)) is not None:
             yield value
 
     def contains(self, cx: Capture, item: Value) -> bool:

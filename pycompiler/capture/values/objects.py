@@ -517,7 +517,7 @@ class Object(Value):
     def _iterate_items(self, cx: Capture) -> Iterator[Value]:
         i = 0
         while True:
-            value = cx.catching(IndexError, partial(self.getitem, cx, Const(i)))
+            value = cx.catching((IndexError, StopIteration), partial(self.getitem, cx, Const(i)))
             if value is None:
                 return
             yield value
