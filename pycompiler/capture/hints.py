@@ -31,6 +31,8 @@ def ask_length(cx: Capture, value: Value) -> None:
     if isinstance(value, Iter):
         if value.cls is INDEXING and not value.exhausted and value.indexes is not None:
             _length(cx, value.indexes)
+    elif isinstance(value, Const) and isinstance(value.value, range):
+        cx.evaluate_raw(operator.length_hint, value.value)
     elif isinstance(value, Object) and not _length(cx, value):
         method = _in_python(cx, value, "__length_hint__")
         hint = None if method is None else cx.catching(TypeError, lambda: cx.call(method, [], {}))

@@ -192,7 +192,7 @@ _INNER = re.compile(r"_(?!foreach_)|mkldnn|cudnn|miopen|fbgemm|quantized|.*backw
 _NEARLY_OUTER = frozenset(
     (
         *("_softmax", "_log_softmax", "_to_copy", "_unsafe_index", "__lshift__", "__rshift__", "_fft_r2c", "_fft_c2c"),
-        *("_native_batch_norm_legit", "_batch_norm_with_update"),
+        *("_native_batch_norm_legit", "_batch_norm_with_update", "_prelu_kernel"),
         *(f"_adaptive_avg_pool{n}d" for n in (2, 3)),
         *(
             f"_upsample_{how}"

@@ -44,7 +44,7 @@ def limit_numbers(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out
                 number.node.env.within(value, most)
             continue
         refused = bounded and most < abs(value) < math.inf
-        refused |= type(value) is int and any(not i.min <= value <= i.max for i in integers)
+        refused |= any(not i.min <= value <= i.max for i in integers)
         if refused and all(map(on_host, results)):
             if func in _FILLS:
                 check_fill([min(hint_of(n), 2) for n in results[0].shape], results[0].dtype, value)
