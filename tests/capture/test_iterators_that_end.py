@@ -199,7 +199,18 @@ def grouped(x: torch.Tensor) -> tuple[Any, ...]:
     _, first = next(groups)
     found = [next(first).n]
     (_, second), kept = next(groups), [k.n for k in first]
-    return y, found, kept, [k.n for k in second], type(second).__name__, [k.n for k, _ in groups]
+    rest = [k.n for k in second], type(second).__name__, [k.n for k, _ in groups]
+    letters = itertools.groupby("aaabb")
+    last = next(letters)[1]
+    return (
+        y,
+        found,
+        kept,
+        rest,
+        next(last),
+        [k for k, _ in letters],
+        list(last),
+    )  # a group ends when another is asked for
 
 
 def bounds(x: torch.Tensor, at: int) -> tuple[Any, ...]:

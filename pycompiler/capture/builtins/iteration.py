@@ -37,7 +37,7 @@ def iter_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return cx.iterator(args[0])
     fn, sentinel = args
     if mro_lookup(fn.python_type(), "__call__") is MISSING:
-        cx.throw(TypeError, "iter(v, w): v must be callable")
+        cx.evaluate_raw(iter, None, None)  # its error
 
     def step() -> Value | None:
         value = cx.catching(StopIteration, lambda: cx.call(fn, [], {}))
@@ -466,7 +466,8 @@ def groupby(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     source = cx.iterator(args[0])
     rank = (lambda v: v) if cx.is_none(key) else (lambda v: cx.call(key, [v], {}))
     ahead: list[Value | None] = [None, None]  # the key and the value that were read last; a group has taken the value
-    group: list[list[Value]] = []  # the current one: its key, in a list of its own
+    keys: list[Value] = []  # of the group that was given last
+    group: list[object] = [None]  # what that one is known by; None from when another is asked for
 
     def advance() -> bool:
         value = cx.next_of(source)
@@ -476,22 +477,23 @@ def groupby(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         ahead[:] = [rank(value), value]  # type: ignore[no-untyped-call]
         return True
 
-    def goes_on(current: list[Value]) -> bool:
+    def goes_on(key: Value) -> bool:
         assert ahead[0] is not None
-        return cx.same(current[0], ahead[0]) or cx.equal(current[0], ahead[0])
+        return cx.same(key, ahead[0]) or cx.equal(key, ahead[0])
 
-    def member(current: list[Value]) -> Value | None:
-        if group[0] is not current or (ahead[1] is None and not advance()) or not goes_on(current):
+    def member(mine: object, key: Value) -> Value | None:
+        if group[0] is not mine or (ahead[1] is None and not advance()) or not goes_on(key):
             return None
         value, ahead[1] = ahead[1], None
         return value
 
     def step() -> Value | None:
-        while ahead[0] is None or group and goes_on(group[0]):
+        group[0] = None
+        while ahead[0] is None or keys and goes_on(keys[0]):
             if not advance():
                 return None
-        group[:] = [[ahead[0]]]
-        return Tuple([ahead[0], Iter(functools.partial(member, group[0]), GROUP)])
+        keys[:], group[0] = [ahead[0]], object()
+        return Tuple([ahead[0], Iter(functools.partial(member, group[0], ahead[0]), GROUP)])
 
     return Iter(step, itertools.groupby)
 
