@@ -721,3 +721,38 @@ def test_sizes_that_change_are_symbols_of_subclasses_too(cls: Any, backend: str)
         for a, b in zip(got[:2], want[:2], strict=True):
             assert torch.allclose(a.as_subclass(torch.Tensor), b.as_subclass(torch.Tensor))
     assert compiled.counters()["compiles"] == 2
+
+
+class Plain(torch.Tensor):
+    pass
+
+
+LAID_OTHERWISE: dict[str, Callable[[Any], Any]] = {
+    "unsqueeze_": lambda x: x.unsqueeze_(0),
+    "t_": lambda x: x.t_(),
+    "transpose_": lambda x: x.transpose_(0, 1),
+    "swapaxes_": lambda x: x.swapaxes_(0, 1),
+    "swapdims_": lambda x: torch.Tensor.swapdims_(x, 0, 1),
+    "squeeze_": lambda x: x.squeeze_(),
+    "as_strided_": lambda x: torch.as_strided_(x, (2, 2), (1, 1)),
+    "and written": lambda x: x.unsqueeze_(0).add_(1),
+    "by its operator": lambda x: torch.ops.aten.t_.default(x),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("cls", (Plain, Loud))
+@pytest.mark.parametrize("name", LAID_OTHERWISE)
+def test_existing_ones_that_lie_otherwise_by_then(name: str, cls: Any, backend: str) -> None:
+    def program(x: Any) -> Any:
+        y = x * 2
+        LAID_OTHERWISE[name](x)
+        return y, x + 1
+
+    compiled, seen = pycompiler.compile(program, backend=backend), []
+    for run in (program, compiled, compiled):
+        x = torch.arange(12.0).reshape(1, 12) if name == "squeeze_" else torch.arange(12.0).reshape(3, 4)
+        x = x.as_subclass(cls)
+        results = run(x)
+        seen.append([(type(t), t.shape, t.stride(), t._version, t.tolist()) for t in (x, *results)])
+    assert seen[0] == seen[1] == seen[2]
