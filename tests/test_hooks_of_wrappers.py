@@ -134,6 +134,34 @@ GUARDED: dict[str, tuple[str, str, str, str]] = {
         "global K; K = 3.0",
         "",
     ),
+    "a global that hides a function": ("", "r = r * max(2.0, 1.0)", "globals()['max'] = lambda *a: 9.0", ""),
+    "a global that appears": (
+        "",
+        "try: r = r * k\n        except NameError: pass",
+        "global k; k = 3.0",
+        "",
+    ),
+    "an attribute that appears": ("", "r = r * getattr(cls, 'k', 2.0)", "W.k = 3.0", ""),
+    "an attribute that is missed": (
+        "",
+        "try: r = r * cls.k\n        except AttributeError: pass",
+        "W.k = 3.0",
+        "",
+    ),
+    "a cell that fills": (
+        "def mk():\n    def fill(v):\n        nonlocal k\n        k = v\n    def g(r):\n        try: return r * k\n"
+        "        except NameError: return r\n    if 0: k = 1\n    return g, fill\ng, fill = mk()",
+        "r = g(r)",
+        "fill(3.0)",
+        "",
+    ),
+    "a function's attribute": ("def g(r): return r * g.k\ng.k = 2.0", "r = g(r)", "g.k = 3.0", ""),
+    "what is in torch's module": (
+        "torch.hooks_of_wrappers = 2.0",
+        "r = r * torch.hooks_of_wrappers",
+        "torch.hooks_of_wrappers = 3.0",
+        "",
+    ),
     "how it is made": ("", "pass", "def init(self, a): self.a = a * 3\n    W.__init__ = init", ""),
 }
 
@@ -193,6 +221,7 @@ ACTING: dict[str, tuple[str, str, str, str]] = {
         "C.scale = 3.0",
         "",
     ),
+    "a text that prints": ("class C:\n    def __str__(self): print('x'); return ''", "str(C())", "pass", ""),
     "a namespace": ("class C:\n    s = 2.0", "r = r * vars(C)['s']", "C.s = 3.0", ""),
     "an import": ("", "import random as r2; r = r + r2.random()", "pass", ""),
 }
@@ -220,6 +249,7 @@ def _calls(case: tuple[str, str, str, str], backend: str | None, *, whole: bool)
             if i == 2:
                 space["change"]()
             results.append(run(space["W"](torch.arange(3.0) + i)).a.tolist())
+    vars(torch).pop("hooks_of_wrappers", None)
     state = repr(space.get("STATE"))
     return (results, out.getvalue(), state, random.random()), 0 if backend is None else run.counters()["compiles"]
 

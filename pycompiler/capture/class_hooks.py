@@ -14,6 +14,7 @@ import enum
 import functools
 import itertools
 import types
+from collections import _tuplegetter  # type: ignore[attr-defined]
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -40,7 +41,7 @@ _LITERALS = (int, float, complex, str, bytes, bool, type(None), torch.Size, torc
 _SINGLE = (
     torch.dtype, torch.layout, torch.memory_format, type(Ellipsis), type(NotImplemented), np.ufunc, type(np.sum),
     types.GenericAlias, types.UnionType, torch._ops.OperatorBase, types.GetSetDescriptorType, types.MemberDescriptorType,
-    collections._tuplegetter, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
+    _tuplegetter, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
 )  # fmt: skip
 """Classes of what stays as it is, and gives the same whenever it is asked."""
 _SEQUENCES = (tuple, list, collections.deque)
@@ -65,9 +66,10 @@ _REACHING = frozenset(
      "manual_seed", "initial_seed", "get_rng_state", "set_rng_state", "attrgetter", "methodcaller")
 )  # fmt: skip
 _UNASKED = frozenset(
-    ("__repr__", "__str__", "__format__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__tensor_flatten__",
+    ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__tensor_flatten__",
      "__tensor_unflatten__", "__init_subclass__", "__sizeof__", "__deepcopy__", "__copy__", "__annotate__", "__annotate_func__")
 )  # fmt: skip
+_SHOWN = frozenset(("__repr__", "__str__", "__format__"))
 _ROOTS = frozenset(
     (
         "LOAD_GLOBAL",
@@ -95,9 +97,11 @@ class Hook:
         """Functions that write to what they make."""
         self.count = 0
         self.classes: dict[int, type] = {}
-        self.modules: dict[int, types.ModuleType] = {}
+        self.holders: dict[int, types.ModuleType | types.FunctionType] = {}
+        """Modules that are handed on, and functions that have attributes."""
         self.names: dict[str, None] = {}
         """What attributes of objects that nobody names are read by."""
+        self.absent: set[str] = set()
         self.reachable = ""
         """A container of the program's that may be handed on; and the function that may write to it."""
         self.writer = ""
@@ -126,7 +130,7 @@ class Hook:
         """What is read by names of what is handed on: more functions may name more."""
         while left := [
             (holder, name)
-            for holder in (*self.classes.values(), *self.modules.values())
+            for holder in (*self.classes.values(), *self.holders.values())
             for name in self.names
             if (id(holder), name) not in self.done
         ]:
@@ -136,6 +140,8 @@ class Hook:
                     self.look_up(holder, name)
                 elif name in (space := vars(holder)):
                     self.look(space[name], const_source(space).dict_item(name))
+                elif name in self.absent:
+                    self.cx.guard("dict_absent", const_source(space), name)
         if self.reachable and self.writer:
             raise Break("tensor-subclass", f"{self.writer} writes to what may be {self.reachable}")
 
@@ -150,6 +156,8 @@ class Hook:
         before, self.at = self.at, fn.__qualname__
         self.parts(fn)
         self.code(fn)
+        if vars(fn):
+            self.holders[id(fn)] = fn
         self.at = before
 
     def parts(self, fn: types.FunctionType) -> None:
@@ -173,7 +181,7 @@ class Hook:
                 raise Break("tensor-subclass", f"{fn.__qualname__}, which writes to what outlives its call")
             for k, step in enumerate(steps):
                 if step.opname in _ATTRIBUTES:
-                    self.attribute(str(step.argval), makes)
+                    self.attribute(str(step.argval), makes, absent=bool(code.co_exceptiontable))
                 elif step.opname in _ROOTS and (step.argval in fn.__code__.co_freevars or "DEREF" not in step.opname):
                     path = [
                         str(i.argval)
@@ -189,12 +197,15 @@ class Hook:
                 ):
                     self.writer = self.writer or fn.__qualname__
 
-    def attribute(self, name: str, makes: bool) -> None:
+    def attribute(self, name: str, makes: bool, *, absent: bool = False) -> None:
+        """`absent`: it may be missing, and that is no error."""
         if name in _REACHING and not (makes and name == "__setattr__"):
             self.refuse(name)
         if name in _WRITERS:
             self.writer = self.writer or self.at
         self.names[name] = None
+        if absent:
+            self.absent.add(name)
 
     def root(self, fn: types.FunctionType, name: str, path: list[str], rest: list[dis.Instruction]) -> None:
         """An object that a function names, and what it reads of it."""
@@ -202,16 +213,21 @@ class Hook:
         if name in free:
             i = free.index(name)
             assert fn.__closure__ is not None
-            if (found := _contents(fn.__closure__[i])) is not fn.__closure__[i]:
-                self.walk(found, const_source(fn).then("closure").item(i).then("cell"), path, rest)
+            cell = const_source(fn).then("closure").item(i)
+            if (found := _contents(fn.__closure__[i])) is fn.__closure__[i]:
+                self.cx.guard("cell_empty", cell)
+            else:
+                self.walk(found, cell.then("cell"), path, rest)
         elif name in fn.__globals__:
             self.walk(fn.__globals__[name], const_source(fn.__globals__).dict_item(name), path, rest)
         elif name in _ACTING and name in vars(builtins):
             self.refuse(name)
-        elif name in ("getattr", "hasattr"):
-            if (asked := _asked(rest)) is None:
-                self.refuse(f"{name} by a name that is computed")
-            self.attribute(asked, False)
+        else:
+            self.cx.guard("dict_absent", const_source(fn.__globals__), name)
+            if name in ("getattr", "hasattr"):
+                if (asked := _asked(rest)) is None:
+                    self.refuse(f"{name} by a name that is computed")
+                self.attribute(asked, False, absent=True)
 
     def walk(self, found: Any, source: Source, path: list[str], rest: list[dis.Instruction]) -> None:
         """Along the attributes that a function names, to the object that it uses."""
@@ -219,7 +235,7 @@ class Hook:
             if isinstance(found, types.ModuleType):
                 self.cx.guard("id_is", source, reference(found))
                 if _is_known(getattr(found, "__name__", "")):
-                    return
+                    return self.known_module(found, path[path.index(name) :])
                 space = vars(found)
                 if type(found) is not types.ModuleType or name not in space:
                     self.refuse(f"{found.__name__}.{name}")
@@ -245,6 +261,18 @@ class Hook:
             else:
                 break
         self.look(found, source, only_read=_is_only_read(rest))
+
+    def known_module(self, module: types.ModuleType, path: list[str]) -> None:
+        """What the program may have put into one of torch's modules."""
+        for name in path:
+            space = vars(module)
+            found = space.get(name)
+            if isinstance(found, types.ModuleType):
+                module = found
+                continue
+            if type(found) in _LITERALS and name in space or isinstance(found, types.FunctionType):
+                self.look(found, const_source(space).dict_item(name))
+            return
 
     def held_by(self, found: Any, source: Source, name: str) -> tuple[Any, Source]:
         cls, space = type(found), vars(found)
@@ -294,7 +322,7 @@ class Hook:
             if not _is_known(getattr(found, "__name__", "")):
                 if kind is not types.ModuleType:
                     self.refuse(f"a {kind.__name__}")
-                self.modules[id(found)] = found
+                self.holders[id(found)] = found
         elif kind is types.BuiltinFunctionType:
             self.builtin(found)
         elif kind is types.MethodType and isinstance(found.__self__, type):
@@ -385,6 +413,8 @@ class Hook:
             self.refuse(f"{cls.__qualname__}, whose metaclass is a {type(cls).__name__}")
         self.classes[id(cls)] = cls
         for name in dict.fromkeys(n for c in _own_bases(cls) for n in namespace_of(c)):
+            if issubclass(cls, torch.Tensor) and name in _SHOWN:
+                continue
             if name.startswith("__") and name.endswith("__") and name not in _UNASKED:
                 raw = mro_lookup(cls, name)
                 if name in ("__setattr__", "__delattr__") and _is_frozen(cls):  # which refuse
@@ -396,6 +426,8 @@ class Hook:
 
     def look_up(self, cls: type, name: str) -> None:
         """What classes have by a name: `super()` comes to others than the first."""
+        if name in self.absent and mro_lookup(cls, name) is MISSING:
+            lookup(self.cx, cls, name)
         for base in _own_bases(cls):
             if name not in namespace_of(base):
                 continue

@@ -492,7 +492,7 @@ class GraphBuilder:
         """What an existing tensor gets behind the graph, its gradient, has to lie as it does by then; and one whose class takes
         part in calls is an alias in the graph, which alone would lie otherwise."""
         name = call.name.partition(".")[0]
-        packet = getattr(torch.ops.aten, name, None) if name.endswith("_") and call.operands else None
+        packet: Any = getattr(torch.ops.aten, name, None) if name.endswith("_") and call.operands else None
         value = None if packet is None else self.known(call.operands[0].meta["example_value"])
         if value is None or not value.exists:
             return
