@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.testing._internal.two_tensor import TwoTensor
 
 import pycompiler
 
@@ -569,6 +570,7 @@ def test_a_mode_sees_nothing_of_the_engine() -> None:
     program = """
 import torch, pycompiler
 from torch.overrides import TorchFunctionMode
+from torch.testing._internal.two_tensor import TwoTensor
 class Log(TorchFunctionMode):
     seen = []
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -756,3 +758,29 @@ def test_existing_ones_that_lie_otherwise_by_then(name: str, cls: Any, backend: 
         results = run(x)
         seen.append([(type(t), t.shape, t.stride(), t._version, t.tolist()) for t in (x, *results)])
     assert seen[0] == seen[1] == seen[2]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_beside_a_wrapper_raises(backend: str) -> None:
+    """What the operator gives is the wrapper's class already, whoever reads it."""
+    wrapper: Any = TwoTensor(X, X)
+
+    def drops(x: Any, y: Any) -> Any:
+        x * y
+        return x + 1
+
+    def catches(x: Any, y: Any) -> Any:
+        try:
+            return x * y
+        except RuntimeError as e:
+            return str(e)
+
+    def asks(x: Any, y: Any) -> Any:
+        z = y.as_subclass(torch.Tensor)
+        return type(z) is TwoTensor, (z * 2).a
+
+    x = X.as_subclass(Plain)
+    with pytest.raises(RuntimeError, match="already associated"):
+        pycompiler.compile(drops, backend=backend)(x, wrapper)
+    assert pycompiler.compile(catches, backend=backend)(x, wrapper) == catches(x, wrapper)
+    assert pycompiler.compile(asks, backend=backend)(x, wrapper)[0] is asks(x, wrapper)[0] is True
