@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 from torch.overrides import TorchFunctionMode
+from torch.testing._internal.two_tensor import TwoTensor
 
 import pycompiler
 
@@ -569,6 +570,7 @@ def test_a_mode_sees_nothing_of_the_engine() -> None:
     program = """
 import torch, pycompiler
 from torch.overrides import TorchFunctionMode
+from torch.testing._internal.two_tensor import TwoTensor
 class Log(TorchFunctionMode):
     seen = []
     def __torch_function__(self, func, types, args=(), kwargs=None):
@@ -721,3 +723,64 @@ def test_sizes_that_change_are_symbols_of_subclasses_too(cls: Any, backend: str)
         for a, b in zip(got[:2], want[:2], strict=True):
             assert torch.allclose(a.as_subclass(torch.Tensor), b.as_subclass(torch.Tensor))
     assert compiled.counters()["compiles"] == 2
+
+
+class Plain(torch.Tensor):
+    pass
+
+
+LAID_OTHERWISE: dict[str, Callable[[Any], Any]] = {
+    "unsqueeze_": lambda x: x.unsqueeze_(0),
+    "t_": lambda x: x.t_(),
+    "transpose_": lambda x: x.transpose_(0, 1),
+    "swapaxes_": lambda x: x.swapaxes_(0, 1),
+    "swapdims_": lambda x: torch.Tensor.swapdims_(x, 0, 1),
+    "squeeze_": lambda x: x.squeeze_(),
+    "as_strided_": lambda x: torch.as_strided_(x, (2, 2), (1, 1)),
+    "and written": lambda x: x.unsqueeze_(0).add_(1),
+    "by its operator": lambda x: torch.ops.aten.t_.default(x),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("cls", (Plain, Loud))
+@pytest.mark.parametrize("name", LAID_OTHERWISE)
+def test_existing_ones_that_lie_otherwise_by_then(name: str, cls: Any, backend: str) -> None:
+    def program(x: Any) -> Any:
+        y = x * 2
+        LAID_OTHERWISE[name](x)
+        return y, x + 1
+
+    compiled, seen = pycompiler.compile(program, backend=backend), []
+    for run in (program, compiled, compiled):
+        x = torch.arange(12.0).reshape(1, 12) if name == "squeeze_" else torch.arange(12.0).reshape(3, 4)
+        x = x.as_subclass(cls)
+        results = run(x)
+        seen.append([(type(t), t.shape, t.stride(), t._version, t.tolist()) for t in (x, *results)])
+    assert seen[0] == seen[1] == seen[2]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_beside_a_wrapper_raises(backend: str) -> None:
+    """What the operator gives is the wrapper's class already, whoever reads it."""
+    wrapper: Any = TwoTensor(X, X)
+
+    def drops(x: Any, y: Any) -> Any:
+        x * y
+        return x + 1
+
+    def catches(x: Any, y: Any) -> Any:
+        try:
+            return x * y
+        except RuntimeError as e:
+            return str(e)
+
+    def asks(x: Any, y: Any) -> Any:
+        z = y.as_subclass(torch.Tensor)
+        return type(z) is TwoTensor, (z * 2).a
+
+    x = X.as_subclass(Plain)
+    with pytest.raises(RuntimeError, match="already associated"):
+        pycompiler.compile(drops, backend=backend)(x, wrapper)
+    assert pycompiler.compile(catches, backend=backend)(x, wrapper) == catches(x, wrapper)
+    assert pycompiler.compile(asks, backend=backend)(x, wrapper)[0] is asks(x, wrapper)[0] is True

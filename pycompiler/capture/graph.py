@@ -489,15 +489,19 @@ class GraphBuilder:
                 raise Break("tensor-subclass", f"{call.name} of the size of a ragged dimension")
 
     def _check_layout(self, call: Call) -> None:
-        """An existing tensor gets its gradient behind the graph, which has to lie as it does by then."""
-        if call.op != "call_method" or not call.name.endswith("_") or not call.operands:
+        """What an existing tensor gets behind the graph, its gradient, has to lie as it does by then; and one whose class takes
+        part in calls is an alias in the graph, which alone would lie otherwise."""
+        name = call.name.partition(".")[0]
+        packet: Any = getattr(torch.ops.aten, name, None) if name.endswith("_") and call.operands else None
+        value = None if packet is None else self.known(call.operands[0].meta["example_value"])
+        if value is None or not value.exists:
             return
-        value = self.known(call.operands[0].meta["example_value"])
-        packet = getattr(torch.ops.aten, call.name, None)
-        if value is None or not value.exists or not isinstance(value.overlay.get("grad"), Tensor) or packet is None:
+        if not any(torch.Tag.inplace_view in getattr(packet, o).tags for o in packet.overloads()):
             return
-        if any(torch.Tag.inplace_view in getattr(packet, o).tags for o in packet.overloads()):
-            raise Break("unsupported-operation", f"{call.name} of {value.describe()}, which has got a gradient")
+        if isinstance(value.overlay.get("grad"), Tensor):
+            raise Break("unsupported-operation", f"{name} of {value.describe()}, which has got a gradient")
+        if value.cls is not None and not value.wrapper and name != "detach_":
+            raise Break("tensor-subclass", f"{name} of a {value.cls.__qualname__}, of which the graph has an alias")
 
     def _note_writes(self, call: Call, before: Before, did: Did) -> bool:
         """What a call has written; whether it may raise an error of data when inputs are written."""

@@ -6,13 +6,8 @@ the class while shapes are computed, and again when the graph is compiled.
 
 from __future__ import annotations
 
-import builtins
-import collections
 import dataclasses
-import dis
 import enum
-import types
-from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -20,6 +15,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.class_hooks import MAKERS, Hook
 from pycompiler.capture.rebuild import make_object, make_tuple_subclass
 from pycompiler.capture.values.attributes import guard_mro, lookup
 from pycompiler.capture.values.base import Capture, Value
@@ -32,20 +28,7 @@ from pycompiler.ir.distributed import is_distributed, is_known, text_of
 from pycompiler.ir.fake import fake_as, with_history
 from pycompiler.ir.guards import TensorSpec
 from pycompiler.ir.source import Source
-from pycompiler.ir.source import const as const_source
 from pycompiler.ir.subclasses import CONTRACT, Making, Spec, answers_by_itself, flatten, held_by, rebuild, same
-
-_KNOWN = (int, float, str, bool, type(None), types.FunctionType, type)
-_CONTAINERS = (dict, list, set, collections.deque, collections.Counter, collections.defaultdict)
-_CONSTANTS = (*_KNOWN, tuple, frozenset, complex, bytes, types.BuiltinFunctionType, types.ModuleType)
-# What writes to something that outlives the call, where one of the containers is named.
-_WRITERS = frozenset(
-    ("append", "appendleft", "extend", "add", "insert", "pop", "popleft", "remove", "discard", "update", "setdefault", "clear",
-     "popitem", "subtract", "__setitem__", "__delitem__")
-)  # fmt: skip
-_ACTING = frozenset(("print", "input", "open", "exec", "eval", "setattr", "delattr", "globals"))
-MAKERS = ("__new__", "__init__")
-_STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR"))
 
 
 def wrap_wrapper(cx: Capture, real: torch.Tensor, source: Source) -> Value:
@@ -67,7 +50,7 @@ def wrap_wrapper(cx: Capture, real: torch.Tensor, source: Source) -> Value:
     if distributed:
         _guard_distributed(cx, real, source)
     else:
-        _guard_class(cx, cls)
+        _guard_class(cx, cls, spec.context)
     nested = any(part is not None for _, part in spec.parts)
     if distributed or nested or any(vars(real).get(n) is not t for (n, _), t in zip(spec.parts, leaves, strict=True)):
         cx.guard("tensor", source, TensorSpec.of(real))
@@ -111,12 +94,9 @@ def construct(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value
     if cx.graph.levels or not tensors or not plain or cx.functions.concerns(args, kwargs):
         raise Break("tensor-subclass", f"{cls.__qualname__}(...)")
     known = [None if isinstance(v, Tensor) else _argument(cx, v) for v in given]
-    hook = _guard_class(cx, cls)
+    _guard_class(cx, cls, known)
     for name in MAKERS:
-        raw = lookup(cx, cls, name)
-        maker = getattr(raw, "__func__", raw)
-        if not _is_torchs(getattr(maker, "__module__", "")):
-            hook.guard(maker)
+        lookup(cx, cls, name)
     places = [i for i, v in enumerate(given) if isinstance(v, Tensor)]
     made = cx.graph.call_inner(Making(cls, known, places, tuple(kwargs)), [], [*tensors])
     leaves: list[torch.Tensor] = []
@@ -166,14 +146,15 @@ def _is_frozen(cx: Capture, cls: type) -> bool:
     return params is not None and params.frozen and params.eq and lookup(cx, cls, "__eq__") is vars(cls).get("__eq__")
 
 
-def _guard_class(cx: Capture, cls: type) -> Hook:
+def _guard_class(cx: Capture, cls: type, told: Any) -> None:
+    """What decides what operators do: the class, what its hook goes by, and the classes of what instances tell of themselves."""
     for name in CONTRACT:
         lookup(cx, cls, name)
     guard_mro(cx, cls)
     found = lookup(cx, cls, "__torch_dispatch__")
     hook = Hook(cx, cls)
+    hook.told(told)
     hook.guard(getattr(found, "__func__", found))
-    return hook
 
 
 def _guard_distributed(cx: Capture, real: Any, source: Source) -> None:
@@ -232,103 +213,3 @@ def _settle(cx: Capture, value: Value) -> None:
             cx.graph.held[id(value.real)] = value.real, value
     elif _member(cx, value) is None:
         raise Break("tensor-subclass", f"{value.describe()} in the context of __tensor_flatten__")
-
-
-class Hook:
-    """What `__torch_dispatch__` goes by besides its arguments, and the functions of the program that it names.
-
-    It runs while graphs are made and not in their calls, so what it names is guarded, and what it may change breaks the graph.
-    """
-
-    def __init__(self, cx: Capture, cls: type) -> None:
-        self.cx, self.cls = cx, cls
-        self.seen: set[int] = set()
-
-    def guard(self, fn: Any) -> None:
-        if not isinstance(fn, types.FunctionType) or id(fn) in self.seen:
-            return
-        self.seen.add(id(fn))
-        self.cx.wrap(fn, const_source(fn))
-        codes = [*_codes(fn.__code__)]
-        names = {n for code in codes for n in code.co_names}
-        done = {(i.opname, i.argval) for code in codes for i in dis.get_instructions(code)}
-        stores = {op for op, _ in done}
-        if _stores(codes, own=fn.__name__ in MAKERS) or any(
-            op == "STORE_DEREF" and n in fn.__code__.co_freevars for op, n in done
-        ):
-            raise Break("tensor-subclass", f"{fn.__qualname__}, which writes to what outlives its call")
-        writes = bool(names & _WRITERS or stores & {"STORE_SUBSCR", "DELETE_SUBSCR"})
-        for found, source in self.named(fn, names):
-            if type(found) in _KNOWN:
-                self.cx.wrap(found, source).settle("which __torch_dispatch__ reads")
-            self.look(fn, found, writes)
-
-    def named(self, fn: types.FunctionType, names: set[str]) -> Iterator[tuple[Any, Source]]:
-        """The objects that a function names, of its module, of other modules, of the class and of functions around it."""
-        for i, cell in enumerate(fn.__closure__ or ()):
-            found = _contents(cell)
-            if found is not cell:
-                yield found, const_source(fn).then("closure").item(i).then("cell")
-        for name in sorted(names):
-            if name in fn.__globals__:
-                found = fn.__globals__[name]
-                yield found, const_source(fn.__globals__).dict_item(name)
-                if type(found) is types.ModuleType and not _is_torchs(found.__name__):
-                    space = vars(found)
-                    yield from ((space[n], const_source(space).dict_item(n)) for n in sorted(names) if n in space)
-            elif name in _ACTING and name in vars(builtins):
-                raise Break("tensor-subclass", f"{fn.__qualname__}, which calls {name}")
-            if any(name in vars(c) for c in self.cls.__mro__ if not issubclass(torch.Tensor, c)):
-                raw = lookup(self.cx, self.cls, name)
-                yield getattr(raw, "__func__", raw), const_source(self.cls).then("mro_lookup", name)
-
-    def look(self, fn: types.FunctionType, found: Any, writes: bool) -> None:
-        """Whether the function may change an object that it names, or what that is changes unseen."""
-        if isinstance(found, types.FunctionType):
-            if not _is_torchs(found.__module__):
-                self.guard(found)
-        elif (
-            type(found) in _CONTAINERS
-            and not writes
-            or type(found) in _CONSTANTS
-            or isinstance(found, (type, property, types.MemberDescriptorType))
-        ):
-            return
-        elif not _is_torchs(type(found).__module__) and not isinstance(found, type(vars(type)["__dict__"])):
-            raise Break("tensor-subclass", f"{fn.__qualname__} uses a {type(found).__name__} that it may change")
-
-
-def _is_torchs(module: object) -> bool:
-    return str(module).partition(".")[0] in ("torch", "functools", "operator", "itertools", "math", "typing")
-
-
-def _stores(codes: list[types.CodeType], *, own: bool) -> bool:
-    """Whether attributes or globals are stored; `own`: but attributes of what is made, a first argument or another variable."""
-    for code in codes:
-        others = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-        before: Any = None
-        for i in dis.get_instructions(code):
-            name = (
-                before.argval[-1]
-                if before is not None and isinstance(before.argval, tuple)
-                else getattr(before, "argval", None)
-            )
-            on_own = own and before is not None and before.opname.startswith("LOAD_FAST") and name not in others
-            if i.opname in _STORES and not (i.opname == "STORE_ATTR" and on_own):
-                return True
-            before = i
-    return False
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _codes(inner)
-
-
-def _contents(cell: types.CellType) -> Any:
-    try:
-        return cell.cell_contents
-    except ValueError:  # empty
-        return cell

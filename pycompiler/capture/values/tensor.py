@@ -681,6 +681,8 @@ def as_subclass(cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Val
     cls = given[-1].const() if len(given) == 2 and given[-1].is_const() else None
     if not isinstance(cls, type) or not isinstance(given[0], Tensor) or not (cls is torch.Tensor or is_modelled(cls)):
         raise Break("tensor-subclass", f"as_subclass({', '.join(v.describe() for v in given[1:])})")
+    if given[0].wrapper:  # what operators give of it has a class by then, which it keeps
+        raise Break("tensor-subclass", f"as_subclass of a {type(given[0].fake).__qualname__}")
     made = cx.graph.call_function(torch.ops.aten.alias.default, given[:1], {})
     assert isinstance(made, Tensor)
     made.cls, made.is_special, made.overrides = cls, cls is not torch.Tensor, takes_part(cls)

@@ -1,0 +1,551 @@
+"""What a method that runs while graphs are made, and not in their calls, goes by: `__torch_dispatch__`, and makers of wrappers.
+
+In: a function of a class.  Out: guards on all that it reads of what outlives it, deep; or a break, where that is more than can be
+guarded, or where it may change it.  What is allowed is listed; all else is a break.
+"""
+
+from __future__ import annotations
+
+import builtins
+import collections
+import dataclasses
+import dis
+import enum
+import functools
+import itertools
+import types
+from collections import _tuplegetter  # type: ignore[attr-defined]
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+import torch
+
+from pycompiler.capture.breaks import Break
+from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lookup, lookup_descriptor, mro_lookup
+from pycompiler.capture.values.base import Capture
+from pycompiler.capture.values.constant import reference
+from pycompiler.ir.source import Source, mro_of, namespace_of
+from pycompiler.ir.source import const as const_source
+
+MAKERS = ("__new__", "__init__")
+MOST = 300
+"""Objects in containers that are looked at."""
+# What modules of torch's and of the language say is not looked into: it changes nothing of the program's by itself.
+_KNOWN_MODULES = frozenset(
+    ("torch", "functools", "_functools", "operator", "_operator", "itertools", "math", "cmath", "typing", "types",
+     "collections", "_collections", "_collections_abc", "dataclasses", "enum", "contextlib", "abc", "_abc", "numbers", "copy",
+     "builtins")
+)  # fmt: skip
+_LITERALS = (int, float, complex, str, bytes, bool, type(None), torch.Size, torch.device, range, slice)
+_SINGLE = (
+    torch.dtype, torch.layout, torch.memory_format, type(Ellipsis), type(NotImplemented), np.ufunc, type(np.sum),
+    types.GenericAlias, types.UnionType, torch._ops.OperatorBase, types.GetSetDescriptorType, types.MemberDescriptorType,
+    _tuplegetter, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
+)  # fmt: skip
+"""Classes of what stays as it is, and gives the same whenever it is asked."""
+_SEQUENCES = (tuple, list, collections.deque)
+_DICTS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
+_SETS = (set, frozenset)
+_MEMBERS = (*_LITERALS[:7], torch.dtype, torch.device, torch._ops.OperatorBase, type, types.FunctionType, enum.Enum)
+_READERS = frozenset(("get", "keys", "values", "items", "copy", "index", "count", "union", "intersection", "issubset"))
+# What writes to a container of the program's, where one of them can be reached.
+_WRITERS = frozenset(
+    ("append", "appendleft", "extend", "extendleft", "add", "insert", "pop", "popleft", "remove", "discard", "update",
+     "setdefault", "clear", "popitem", "subtract", "sort", "reverse", "rotate", "move_to_end", "setitem", "delitem", "iadd",
+     "ior", "iand", "ixor", "isub", "imul", "iconcat", "__setitem__", "__delitem__", "__iadd__", "__ior__", "difference_update",
+     "intersection_update", "symmetric_difference_update")
+)  # fmt: skip
+_ACTING = frozenset(
+    ("print", "input", "open", "exec", "eval", "setattr", "delattr", "globals", "locals", "vars", "dir", "compile", "breakpoint",
+     "__import__")
+)  # fmt: skip
+# Attributes by which anything is reached, and functions of torch's that are no operators: they read and write its state.
+_REACHING = frozenset(
+    ("__dict__", "__globals__", "__closure__", "__defaults__", "__kwdefaults__", "__setattr__", "__delattr__", "__getattribute__",
+     "manual_seed", "initial_seed", "get_rng_state", "set_rng_state", "attrgetter", "methodcaller")
+)  # fmt: skip
+_UNASKED = frozenset(
+    ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__tensor_flatten__",
+     "__tensor_unflatten__", "__init_subclass__", "__sizeof__", "__deepcopy__", "__copy__", "__annotate__", "__annotate_func__")
+)  # fmt: skip
+_SHOWN = frozenset(("__repr__", "__str__", "__format__"))
+_ROOTS = frozenset(
+    (
+        "LOAD_GLOBAL",
+        "LOAD_NAME",
+        "LOAD_DEREF",
+        "LOAD_CLASSDEREF",
+        "LOAD_FROM_DICT_OR_DEREF",
+        "LOAD_FROM_DICT_OR_GLOBALS",
+    )
+)
+_ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "LOAD_SUPER_METHOD"))
+_STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR"))
+_SILENT = frozenset(("EXTENDED_ARG", "CACHE", "NOP", "PRECALL", "RESUME", "COPY_FREE_VARS", "PUSH_NULL"))
+
+
+class Hook:
+    """The functions that `__torch_dispatch__` of a class may come to, and what they go by."""
+
+    def __init__(self, cx: Capture, cls: type) -> None:
+        self.cx = cx
+        self.at = cls.__qualname__
+        """Which function is looked at."""
+        self.seen: set[int] = set()
+        self.makers: set[int] = set()
+        """Functions that write to what they make."""
+        self.count = 0
+        self.classes: dict[int, type] = {}
+        self.holders: dict[int, types.ModuleType | types.FunctionType] = {}
+        """Modules that are handed on, and functions that have attributes."""
+        self.names: dict[str, None] = {}
+        """What attributes of objects that nobody names are read by."""
+        self.absent: set[str] = set()
+        self.reachable = ""
+        """A container of the program's that may be handed on; and the function that may write to it."""
+        self.writer = ""
+        self.done: set[tuple[int, str]] = set()
+        self.reach_class(cls)
+
+    def guard(self, fn: Any) -> None:
+        """All that a function goes by, and those that it comes to."""
+        if isinstance(fn, types.FunctionType):
+            self.read(fn)
+        else:
+            self.look(fn, const_source(fn))
+        self.finish()
+
+    def told(self, context: Any) -> None:
+        """What wrappers tell of themselves is guarded; its classes have methods."""
+        if isinstance(context, (tuple, list, dict)):
+            for value in context.values() if isinstance(context, dict) else context:
+                self.told(value)
+        if type(context) not in (*_LITERALS, *_SEQUENCES, *_DICTS) and not isinstance(context, type):
+            self.reach_class(type(context))
+        if dataclasses.is_dataclass(context):
+            self.told([getattr(context, part.name, None) for part in dataclasses.fields(context)])
+
+    def finish(self) -> None:
+        """What is read by names of what is handed on: more functions may name more."""
+        while left := [
+            (holder, name)
+            for holder in (*self.classes.values(), *self.holders.values())
+            for name in self.names
+            if (id(holder), name) not in self.done
+        ]:
+            for holder, name in left:
+                self.done.add((id(holder), name))
+                if isinstance(holder, type):
+                    self.look_up(holder, name)
+                elif name in (space := vars(holder)):
+                    self.look(space[name], const_source(space).dict_item(name))
+                elif name in self.absent:
+                    self.cx.guard("dict_absent", const_source(space), name)
+        if self.reachable and self.writer:
+            raise Break("tensor-subclass", f"{self.writer} writes to what may be {self.reachable}")
+
+    def refuse(self, what: str) -> NoReturn:
+        raise Break("tensor-subclass", f"{self.at} uses {what}")
+
+    # functions ------------------------------------------------------------------------------------------------
+    def read(self, fn: types.FunctionType) -> None:
+        if id(fn) in self.seen:
+            return
+        self.seen.add(id(fn))
+        before, self.at = self.at, fn.__qualname__
+        self.parts(fn)
+        self.code(fn)
+        if vars(fn):
+            self.holders[id(fn)] = fn
+        self.at = before
+
+    def parts(self, fn: types.FunctionType) -> None:
+        source = const_source(fn)
+        self.cx.guard("id_is", source.then("code"), fn.__code__)
+        self.cx.guard("id_is", source.then("defaults"), fn.__defaults__)
+        for i, value in enumerate(fn.__defaults__ or ()):
+            self.look(value, source.then("defaults").item(i), held=True)
+        if fn.__kwdefaults__ is None:
+            self.cx.guard("id_is", source.then("kwdefaults"), None)
+        else:
+            self.look(fn.__kwdefaults__, source.then("kwdefaults"), only_read=True)
+
+    def code(self, fn: types.FunctionType) -> None:
+        makes = id(fn) in self.makers
+        for code in _codes(fn.__code__):
+            steps = [i for i in dis.get_instructions(code) if i.opname not in _SILENT]
+            if _stores(code, own=makes) or any(
+                i.opname == "STORE_DEREF" and i.argval in fn.__code__.co_freevars for i in steps
+            ):
+                raise Break("tensor-subclass", f"{fn.__qualname__}, which writes to what outlives its call")
+            for k, step in enumerate(steps):
+                if step.opname in _ATTRIBUTES:
+                    self.attribute(str(step.argval), makes, absent=bool(code.co_exceptiontable))
+                elif step.opname in _ROOTS and (step.argval in fn.__code__.co_freevars or "DEREF" not in step.opname):
+                    path = [
+                        str(i.argval)
+                        for i in itertools.takewhile(lambda i: i.opname in ("LOAD_ATTR", "LOAD_METHOD"), steps[k + 1 :])
+                    ]
+                    self.root(fn, str(step.argval), path, steps[k + 1 + len(path) :])
+                elif step.opname == "MATCH_CLASS":
+                    self.refuse("match")
+                elif step.opname == "IMPORT_NAME" and not _is_known(step.argval):
+                    self.refuse(f"import {step.argval}")
+                elif step.opname in ("STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE") or (
+                    step.opname == "BINARY_OP" and step.argrepr.endswith("=")
+                ):
+                    self.writer = self.writer or fn.__qualname__
+
+    def attribute(self, name: str, makes: bool, *, absent: bool = False) -> None:
+        """`absent`: it may be missing, and that is no error."""
+        if name in _REACHING and not (makes and name == "__setattr__"):
+            self.refuse(name)
+        if name in _WRITERS:
+            self.writer = self.writer or self.at
+        self.names[name] = None
+        if absent:
+            self.absent.add(name)
+
+    def root(self, fn: types.FunctionType, name: str, path: list[str], rest: list[dis.Instruction]) -> None:
+        """An object that a function names, and what it reads of it."""
+        free = fn.__code__.co_freevars
+        if name in free:
+            i = free.index(name)
+            assert fn.__closure__ is not None
+            cell = const_source(fn).then("closure").item(i)
+            if (found := _contents(fn.__closure__[i])) is fn.__closure__[i]:
+                self.cx.guard("cell_empty", cell)
+            else:
+                self.walk(found, cell.then("cell"), path, rest)
+        elif name in fn.__globals__:
+            self.walk(fn.__globals__[name], const_source(fn.__globals__).dict_item(name), path, rest)
+        elif name in _ACTING and name in vars(builtins):
+            self.refuse(name)
+        else:
+            self.cx.guard("dict_absent", const_source(fn.__globals__), name)
+            if name in ("getattr", "hasattr"):
+                if (asked := _asked(rest)) is None:
+                    self.refuse(f"{name} by a name that is computed")
+                self.attribute(asked, False, absent=True)
+
+    def walk(self, found: Any, source: Source, path: list[str], rest: list[dis.Instruction]) -> None:
+        """Along the attributes that a function names, to the object that it uses."""
+        for name in path:
+            if isinstance(found, types.ModuleType):
+                self.cx.guard("id_is", source, reference(found))
+                if _is_known(getattr(found, "__name__", "")):
+                    return self.known_module(found, path[path.index(name) :])
+                space = vars(found)
+                if type(found) is not types.ModuleType or name not in space:
+                    self.refuse(f"{found.__name__}.{name}")
+                found, source = space[name], const_source(space).dict_item(name)
+            elif isinstance(found, type):
+                if _is_known(found.__module__):
+                    break
+                self.cx.guard("id_is", source, reference(found))
+                if isinstance(found, enum.EnumMeta) and name in found.__members__:
+                    return
+                raw = lookup(self.cx, found, name)
+                if raw is MISSING and name in vars(type):
+                    return
+                if isinstance(raw, classmethod):
+                    self.reach_class(found)
+                found, source = raw, const_source(found).then("mro_lookup", name)
+            elif isinstance(found, (*_DICTS, *_SEQUENCES, *_SETS)) and name in _READERS:
+                return self.look(found, source, only_read=True)
+            elif isinstance(found, enum.Enum) or _is_frozen(type(found)):
+                break
+            elif _is_plain(type(found)) and type(vars(found)) is dict:
+                found, source = self.held_by(found, source, name)
+            else:
+                break
+        self.look(found, source, only_read=_is_only_read(rest))
+
+    def known_module(self, module: types.ModuleType, path: list[str]) -> None:
+        """What the program may have put into one of torch's modules."""
+        for name in path:
+            space = vars(module)
+            found = space.get(name)
+            if isinstance(found, types.ModuleType):
+                module = found
+                continue
+            if type(found) in _LITERALS and name in space or isinstance(found, types.FunctionType):
+                self.look(found, const_source(space).dict_item(name))
+            return
+
+    def held_by(self, found: Any, source: Source, name: str) -> tuple[Any, Source]:
+        cls, space = type(found), vars(found)
+        self.cx.guard("type_is", source, cls)
+        raw = lookup_descriptor(self.cx, cls, name)
+        if raw is not MISSING and is_data_descriptor(raw):
+            self.refuse(f"{cls.__qualname__}.{name}")
+        if name in space:
+            return space[name], source.then("instance_dict").dict_item(name)
+        self.cx.guard("instance_absent", source, name)
+        if raw is MISSING or hasattr(type(raw), "__get__") and not isinstance(raw, (staticmethod, classmethod)):
+            self.refuse(f"{name} of a {cls.__qualname__}")
+        return lookup(self.cx, cls, name), const_source(cls).then("mro_lookup", name)
+
+    # objects --------------------------------------------------------------------------------------------------
+    def look(self, found: Any, source: Source, *, held: bool = False, only_read: bool = False) -> None:
+        """An object that a function may do anything with; `held`: in what is known by identity and stays as it is."""
+        kind = type(found)
+        if kind in _LITERALS:
+            if not held:
+                self.cx.wrap(found, source).settle("which __torch_dispatch__ reads")
+        elif kind in (*_SEQUENCES, *_DICTS, *_SETS) or isinstance(found, tuple):
+            self.contents(found, source, held=held, only_read=only_read)
+        elif kind is functools.partial:
+            self.cx.guard("type_is", source, kind)
+            self.look(found.func, source.attr("func"))
+            self.look(found.args, source.attr("args"))
+            self.look(found.keywords, source.attr("keywords"))
+        else:
+            if not held:
+                self.cx.guard("id_is", source, reference(found))
+            self.lasting(found, source)
+
+    def lasting(self, found: Any, source: Source) -> None:
+        """An object that is known by identity."""
+        kind = type(found)
+        if isinstance(found, types.FunctionType):
+            self.function(found)
+        elif isinstance(found, type):
+            self.reach_class(found)
+        elif kind in (staticmethod, classmethod):
+            self.look(found.__func__, source.attr("__func__"), held=True)
+        elif kind is property:
+            for name in ("fget", "fset", "fdel"):
+                self.look(getattr(found, name), source.attr(name), held=True)
+        elif isinstance(found, types.ModuleType):
+            if not _is_known(getattr(found, "__name__", "")):
+                if kind is not types.ModuleType:
+                    self.refuse(f"a {kind.__name__}")
+                self.holders[id(found)] = found
+        elif kind is types.BuiltinFunctionType:
+            self.builtin(found)
+        elif kind is types.MethodType and isinstance(found.__self__, type):
+            self.reach_class(found.__self__)
+            self.look(found.__func__, source.then("method_func"), held=True)
+        elif kind is functools._lru_cache_wrapper and _is_known(getattr(found, "__module__", "")):
+            return
+        elif isinstance(found, enum.Enum):
+            self.reach_class(kind)
+        elif _is_frozen(kind) and _is_plain(kind):
+            self.reach_class(kind)
+            for name, value in vars(found).items():
+                self.look(value, source.then("instance_dict").dict_item(name), held=True)
+        elif not isinstance(found, _SINGLE) and kind.__module__ not in ("typing", "dataclasses"):
+            self.refuse(f"a {kind.__name__}, which may change or be changed")
+
+    def function(self, fn: types.FunctionType) -> None:
+        """Of torch's functions those are looked at that they are around."""
+        if not _is_known(fn.__globals__.get("__name__", "")):
+            return self.read(fn)
+        for cell in fn.__closure__ or ():
+            if isinstance(inner := _contents(cell), types.FunctionType) and id(inner) not in self.seen:
+                if _is_known(inner.__globals__.get("__name__", "")):
+                    self.seen.add(id(inner))
+                self.function(inner)
+
+    def builtin(self, found: types.BuiltinFunctionType) -> None:
+        if found.__name__ in (_ACTING | _REACHING):
+            self.refuse(found.__name__)
+        owner = found.__self__
+        if isinstance(owner, (*_LITERALS, type)) and owner is not None:
+            return
+        module = found.__module__ or getattr(owner, "__name__", "")
+        if isinstance(owner, (types.ModuleType, type(None))) and (_is_known(module) or _head(module) == "numpy"):
+            return
+        self.refuse(f"{found.__name__} of a {type(owner).__name__}" if owner is not None else str(found.__name__))
+
+    def contents(self, found: Any, source: Source, *, held: bool, only_read: bool) -> None:
+        kind = type(found)
+        if id(found) in self.seen and isinstance(found, tuple):
+            return
+        self.count += len(found)
+        if self.count > MOST:
+            self.refuse(f"a {kind.__name__} of many objects")
+        if isinstance(found, (tuple, frozenset)):
+            if not held:
+                self.cx.guard("id_is", source, reference(found))
+        else:
+            self.cx.guard("type_is", source, kind)
+            if not only_read:
+                self.reachable = self.reachable or f"a {kind.__name__} of the program's"
+        if id(found) in self.seen:
+            return
+        self.seen.add(id(found))
+        if isinstance(found, tuple) and kind is not tuple:
+            self.reach_class(kind)
+        if isinstance(found, _SETS):
+            if not all(map(_is_member, found)):
+                self.refuse(f"a {kind.__name__} of objects")
+            if kind is set:
+                self.cx.guard("set_equals", source, frozenset(found))
+            for value in found:
+                self.look(value, source, held=True)
+        elif isinstance(found, dict):
+            if not all(map(_is_member, found)):
+                self.refuse(f"a {kind.__name__} by objects")
+            self.cx.guard_dict_keys(source, found)
+            if kind is collections.defaultdict:
+                self.reachable = self.reachable or "a defaultdict of the program's"
+                self.writer = self.writer or self.at
+            for i, (key, value) in enumerate(found.items()):
+                by_name = isinstance(key, _LITERALS[:7])
+                self.look(value, source.dict_item(key) if by_name else source.then("dict_value_at", i))
+        else:
+            if not isinstance(found, tuple):
+                self.cx.guard("length", source, len(found))
+            if kind is collections.deque and any(type(v) not in _LITERALS for v in found):
+                self.refuse("a deque of objects")
+            for i, value in enumerate(found):
+                self.look(value, source.item(i), held=isinstance(found, tuple))
+
+    # classes --------------------------------------------------------------------------------------------------
+    def reach_class(self, cls: type) -> None:
+        """One that is called, or whose instances are used: its methods that no code names, and others by their names."""
+        if id(cls) in self.classes or (_is_known(cls.__module__) and not _is_dispatching(cls)):
+            return
+        if type(cls) not in (type, type(torch.Tensor), enum.EnumMeta) and not _is_known(type(cls).__module__):
+            self.refuse(f"{cls.__qualname__}, whose metaclass is a {type(cls).__name__}")
+        self.classes[id(cls)] = cls
+        for name in dict.fromkeys(n for c in _own_bases(cls) for n in namespace_of(c)):
+            if issubclass(cls, torch.Tensor) and name in _SHOWN:
+                continue
+            if name.startswith("__") and name.endswith("__") and name not in _UNASKED:
+                raw = mro_lookup(cls, name)
+                if name in ("__setattr__", "__delattr__") and _is_frozen(cls):  # which refuse
+                    lookup(self.cx, cls, name)
+                    self.done.add((id(cls), name))
+                elif isinstance(getattr(raw, "__func__", raw), types.FunctionType):
+                    self.done.add((id(cls), name))
+                    self.look_up(cls, name)
+
+    def look_up(self, cls: type, name: str) -> None:
+        """What classes have by a name: `super()` comes to others than the first."""
+        if name in self.absent and mro_lookup(cls, name) is MISSING:
+            lookup(self.cx, cls, name)
+        for base in _own_bases(cls):
+            if name not in namespace_of(base):
+                continue
+            raw = lookup(self.cx, base, name)
+            if name in (*MAKERS, "__post_init__"):
+                self.makers.add(id(getattr(raw, "__func__", raw)))
+            if isinstance(getattr(raw, "__func__", raw), types.FunctionType) or not isinstance(raw, enum.Enum):
+                lookup(self.cx, cls, name)
+                self.look(raw, const_source(base).then("mro_lookup", name))
+
+
+def _head(module: object) -> str:
+    return str(module).partition(".")[0]
+
+
+def _is_known(module: object) -> bool:
+    return _head(module) in _KNOWN_MODULES
+
+
+def _is_dispatching(cls: type) -> bool:
+    return issubclass(cls, torch.Tensor) and hasattr(cls, "__tensor_flatten__")
+
+
+def _own_bases(cls: type) -> Iterator[type]:
+    for base in mro_of(cls):
+        if not _is_known(base.__module__):
+            yield base
+
+
+def _is_frozen(cls: type) -> bool:
+    params = namespace_of(cls).get("__dataclass_params__")
+    return params is not None and bool(params.frozen)
+
+
+def _is_plain(cls: type) -> bool:
+    """Whether attributes of instances are found as those of `object`."""
+    if cls is types.SimpleNamespace:
+        return True
+    if _is_known(cls.__module__):
+        return False
+    plain = mro_lookup(cls, "__getattribute__") is object.__getattribute__ and mro_lookup(cls, "__getattr__") is MISSING
+    return plain and cls.__dictoffset__ != 0 and isinstance(mro_lookup(cls, "__dict__"), types.GetSetDescriptorType)
+
+
+def _is_member(value: Any) -> bool:
+    """Whether an object is told apart from others without a question to the program."""
+    if isinstance(value, tuple):
+        return type(value) is tuple and all(map(_is_member, value))
+    said = type(value).__hash__, type(value).__eq__
+    known = isinstance(value, (torch._ops.OperatorBase, enum.Enum)) or not any(
+        isinstance(m, types.FunctionType) for m in said
+    )
+    return known and isinstance(value, _MEMBERS)
+
+
+_LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_DEREF"))
+
+
+def _loaded(step: dis.Instruction) -> int | None:
+    """How many objects a simple load leaves more."""
+    if step.opname in _LOADS or step.opname == "LOAD_GLOBAL" and "NULL" not in step.argrepr:
+        return 1
+    return 0 if step.opname == "LOAD_ATTR" and "NULL" not in step.argrepr else None
+
+
+def _is_only_read(rest: list[dis.Instruction]) -> bool:
+    """Whether an object is but asked for an element, by what is loaded next."""
+    depth = 0
+    for step in rest:
+        if step.opname in ("CONTAINS_OP", "GET_ITER"):
+            return depth == 0
+        if step.opname == "BINARY_SUBSCR" or step.opname == "BINARY_OP" and step.argrepr == "[]":
+            return depth == 1
+        if (more := _loaded(step)) is None:
+            return False
+        depth += more
+    return False
+
+
+def _asked(rest: list[dis.Instruction]) -> str | None:
+    """The text that `getattr` is called with, where it stands there."""
+    given: list[dis.Instruction] = []
+    for step in rest:
+        if step.opname in ("CALL", "CALL_FUNCTION") and len(given) == step.arg and len(given) in (2, 3):
+            return given[1].argval if given[1].opname == "LOAD_CONST" and type(given[1].argval) is str else None
+        if (more := _loaded(step)) is None:
+            return None
+        if more:
+            given.append(step)
+    return None
+
+
+def _stores(code: types.CodeType, *, own: bool) -> bool:
+    """Whether attributes or globals are stored; `own`: but attributes of what is made, a first argument or another variable."""
+    others = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    before: Any = None
+    for i in dis.get_instructions(code):
+        name = (
+            before.argval[-1]
+            if before is not None and isinstance(before.argval, tuple)
+            else getattr(before, "argval", None)
+        )
+        on_own = own and before is not None and before.opname.startswith("LOAD_FAST") and name not in others
+        if i.opname in _STORES and not (i.opname == "STORE_ATTR" and on_own):
+            return True
+        before = i
+    return False
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from _codes(inner)
+
+
+def _contents(cell: types.CellType) -> Any:
+    try:
+        return cell.cell_contents
+    except ValueError:  # empty
+        return cell
