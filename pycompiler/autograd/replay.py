@@ -29,8 +29,8 @@ from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.linear import is_linear, may_run_again
 from pycompiler.autograd.partition import Partition, is_copied
 from pycompiler.autograd.recorder import identity
-from pycompiler.autograd.replayed import Onward, bare, end_of, go_on, is_asked, results_of
-from pycompiler.autograd.saved import TWICE
+from pycompiler.autograd.replayed import Onward, as_of, bare, end_of, go_on, is_asked, results_of
+from pycompiler.autograd.saved import TWICE, Look
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.errors import DoubleBackwardError
 from pycompiler.ir import transforms
@@ -42,6 +42,7 @@ from pycompiler.ir.texts import forward_of
 
 aten = torch.ops.aten
 
+_GONE = "is gone, and the compiled backward had kept other values"
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _VMAP = "VmapMode"  # set by the vmap of `is_grads_batched`, which is not functorch's
 
@@ -83,7 +84,7 @@ class Replay:
         self.names = [n.name for n in joint.inputs]
         gradients = _inputs_of(joint, [g for g in joint.grads if g is not None])
         deciding, asked = (_inputs_of(joint, [*filter(of, joint.graph.nodes)]) for of in (_decides, _refuses))
-        self.needed = sorted({*gradients, *deciding})
+        self.needed, self.deciding = sorted({*gradients, *deciding}), deciding
         self.asked = [i for i in asked if i not in self.needed and i not in self.written]
         self.holding = {*joint.arrived, *self.asked, *{*deciding}.difference(gradients)}
         self.before: list[int] = []
@@ -108,11 +109,25 @@ class Replay:
         copies = {n for n, (kind, _) in zip(part.saved_nodes, part.saved, strict=True) if kind == "output"}
         found = {i: place[inputs[i]] for i in needed if inputs[i] in place}
         self.saved = {i: p for i, p in found.items() if inputs[i] not in copies or not self.likes[i].requires_grad}
+        self.tensors = [part.saved_nodes[j] for j in tensors]
+        self._needs: dict[tuple[int, ...], frozenset[int]] = {}
         rest = [i for i in needed if i not in self.saved]
         # An input that the graph writes has another value now.
         self.lost = [i for i in rest if i in self.written and i not in self.before]
         self.watched = [i for i in rest if i not in self.written]
         self.held = {i for i in self.watched if i in self.holding and is_copied(inputs[i])}
+
+    def needs(self, positions: tuple[int, ...]) -> frozenset[int]:
+        """The inputs whose values decide those of the gradients that a backward computes of the saved tensors at `positions`."""
+        if positions not in self._needs:
+            taken = _inputs_of(self.joint, [self.tensors[p] for p in positions])
+            self._needs[positions] = frozenset((*taken, *self.deciding))
+        return self._needs[positions]
+
+    def reads(self, positions: Sequence[int]) -> set[int]:
+        """The positions of the saved tensors that are such inputs."""
+        needed = self.needs(tuple(positions))
+        return {p for i, p in self.saved.items() if i in needed}
 
     @property
     def keeps_states(self) -> bool:
@@ -124,12 +139,14 @@ class Replay:
         return not self.likes[index].inference
 
     # the backward --------------------------------------------------------------------------------------------------
-    def __call__(self, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+    def __call__(
+        self, ctx: Any, tangents: Sequence[torch.Tensor | None], look: Look
+    ) -> tuple[torch.Tensor | None, ...]:
         """The gradients of the graph's inputs, then of its cuts, where those of outputs behind end; `ctx` is the autograd
-        node, `tangents` has one for each fresh output, which is None where another node has it."""
+        node, `tangents` has one for each fresh output, which is None where another node has it; `look` is of the others."""
         create_graph = torch.is_grad_enabled()
         with _disable_current_modes():
-            inputs = self._inputs(ctx)
+            inputs = self._inputs(ctx, look)
         found: list[torch.Tensor | None] = [None] * (self.count + len(self.cuts))
         _native.pause_hook()
         try:
@@ -172,30 +189,30 @@ class Replay:
             assert made is not None
         return made
 
-    def _inputs(self, ctx: Any) -> list[Any]:
-        if self.lost:
-            raise self._error(f"it writes {', '.join(self.names[i] for i in self.lost)}, whose old value is gone")
-        saved = ctx.saved_tensors
+    def _inputs(self, ctx: Any, look: Look) -> list[Any]:
+        """What the graph is given: of inputs that these gradients do not depend on what is there as it was, else zeros."""
+        items, needed = look(ctx), self.needs(look.positions)
+        if lost := [self.names[i] for i in self.lost if i in needed]:
+            raise self._error(f"it writes {', '.join(lost)}, whose old value is gone")
         sizes = {name: ctx.numbers[k] for name, k in self.sizes.items()}
         inputs = [like.zeros(sizes) if isinstance(like, _Like) else _known(like, sizes) for like in self.likes]
         found = ctx.rng[len(self.random) :] if self.generators or self.before else ()
         given = copies(found[: len(self.generators)])
         for i, value in zip([*self.generators, *self.before], [*given, *found[len(given) :]], strict=True):
             inputs[i] = value
-        for i, j in self.saved.items():
-            inputs[i] = saved[j]
+        there = {i: items[p] for i, p in self.saved.items() if items and items[p] is not None}
         watched = ctx.watched if self.watched else ()
-        if not watched and not {*self.watched}.issubset(self.asked):
+        if not watched and not needed.isdisjoint(self.watched):
             raise RuntimeError(TWICE)
-        for i, (reference, version) in zip(self.watched, watched, strict=False):
-            value = reference()
-            if i in self.asked and (value is None or (version is not None and value._version != version)):
-                continue
-            if value is None:
-                raise self._error(f"its input {self.names[i]} is gone, and the compiled backward had kept other values")
-            if version is not None and value._version != version:
-                raise self._error(f"its input {self.names[i]} has been modified by an inplace operation")
-            inputs[i] = value
+        there |= {i: (reference(), version) for i, (reference, version) in zip(self.watched, watched, strict=False)}
+        for i, (value, version) in there.items():
+            changed = value is not None and version is not None and value._version != version
+            if value is not None and not changed:
+                inputs[i] = value
+            elif i in needed:
+                what = "has been modified by an inplace operation" if changed else _GONE
+                raise self._error(f"its input {self.names[i]} {what}")
+        look.free(ctx, items)
         return inputs
 
     def _error(self, what: str) -> DoubleBackwardError:
@@ -274,12 +291,18 @@ class Replay:
         return value.view_as(value) if root is value else root
 
     def _root(self, index: int, value: torch.Tensor, onward: Onward, roots: Mapping[int, list[int]]) -> torch.Tensor:
-        return value if index not in roots else onward.root(value, roots[index], has_memory=index < self.count)
+        return value if index not in roots else onward.root(value, roots[index], has_memory=True)
+
+    def _end_root(
+        self, index: int, end: torch.Tensor, version: int, onward: Onward, roots: Mapping[int, list[int]]
+    ) -> torch.Tensor:
+        with as_of(end, version) as written:
+            return onward.root(end, roots.get(index, ()), has_memory=False) if written or index in roots else end
 
     def _run(self, ctx: Any, inputs: list[Any], onward: Onward, roots: Mapping[int, list[int]]) -> Sequence[Any]:
-        own: dict[int, tuple[Any, torch.Tensor]] = getattr(ctx, "ends", {})
+        own: dict[int, tuple[Any, torch.Tensor, int]] = getattr(ctx, "ends", {})
         cuts = range(len(self.cuts))
-        ends = [self._root(self.count + c, own[c][1], onward, roots) if c in own else None for c in cuts]
+        ends = [self._end_root(self.count + c, *own[c][1:], onward, roots) if c in own else None for c in cuts]
         with _untransformed(), self._numbers(ctx):
             results = self.module(*inputs, *ends)
         if own:

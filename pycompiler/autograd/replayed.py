@@ -8,9 +8,10 @@ Example: of ``y = x.exp(); return y, y.sin()`` the gradient of the second result
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -143,7 +144,7 @@ class _Linked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, end: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)  # nodes of lists hand on to all of them, to most that there is none
-        return value.view_as(value)
+        return value.detach()  # which is no view: what else has its memory may be written
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
@@ -159,7 +160,7 @@ class _LinkedLater(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, end: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)
-        return value.view_as(value)
+        return value.detach()
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
@@ -190,6 +191,21 @@ def end_of(value: torch.Tensor) -> torch.Tensor:
         end = value.view_as(value)
     end.data = _NOTHING
     return end
+
+
+@contextlib.contextmanager
+def as_of(end: torch.Tensor, version: int) -> Iterator[bool]:
+    """The history of `end` is that of `version`, though its value may have been written since, which is returned: a view's
+    begins anew then."""
+    now = end._version
+    if now == version:
+        yield False
+        return
+    _set_versions((end,), (version,))
+    try:
+        yield True
+    finally:
+        _set_versions((end,), (now,))
 
 
 class Onward:
@@ -239,3 +255,4 @@ class _Root(torch.autograd.Function):
 
 
 _NOTHING = torch.empty(0)
+_set_versions: Any = torch._C._autograd._unsafe_set_version_counter
