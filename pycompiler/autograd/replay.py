@@ -86,6 +86,8 @@ class Replay:
         deciding, asked = (_inputs_of(joint, [*filter(of, joint.graph.nodes)]) for of in (_decides, _refuses))
         self.needed, self.deciding = sorted({*gradients, *deciding}), deciding
         self.asked = [i for i in asked if i not in self.needed and i not in self.written]
+        led = frozenset[int]().union(*(path.led for path in joint.paths))
+        self.led = sorted(i for i in led.difference(self.needed, self.asked, self.written) if i < self.count)
         self.holding = {*joint.arrived, *self.asked, *{*deciding}.difference(gradients)}
         self.before: list[int] = []
         self._find(part)
@@ -100,7 +102,7 @@ class Replay:
         return other
 
     def _find(self, part: Partition) -> None:
-        inputs, needed = self.joint.inputs, [*self.needed, *self.asked]
+        inputs, needed = self.joint.inputs, [*self.needed, *self.asked, *self.led]
         tensors = [j for j, n in enumerate(part.saved_nodes) if isinstance(n.meta["val"], torch.Tensor)]
         numbers = [n.meta["val"] for n in part.saved_nodes if not isinstance(n.meta["val"], torch.Tensor)]
         self.sizes = {name: k for k, v in enumerate(numbers) if (name := symbol_of(v)) is not None}

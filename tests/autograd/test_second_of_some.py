@@ -172,3 +172,26 @@ def test_a_result_that_is_written_when_gradients_end_at_it(how: str, backend: st
         return slopes, grad([slopes[0].pow(2).sum(), v.sin().sum()], [x], allow_unused=True)
 
     as_eager(program, ask, backend)
+
+
+PADDED: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "an argument": lambda x: nn.functional.pad(x, (1, 1), mode="reflect"),
+    "what was computed from one": lambda x: nn.functional.pad((x * 2)[None], (1, 1, 1, 1), mode="reflect") * 2,
+    "a view of one": lambda x: nn.functional.pad(x.t(), (1, 1), mode="reflect"),
+    "what nothing is computed from": lambda x: nn.functional.pad(x.detach(), (1, 1), mode="reflect") * x.mean(),
+}
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("of", ["leaf", "other work"])
+@pytest.mark.parametrize("name", PADDED)
+def test_what_is_kept_for_its_history_alone(name: str, of: str, backend: str) -> None:
+    """The derivative of a reflection keeps its argument, whose values it does not depend on: its own derivative is zeros."""
+
+    def ask(run: Any) -> Any:
+        x = matrix()
+        tangent = torch.ones((), dtype=torch.float64, requires_grad=True)
+        (slope,) = grad(run(x if of == "leaf" else x * 3).sum(), x, tangent, create_graph=True)
+        return slope, grad(slope.sum(), x, allow_unused=True)
+
+    as_eager(PADDED[name], ask, backend)
