@@ -29,7 +29,7 @@ from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.linear import is_linear, may_run_again
 from pycompiler.autograd.partition import Partition, is_copied
 from pycompiler.autograd.recorder import identity
-from pycompiler.autograd.replayed import Onward, as_of, bare, end_of, go_on, is_asked, results_of
+from pycompiler.autograd.replayed import Onward, as_of, bare, end_of, go_on, is_asked, led_to, results_of
 from pycompiler.autograd.saved import TWICE, Look
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.errors import DoubleBackwardError
@@ -79,6 +79,7 @@ class Replay:
         self.unseen = {i for i, n in enumerate(joint.inputs) if n in unseen}
         self.likes = [_like(e) for e in examples]
         self.generators = [i for i, e in enumerate(examples) if isinstance(e, torch.Generator)]
+        self.repeats = not self.generators and all(n.op != "get_attr" for n in gm.graph.nodes)  # bodies may act
         self.random = sorted({_device(n) for n in joint.graph.nodes if draws(n.target)}, key=str)
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES]
         self.names = [n.name for n in joint.inputs]
@@ -149,41 +150,62 @@ class Replay:
         create_graph = torch.is_grad_enabled()
         with _disable_current_modes():
             inputs = self._inputs(ctx, look)
-        found: list[torch.Tensor | None] = [None] * (self.count + len(self.cuts))
         _native.pause_hook()
         try:
             with torch.enable_grad(), self._ambient():
                 with _disable_current_modes():
-                    onward = self._onward(ctx, tangents) if create_graph and self.kept else Onward({})
-                    roots = self._roots(ctx, onward)
-                    own = [self._own(i, x, onward, roots) for i, x in enumerate(inputs)]
-                    # The graph writes copies: gradients are those of what was there before.
-                    mine = [x.clone() if i in self.written or i in self.unseen else x for i, x in enumerate(own)]
-                with transforms.shown_to(self._check_linear) if create_graph else contextlib.nullcontext():
-                    results = self._run(ctx, mine, onward, roots)
-                pairs = self._differentiated(mine, results, tangents)
-                ends = [
-                    (self.count + c, self._end(cut, results[len(results) - len(self.cuts) + c], results))
-                    for c, cut in enumerate(self.cuts)
-                    if cut[0] == "view" or tangents[cut[1]] is None
-                ]
-                wanted = [(i, own[i]) for i in self.wanted if i < self.count]
-                wanted = [(i, t) for i, t in (*wanted, *ends) if t.requires_grad]
-                if pairs and wanted:
-                    outs, gradients = zip(*pairs, strict=True)
-                    with torch._C._DisableAutocast(), transforms.ending([t for _, t in ends if t.requires_grad]):
-                        made = torch.autograd.grad(
-                            outs, [t for _, t in wanted], gradients, create_graph=create_graph, allow_unused=True
-                        )
-                    for (i, _), g in zip(wanted, made, strict=True):
-                        found[i] = g
-                    if create_graph:
-                        self._refuse_derivatives(ctx, ends)
-                    for k in onward.ends:
-                        onward.take(k, results[self.origins[k][1]])
+                    ends = self._ends(ctx, tangents) if create_graph and self.kept else {}
+                found, led = self._gradients(ctx, inputs, tangents, ends, create_graph)
+                for some in {*led.values()} - {frozenset(ends)} if self.repeats else ():
+                    part = {k: ends[k] for k in some}
+                    others, _ = self._gradients(ctx, inputs, tangents, part, create_graph)
+                    found = [others[i] if led.get(i) == some else g for i, g in enumerate(found)]
         finally:
             _native.resume_hook()
         return tuple(found)
+
+    def _gradients(
+        self, ctx: Any, inputs: Sequence[Any], tangents: Sequence[torch.Tensor | None], kept: Mapping[int, torch.Tensor],
+        create_graph: bool
+    ) -> tuple[list[torch.Tensor | None], dict[int, frozenset[int]]]:  # fmt: skip
+        """The gradients, whose derivatives reach the results `kept`, and where there are any, which of these each one's do: what
+        reaches none in eager does not run their hooks, and frees nothing there."""
+        found: list[torch.Tensor | None] = [None] * (self.count + len(self.cuts))
+        with _disable_current_modes():
+            onward = Onward(kept)
+            roots = self._roots(ctx, onward)
+            own = [self._own(i, x, onward, roots) for i, x in enumerate(inputs)]
+            # The graph writes copies: gradients are those of what was there before.
+            mine = [x.clone() if i in self.written or i in self.unseen else x for i, x in enumerate(own)]
+        with transforms.shown_to(self._check_linear) if create_graph else contextlib.nullcontext():
+            results = self._run(ctx, mine, onward, roots)
+        pairs = self._differentiated(mine, results, tangents)
+        ends = [
+            (self.count + c, self._end(cut, results[len(results) - len(self.cuts) + c], results))
+            for c, cut in enumerate(self.cuts)
+            if cut[0] == "view" or tangents[cut[1]] is None
+        ]
+        wanted = [(i, own[i]) for i in self.wanted if i < self.count]
+        wanted = [(i, t) for i, t in (*wanted, *ends) if t.requires_grad]
+        if not pairs or not wanted:
+            return found, {}
+        outs, gradients = zip(*pairs, strict=True)
+        with torch._C._DisableAutocast(), transforms.ending([t for _, t in ends if t.requires_grad]):
+            made = torch.autograd.grad(
+                outs, [t for _, t in wanted], gradients, create_graph=create_graph, allow_unused=True
+            )
+        for (i, _), g in zip(wanted, made, strict=True):
+            found[i] = g
+        if create_graph:
+            self._refuse_derivatives(ctx, ends)
+        if not kept:
+            return found, {}
+        places = {k: results[self.origins[k][1]] for k in kept}
+        behind = {t.grad_fn for t in (*own, *gradients) if isinstance(t, torch.Tensor)}
+        led = led_to({i: g for i, g in enumerate(found) if g is not None and g.requires_grad}, places, behind)
+        for k, t in places.items():
+            onward.take(k, t)
+        return found, led
 
     def _end(self, cut: tuple[str, int], made: torch.Tensor | None, results: Sequence[Any]) -> torch.Tensor:
         if made is None:
@@ -249,14 +271,14 @@ class Replay:
             if c in own and not self.linked[c] and t.grad_fn is not None:
                 t.grad_fn.register_prehook(functools.partial(check, own[c][0]))
 
-    def _onward(self, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> Onward:
+    def _ends(self, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> dict[int, torch.Tensor]:
         """For the results that somebody still has and that are kept on the way of these `tangents`: hooks of others stay unasked.
         What is kept by a call that gives others, too, only that knows."""
         defined = [j for j, k in enumerate(self.joint.tangent_of) if tangents[k] is not None]
         kept = self.joint.kept(defined) | {("fresh", self.joint.tangent_of[j]) for j in defined}
         kept |= {cut for cut, is_linked in zip(self.cuts, self.linked, strict=True) if not is_linked}
         made = {k: reference() for k, reference in ctx.made.items() if ("fresh", k) in kept}
-        return Onward({k: end_of(t) for k, t in made.items() if t is not None and t.requires_grad})
+        return {k: end_of(t) for k, t in made.items() if t is not None and t.requires_grad}
 
     def _roots(self, ctx: Any, onward: Onward) -> dict[int, list[int]]:
         """For the inputs, then cuts, from which this replay begins, the results that depend on them."""

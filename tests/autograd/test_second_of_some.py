@@ -195,3 +195,36 @@ def test_what_is_kept_for_its_history_alone(name: str, of: str, backend: str) ->
         return slope, grad(slope.sum(), x, allow_unused=True)
 
     as_eager(PADDED[name], ask, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_hooks_of_a_result_that_is_kept_and_not_led_to(backend: str) -> None:
+    """The node of a product of one element keeps it, and no derivative of its gradient passes it."""
+
+    def ask(run: Any) -> Any:
+        x, seen = matrix(), []
+        y = run(x * 1)
+        y.register_hook(lambda g: seen.append(None if g is None else g.detach()))
+        (slope,) = grad(y.sum(), x, create_graph=True)
+        return slope, grad((slope.norm() - 2) ** 2, x), seen
+
+    as_eager(lambda x: x.norm().prod(), ask, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("first", range(2))
+def test_a_result_that_one_gradients_derivative_passes(first: int, backend: str) -> None:
+    """And another's does not, which frees nothing on the way of that one, and calls no hook."""
+
+    def ask(run: Any) -> Any:
+        x, w, seen = matrix(), matrix(1), []
+        y = run(x, w)
+        y.register_hook(lambda g: seen.append(None if g is None else g.detach()))
+        tangent = torch.ones_like(y).requires_grad_()
+        slopes = grad(y, (x, w), tangent, create_graph=True)
+        found = []
+        for k in (first, 1 - first):
+            found += [grad(slopes[k].sum(), (x, w), allow_unused=True), len(seen)]
+        return slopes, found, seen
+
+    as_eager(lambda x, w: x.ldexp(w), ask, backend)
