@@ -55,7 +55,8 @@ class Path:
     inputs: those that it reaches, then cuts (`Joint.cuts`), numbered on from the inputs. given: those of them that get one,
     be it zero. nodes: numbers of the nodes that keep something, which can be gone through once. kept: the inputs ("input", i)
     and fresh outputs ("fresh", k) that these keep, whose versions are checked. begins: the number of the node that it begins
-    at. held: whether nodes keep the output that it is of, be it this one.
+    at. held: whether nodes keep the output that it is of, be it this one. led: the inputs, and cuts, that the histories of what
+    the nodes keep lead to, whose derivatives that of the gradient has a part of, be it zero.
     """
 
     inputs: frozenset[int]
@@ -64,6 +65,7 @@ class Path:
     kept: frozenset[tuple[str, int]]
     begins: int = -1
     held: bool = False
+    led: frozenset[int] = frozenset()
 
 
 def _joined(found: Mapping[frozenset[int], list[int]]) -> dict[frozenset[int], list[int]]:

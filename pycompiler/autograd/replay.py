@@ -29,8 +29,8 @@ from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.linear import is_linear, may_run_again
 from pycompiler.autograd.partition import Partition, is_copied
 from pycompiler.autograd.recorder import identity
-from pycompiler.autograd.replayed import Onward, bare, end_of, go_on, is_asked, results_of
-from pycompiler.autograd.saved import TWICE
+from pycompiler.autograd.replayed import Onward, as_of, bare, end_of, go_on, is_asked, led_to, results_of
+from pycompiler.autograd.saved import TWICE, Look
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.errors import DoubleBackwardError
 from pycompiler.ir import transforms
@@ -42,6 +42,7 @@ from pycompiler.ir.texts import forward_of
 
 aten = torch.ops.aten
 
+_GONE = "is gone, and the compiled backward had kept other values"
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _VMAP = "VmapMode"  # set by the vmap of `is_grads_batched`, which is not functorch's
 
@@ -78,13 +79,16 @@ class Replay:
         self.unseen = {i for i, n in enumerate(joint.inputs) if n in unseen}
         self.likes = [_like(e) for e in examples]
         self.generators = [i for i, e in enumerate(examples) if isinstance(e, torch.Generator)]
+        self.repeats = not self.generators and all(n.op != "get_attr" for n in gm.graph.nodes)  # bodies may act
         self.random = sorted({_device(n) for n in joint.graph.nodes if draws(n.target)}, key=str)
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES]
         self.names = [n.name for n in joint.inputs]
         gradients = _inputs_of(joint, [g for g in joint.grads if g is not None])
         deciding, asked = (_inputs_of(joint, [*filter(of, joint.graph.nodes)]) for of in (_decides, _refuses))
-        self.needed = sorted({*gradients, *deciding})
+        self.needed, self.deciding = sorted({*gradients, *deciding}), deciding
         self.asked = [i for i in asked if i not in self.needed and i not in self.written]
+        led = frozenset[int]().union(*(path.led for path in joint.paths))
+        self.led = sorted(i for i in led.difference(self.needed, self.asked, self.written) if i < self.count)
         self.holding = {*joint.arrived, *self.asked, *{*deciding}.difference(gradients)}
         self.before: list[int] = []
         self._find(part)
@@ -99,7 +103,7 @@ class Replay:
         return other
 
     def _find(self, part: Partition) -> None:
-        inputs, needed = self.joint.inputs, [*self.needed, *self.asked]
+        inputs, needed = self.joint.inputs, [*self.needed, *self.asked, *self.led]
         tensors = [j for j, n in enumerate(part.saved_nodes) if isinstance(n.meta["val"], torch.Tensor)]
         numbers = [n.meta["val"] for n in part.saved_nodes if not isinstance(n.meta["val"], torch.Tensor)]
         self.sizes = {name: k for k, v in enumerate(numbers) if (name := symbol_of(v)) is not None}
@@ -108,11 +112,25 @@ class Replay:
         copies = {n for n, (kind, _) in zip(part.saved_nodes, part.saved, strict=True) if kind == "output"}
         found = {i: place[inputs[i]] for i in needed if inputs[i] in place}
         self.saved = {i: p for i, p in found.items() if inputs[i] not in copies or not self.likes[i].requires_grad}
+        self.tensors = [part.saved_nodes[j] for j in tensors]
+        self._needs: dict[tuple[int, ...], frozenset[int]] = {}
         rest = [i for i in needed if i not in self.saved]
         # An input that the graph writes has another value now.
         self.lost = [i for i in rest if i in self.written and i not in self.before]
         self.watched = [i for i in rest if i not in self.written]
         self.held = {i for i in self.watched if i in self.holding and is_copied(inputs[i])}
+
+    def needs(self, positions: tuple[int, ...]) -> frozenset[int]:
+        """The inputs whose values decide those of the gradients that a backward computes of the saved tensors at `positions`."""
+        if positions not in self._needs:
+            taken = _inputs_of(self.joint, [self.tensors[p] for p in positions])
+            self._needs[positions] = frozenset((*taken, *self.deciding))
+        return self._needs[positions]
+
+    def reads(self, positions: Sequence[int]) -> set[int]:
+        """The positions of the saved tensors that are such inputs."""
+        needed = self.needs(tuple(positions))
+        return {p for i, p in self.saved.items() if i in needed}
 
     @property
     def keeps_states(self) -> bool:
@@ -124,47 +142,70 @@ class Replay:
         return not self.likes[index].inference
 
     # the backward --------------------------------------------------------------------------------------------------
-    def __call__(self, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> tuple[torch.Tensor | None, ...]:
+    def __call__(
+        self, ctx: Any, tangents: Sequence[torch.Tensor | None], look: Look
+    ) -> tuple[torch.Tensor | None, ...]:
         """The gradients of the graph's inputs, then of its cuts, where those of outputs behind end; `ctx` is the autograd
-        node, `tangents` has one for each fresh output, which is None where another node has it."""
+        node, `tangents` has one for each fresh output, which is None where another node has it; `look` is of the others."""
         create_graph = torch.is_grad_enabled()
         with _disable_current_modes():
-            inputs = self._inputs(ctx)
-        found: list[torch.Tensor | None] = [None] * (self.count + len(self.cuts))
+            inputs = self._inputs(ctx, look)
         _native.pause_hook()
         try:
             with torch.enable_grad(), self._ambient():
                 with _disable_current_modes():
-                    onward = self._onward(ctx, tangents) if create_graph and self.kept else Onward({})
-                    roots = self._roots(ctx, onward)
-                    own = [self._own(i, x, onward, roots) for i, x in enumerate(inputs)]
-                    # The graph writes copies: gradients are those of what was there before.
-                    mine = [x.clone() if i in self.written or i in self.unseen else x for i, x in enumerate(own)]
-                with transforms.shown_to(self._check_linear) if create_graph else contextlib.nullcontext():
-                    results = self._run(ctx, mine, onward, roots)
-                pairs = self._differentiated(mine, results, tangents)
-                ends = [
-                    (self.count + c, self._end(cut, results[len(results) - len(self.cuts) + c], results))
-                    for c, cut in enumerate(self.cuts)
-                    if cut[0] == "view" or tangents[cut[1]] is None
-                ]
-                wanted = [(i, own[i]) for i in self.wanted if i < self.count]
-                wanted = [(i, t) for i, t in (*wanted, *ends) if t.requires_grad]
-                if pairs and wanted:
-                    outs, gradients = zip(*pairs, strict=True)
-                    with torch._C._DisableAutocast(), transforms.ending([t for _, t in ends if t.requires_grad]):
-                        made = torch.autograd.grad(
-                            outs, [t for _, t in wanted], gradients, create_graph=create_graph, allow_unused=True
-                        )
-                    for (i, _), g in zip(wanted, made, strict=True):
-                        found[i] = g
-                    if create_graph:
-                        self._refuse_derivatives(ctx, ends)
-                    for k in onward.ends:
-                        onward.take(k, results[self.origins[k][1]])
+                    ends = self._ends(ctx, tangents) if create_graph and self.kept else {}
+                found, led = self._gradients(ctx, inputs, tangents, ends, create_graph)
+                for some in {*led.values()} - {frozenset(ends)} if self.repeats else ():
+                    part = {k: ends[k] for k in some}
+                    others, _ = self._gradients(ctx, inputs, tangents, part, create_graph)
+                    found = [others[i] if led.get(i) == some else g for i, g in enumerate(found)]
         finally:
             _native.resume_hook()
         return tuple(found)
+
+    def _gradients(
+        self, ctx: Any, inputs: Sequence[Any], tangents: Sequence[torch.Tensor | None], kept: Mapping[int, torch.Tensor],
+        create_graph: bool
+    ) -> tuple[list[torch.Tensor | None], dict[int, frozenset[int]]]:  # fmt: skip
+        """The gradients, whose derivatives reach the results `kept`, and where there are any, which of these each one's do: what
+        reaches none in eager does not run their hooks, and frees nothing there."""
+        found: list[torch.Tensor | None] = [None] * (self.count + len(self.cuts))
+        with _disable_current_modes():
+            onward = Onward(kept)
+            roots = self._roots(ctx, onward)
+            own = [self._own(i, x, onward, roots) for i, x in enumerate(inputs)]
+            # The graph writes copies: gradients are those of what was there before.
+            mine = [x.clone() if i in self.written or i in self.unseen else x for i, x in enumerate(own)]
+        with transforms.shown_to(self._check_linear) if create_graph else contextlib.nullcontext():
+            results = self._run(ctx, mine, onward, roots)
+        pairs = self._differentiated(mine, results, tangents)
+        ends = [
+            (self.count + c, self._end(cut, results[len(results) - len(self.cuts) + c], results))
+            for c, cut in enumerate(self.cuts)
+            if cut[0] == "view" or tangents[cut[1]] is None
+        ]
+        wanted = [(i, own[i]) for i in self.wanted if i < self.count]
+        wanted = [(i, t) for i, t in (*wanted, *ends) if t.requires_grad]
+        if not pairs or not wanted:
+            return found, {}
+        outs, gradients = zip(*pairs, strict=True)
+        with torch._C._DisableAutocast(), transforms.ending([t for _, t in ends if t.requires_grad]):
+            made = torch.autograd.grad(
+                outs, [t for _, t in wanted], gradients, create_graph=create_graph, allow_unused=True
+            )
+        for (i, _), g in zip(wanted, made, strict=True):
+            found[i] = g
+        if create_graph:
+            self._refuse_derivatives(ctx, ends)
+        if not kept:
+            return found, {}
+        places = {k: results[self.origins[k][1]] for k in kept}
+        behind = {t.grad_fn for t in (*own, *gradients) if isinstance(t, torch.Tensor)}
+        led = led_to({i: g for i, g in enumerate(found) if g is not None and g.requires_grad}, places, behind)
+        for k, t in places.items():
+            onward.take(k, t)
+        return found, led
 
     def _end(self, cut: tuple[str, int], made: torch.Tensor | None, results: Sequence[Any]) -> torch.Tensor:
         if made is None:
@@ -172,30 +213,30 @@ class Replay:
             assert made is not None
         return made
 
-    def _inputs(self, ctx: Any) -> list[Any]:
-        if self.lost:
-            raise self._error(f"it writes {', '.join(self.names[i] for i in self.lost)}, whose old value is gone")
-        saved = ctx.saved_tensors
+    def _inputs(self, ctx: Any, look: Look) -> list[Any]:
+        """What the graph is given: of inputs that these gradients do not depend on what is there as it was, else zeros."""
+        items, needed = look(ctx), self.needs(look.positions)
+        if lost := [self.names[i] for i in self.lost if i in needed]:
+            raise self._error(f"it writes {', '.join(lost)}, whose old value is gone")
         sizes = {name: ctx.numbers[k] for name, k in self.sizes.items()}
         inputs = [like.zeros(sizes) if isinstance(like, _Like) else _known(like, sizes) for like in self.likes]
         found = ctx.rng[len(self.random) :] if self.generators or self.before else ()
         given = copies(found[: len(self.generators)])
         for i, value in zip([*self.generators, *self.before], [*given, *found[len(given) :]], strict=True):
             inputs[i] = value
-        for i, j in self.saved.items():
-            inputs[i] = saved[j]
+        there = {i: items[p] for i, p in self.saved.items() if items and items[p] is not None}
         watched = ctx.watched if self.watched else ()
-        if not watched and not {*self.watched}.issubset(self.asked):
+        if not watched and not needed.isdisjoint(self.watched):
             raise RuntimeError(TWICE)
-        for i, (reference, version) in zip(self.watched, watched, strict=False):
-            value = reference()
-            if i in self.asked and (value is None or (version is not None and value._version != version)):
-                continue
-            if value is None:
-                raise self._error(f"its input {self.names[i]} is gone, and the compiled backward had kept other values")
-            if version is not None and value._version != version:
-                raise self._error(f"its input {self.names[i]} has been modified by an inplace operation")
-            inputs[i] = value
+        there |= {i: (reference(), version) for i, (reference, version) in zip(self.watched, watched, strict=False)}
+        for i, (value, version) in there.items():
+            changed = value is not None and version is not None and value._version != version
+            if value is not None and not changed:
+                inputs[i] = value
+            elif i in needed:
+                what = "has been modified by an inplace operation" if changed else _GONE
+                raise self._error(f"its input {self.names[i]} {what}")
+        look.free(ctx, items)
         return inputs
 
     def _error(self, what: str) -> DoubleBackwardError:
@@ -230,14 +271,14 @@ class Replay:
             if c in own and not self.linked[c] and t.grad_fn is not None:
                 t.grad_fn.register_prehook(functools.partial(check, own[c][0]))
 
-    def _onward(self, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> Onward:
+    def _ends(self, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> dict[int, torch.Tensor]:
         """For the results that somebody still has and that are kept on the way of these `tangents`: hooks of others stay unasked.
         What is kept by a call that gives others, too, only that knows."""
         defined = [j for j, k in enumerate(self.joint.tangent_of) if tangents[k] is not None]
         kept = self.joint.kept(defined) | {("fresh", self.joint.tangent_of[j]) for j in defined}
         kept |= {cut for cut, is_linked in zip(self.cuts, self.linked, strict=True) if not is_linked}
         made = {k: reference() for k, reference in ctx.made.items() if ("fresh", k) in kept}
-        return Onward({k: end_of(t) for k, t in made.items() if t is not None and t.requires_grad})
+        return {k: end_of(t) for k, t in made.items() if t is not None and t.requires_grad}
 
     def _roots(self, ctx: Any, onward: Onward) -> dict[int, list[int]]:
         """For the inputs, then cuts, from which this replay begins, the results that depend on them."""
@@ -274,12 +315,18 @@ class Replay:
         return value.view_as(value) if root is value else root
 
     def _root(self, index: int, value: torch.Tensor, onward: Onward, roots: Mapping[int, list[int]]) -> torch.Tensor:
-        return value if index not in roots else onward.root(value, roots[index], has_memory=index < self.count)
+        return value if index not in roots else onward.root(value, roots[index], has_memory=True)
+
+    def _end_root(
+        self, index: int, end: torch.Tensor, version: int, onward: Onward, roots: Mapping[int, list[int]]
+    ) -> torch.Tensor:
+        with as_of(end, version) as written:
+            return onward.root(end, roots.get(index, ()), has_memory=False) if written or index in roots else end
 
     def _run(self, ctx: Any, inputs: list[Any], onward: Onward, roots: Mapping[int, list[int]]) -> Sequence[Any]:
-        own: dict[int, tuple[Any, torch.Tensor]] = getattr(ctx, "ends", {})
+        own: dict[int, tuple[Any, torch.Tensor, int]] = getattr(ctx, "ends", {})
         cuts = range(len(self.cuts))
-        ends = [self._root(self.count + c, own[c][1], onward, roots) if c in own else None for c in cuts]
+        ends = [self._end_root(self.count + c, *own[c][1:], onward, roots) if c in own else None for c in cuts]
         with _untransformed(), self._numbers(ctx):
             results = self.module(*inputs, *ends)
         if own:

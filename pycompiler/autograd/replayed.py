@@ -8,9 +8,10 @@ Example: of ``y = x.exp(); return y, y.sin()`` the gradient of the second result
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import operator
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -143,7 +144,7 @@ class _Linked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, end: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)  # nodes of lists hand on to all of them, to most that there is none
-        return value.view_as(value)
+        return value.detach()  # which is no view: what else has its memory may be written
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
@@ -159,7 +160,7 @@ class _LinkedLater(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, end: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)
-        return value.view_as(value)
+        return value.detach()
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
@@ -192,6 +193,21 @@ def end_of(value: torch.Tensor) -> torch.Tensor:
     return end
 
 
+@contextlib.contextmanager
+def as_of(end: torch.Tensor, version: int) -> Iterator[bool]:
+    """The history of `end` is that of `version`, though its value may have been written since, which is returned: a view's
+    begins anew then."""
+    now = end._version
+    if now == version:
+        yield False
+        return
+    _set_versions((end,), (version,))
+    try:
+        yield True
+    finally:
+        _set_versions((end,), (now,))
+
+
 class Onward:
     """Results that nodes of autograd's graph keep, their own or later ones': derivatives of gradients by such a result reach the
     caller's tensor, as in eager, where the replay has one of its own.
@@ -222,6 +238,31 @@ class Onward:
         return [self._taken.pop(k, None) for k in results]
 
 
+def led_to(
+    gradients: Mapping[int, torch.Tensor], results: Mapping[int, torch.Tensor], behind: Collection[Any]
+) -> dict[int, frozenset[int]]:
+    """Of each gradient which of the `results` its derivatives pass, on their way to the nodes `behind`."""
+    places: dict[tuple[Any, int], set[int]] = {}
+    for k, t in results.items():
+        places.setdefault((t.grad_fn, t.output_nr), set()).add(k)
+    found: dict[Any, frozenset[int]] = {}
+
+    def passed(edge: tuple[Any, int]) -> frozenset[int]:
+        return found.get(edge[0], frozenset()).union(places.get(edge, ()))
+
+    stack: list[tuple[Any, bool]] = [(g.grad_fn, False) for g in gradients.values()]
+    while stack:
+        node, done = stack.pop()
+        if done:
+            found[node] = frozenset[int]().union(*map(passed, node.next_functions))
+        elif node is not None and node not in found:
+            found[node] = frozenset()
+            if node not in behind and not isinstance(node, _Linked._backward_cls):  # type: ignore[attr-defined]
+                stack.append((node, True))
+                stack.extend((n, False) for n, _ in node.next_functions)
+    return {i: passed((g.grad_fn, g.output_nr)) for i, g in gradients.items()}
+
+
 class _Root(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -239,3 +280,4 @@ class _Root(torch.autograd.Function):
 
 
 _NOTHING = torch.empty(0)
+_set_versions: Any = torch._C._autograd._unsafe_set_version_counter

@@ -26,7 +26,7 @@ from pycompiler.autograd.joint import Joint, Output, Way
 from pycompiler.autograd.partition import Partition, without_tangents
 from pycompiler.autograd.replay import Replay, states_before, transformed
 from pycompiler.autograd.replayed import end_of, hooked
-from pycompiler.autograd.saved import Saved, changed, held, keeps_graph, version
+from pycompiler.autograd.saved import Look, Saved, changed, held, keeps_graph, version
 from pycompiler.autograd.views import Step, method_of
 from pycompiler.errors import DoubleBackwardError, Unfit
 from pycompiler.ir import peer, torch_state
@@ -336,6 +336,10 @@ class Node:
         tensors = any(isinstance(n.meta["val"], torch.Tensor) for n in self.part.saved_nodes)
         return len(self.tangents) > 1 and (tensors or self.frees(self.tangents))
 
+    def asks(self, tangents: Iterable[int]) -> bool:
+        """Whether a backward of these takes what is saved, be it nothing, which says whether it is freed."""
+        return any(isinstance(n.meta["val"], torch.Tensor) for n in self.part.saved_nodes) or self.frees(tangents)
+
     def frees(self, tangents: Iterable[int]) -> bool:
         """Whether eager's backward of these frees something, so that it has no second one, whatever ours takes."""
         return any(self.joint.paths[k].nodes for k in tangents)
@@ -415,7 +419,9 @@ def _forward_lines(node: Node) -> list[str]:
         lines.append(f"    ctx.kept = ({', '.join(kept)},)")
     first = len(joint.inputs)
     if ends := [
-        f"{i - first}: (ref(reached[{p}]), end_of(reached[{p}]))" for p, i in enumerate(node.inputs) if i >= first
+        f"{i - first}: (ref(reached[{p}]), end_of(reached[{p}]), reached[{p}]._version)"
+        for p, i in enumerate(node.inputs)
+        if i >= first
     ]:
         lines.append(f"    ctx.ends = {{{', '.join(ends)}}}")
     if fixed:
@@ -447,7 +453,7 @@ def _backward(node: Node, compiler: BackwardCompiler, ahead: bool) -> Any:
         f"        return unusual(backward, ctx, ({' '.join(f'{n},' for n in names)}))",
     ]
     if len(tangents) == 1:
-        scope["defined"] = variants.make(frozenset())
+        scope["defined"] = variants.find((False,))
         lines += [f"    if g{tangents[0]} is None:", f"        return ({nothing})"]
         lines.append(f"    return defined(ctx, {', '.join(names)})")
     else:
@@ -499,20 +505,30 @@ class _Variants:
             scope["lazy"].compile()
         tangents = [k for k in node.tangents if k not in missing]
         if node.takes_apart:
-            scope["saved"] = Saved(node.joint, node.part, part, tangents, self._positions)
+            holds = bool(node.again.held)
+            scope["saved"] = Saved(node.joint, node.part, part, tangents, self._positions, holds=holds)
         return _build("gradients", _gradient_lines(node, part, tangents, scope), scope)
 
     def _positions(self, tangents: Sequence[int]) -> set[int]:
         saved: Saved = self.find(tuple(k not in tangents for k in self.node.tangents)).__globals__["saved"]
-        return {*saved.positions, *saved.checked}
+        return {*saved.positions, *saved.checked, *self.node.again.reads(saved.positions)}
 
     def again(self, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
         """The gradients, from the captured graph."""
-        if self.node.alone:
-            return self.node.again(ctx, tangents)
-        given = dict(zip(self.node.outputs, tangents, strict=True))
-        found = self.node.again(ctx, [given.get(k) for k in range(len(self.node.joint.fresh))])
-        return (None, None, None, *(found[i] for i in self.node.inputs))
+        node = self.node
+        given = dict(zip(node.outputs, tangents, strict=True))
+        look = self._look([k for k in node.tangents if given[node.joint.tangent_of[k]] is not None])
+        if node.alone:
+            return node.again(ctx, tangents, look)
+        found = node.again(ctx, [given.get(k) for k in range(len(node.joint.fresh))], look)
+        return (None, None, None, *(found[i] for i in node.inputs))
+
+    def _look(self, tangents: Sequence[int]) -> Look:
+        """Looks as the compiled backward of these does."""
+        node, kept = self.node, self.node.joint.kept(tangents)
+        scope = self.find(tuple(k not in tangents for k in node.tangents)).__globals__
+        counted = [(j, scope[f"changed{j}"]) for j, watched in enumerate(node.watched) if watched in kept]
+        return Look(scope.get("saved"), node.asks(tangents), counted, len(node.again.tensors), bool(node.again.held))
 
     def from_odd(self, gradients: Any, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
         """Of tangents that are no dense memory (sparse, zeros without any): the captured graph's, or, where it cannot run again,
@@ -560,8 +576,7 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
             f"        g{k} = coerce(g{k}, like{k}{'' if text is None else f'.of({text})'})",
         ]
     is_tensor = [isinstance(n.meta["val"], torch.Tensor) for n in part.saved_nodes]
-    asked = any(is_tensor) or node.frees(defined)  # what is saved, be it nothing, says whether it is freed
-    tensors = "saved(ctx)" if "saved" in scope else "ctx.saved_tensors" if asked else "()"
+    tensors = "saved(ctx)" if "saved" in scope else "ctx.saved_tensors" if node.asks(defined) else "()"
     if all(is_tensor):
         saved = "" if tensors == "()" else f"*{tensors}, "
     else:
@@ -581,7 +596,7 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
             lines += [f"    if ctx.kept[{j}][0]._version != ctx.kept[{j}][1]:", f"        changed{j}(*ctx.kept[{j}])"]
     if tensors != "()":
         lines.append("    clear(ctx)")
-    if node.again.held:
+    if node.again.held and "saved" not in scope:
         lines += ["    if not keeps_graph():", "        ctx.watched = ()"]
     lines.append("    grads = run(inputs)")
     every = joint.tangent_of

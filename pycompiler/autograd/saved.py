@@ -38,12 +38,14 @@ class Left(NamedTuple):
 class Saved:
     """Called with the autograd node: the tensors that the backward of `tangents` takes, which are those of `part`.
 
-    rest: of a list of tangents, the positions of the tensors that their backward takes or checks.
+    rest: of a list of tangents, the positions of the tensors that their backward takes or checks. holds: whether the node has
+    references to inputs that nobody else may have.
     """
 
     def __init__(
-        self, joint: Joint, whole: Partition, part: Partition, tangents: Sequence[int], rest: Callable[..., set[int]]
-    ) -> None:
+        self, joint: Joint, whole: Partition, part: Partition, tangents: Sequence[int], rest: Callable[..., set[int]],
+        *, holds: bool
+    ) -> None:  # fmt: skip
         tensors = [j for j, n in enumerate(whole.saved_nodes) if isinstance(n.meta["val"], torch.Tensor)]
         all_taken = range(len(whole.saved))
         numbers = {j: p for p, j in enumerate(all_taken if whole.taken is None else whole.taken)}
@@ -51,7 +53,7 @@ class Saved:
         self.positions = [p for p, j in enumerate(tensors) if j in taken]
         self._paths = joint.paths
         self._nodes = frozenset[int]().union(*(joint.paths[k].nodes for k in tangents))
-        self._rest_of = rest
+        self._rest_of, self._holds = rest, holds
         self._rest: dict[frozenset[int], tuple[frozenset[int], set[int]] | None] = {}
         self._caller = [self._owner(joint, whole, j) for j in tensors]
         kept = joint.kept(tangents)
@@ -68,18 +70,32 @@ class Saved:
         return ("fresh", index) if index < len(joint.fresh) else None
 
     def __call__(self, ctx: Any) -> list[torch.Tensor]:
+        items = self.look(ctx)
+        self.free(ctx, items)
+        return [items[p][0] for p in self.positions]
+
+    def look(self, ctx: Any) -> list[Any]:
+        """All that is left of what was saved, each with its version in the forward, or None; raises where what the backward takes
+        or checks was freed or written."""
+        left: Left | None = getattr(ctx, "left", None)
+        return self._unpacked(ctx) if left is None else self._from(left)
+
+    def free(self, ctx: Any, items: list[Any]) -> None:
+        """This backward is done, unless the graph is retained, with what it took: others find what is left to them."""
+        if keeps_graph():
+            return
         left: Left | None = getattr(ctx, "left", None)
         freed = frozenset[int]() if left is None else left.freed
-        items = self._unpacked(ctx) if left is None else self._from(left)
-        if not keeps_graph():
-            if freed not in self._rest:
-                self._rest[freed] = self._after(freed)
-            rest = self._rest[freed]
-            if rest is not None:
-                ctx.left = Left(rest[0], [item if p in rest[1] else None for p, item in enumerate(items)])
-            elif left is not None:
-                ctx.left = None
-        return [items[p][0] for p in self.positions]
+        if freed not in self._rest:
+            self._rest[freed] = self._after(freed)
+        rest = self._rest[freed]
+        if rest is not None:
+            ctx.left = Left(rest[0], [item if p in rest[1] else None for p, item in enumerate(items)])
+            return
+        if left is not None:
+            ctx.left = None
+        if self._holds:
+            ctx.watched = ()
 
     def _unpacked(self, ctx: Any) -> list[Any]:
         """The saved tensors, each with its version in the forward."""
@@ -111,6 +127,38 @@ class Saved:
         freed |= self._nodes
         others = [k for k, path in enumerate(self._paths) if not path.nodes & freed]
         return (freed, self._rest_of(others)) if others else None
+
+
+class Look:
+    """Called with the autograd node before the captured graph runs for the gradients of some tangents: what is saved, as of
+    `Saved.look`, after the checks that their compiled backward makes.
+
+    saved: what that takes of several outputs' tensors. asked: else whether it takes any, or is to know that they are freed.
+    kept: the numbers of what is counted for it, with what raises. positions: of the tensors that it takes. holds: as of `Saved`.
+    """
+
+    def __init__(
+        self, saved: Saved | None, asked: bool, kept: Sequence[tuple[int, Callable[..., None]]], count: int, holds: bool
+    ) -> None:
+        self.saved, self.asked, self.kept, self.holds = saved, asked, kept, holds
+        self.positions = tuple(range(count) if saved is None else saved.positions)
+
+    def __call__(self, ctx: Any) -> list[Any]:
+        if self.saved is not None:
+            items = self.saved.look(ctx)
+        else:
+            items = [(t, t._version) for t in ctx.saved_tensors] if self.asked else []
+        for j, fail in self.kept:
+            counter, expected = ctx.kept[j]
+            if counter._version != expected:
+                fail(counter, expected)
+        return items
+
+    def free(self, ctx: Any, items: list[Any]) -> None:
+        if self.saved is not None:
+            self.saved.free(ctx, items)
+        elif self.holds and not keeps_graph():
+            ctx.watched = ()
 
 
 def held(value: torch.Tensor) -> Callable[[], torch.Tensor]:

@@ -219,9 +219,13 @@ def test_written_buffers_whose_old_values_gradients_need(program: Callable[..., 
 
 
 def test_a_large_written_buffer() -> None:
-    compiled, w = pycompiler.compile(_scaled), torch.ones(300_000, requires_grad=True)
-    loss = compiled(torch.ones(300_000), w)
-    same(torch.autograd.grad(loss, w, retain_graph=True), torch.autograd.grad(_scaled(torch.ones(300_000), w), w))
+    def program(buffer: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        buffer.mul_(2)
+        return ((buffer @ buffer[0]) * w).sin().sum()
+
+    compiled, w = pycompiler.compile(program), torch.ones(600, requires_grad=True)
+    loss = compiled(torch.ones(600, 500), w)
+    same(torch.autograd.grad(loss, w, retain_graph=True), torch.autograd.grad(program(torch.ones(600, 500), w), w))
     with pytest.raises(DoubleBackwardError, match="writes l_buffer, whose old value is gone"):
         torch.autograd.grad(loss, w, create_graph=True)
 

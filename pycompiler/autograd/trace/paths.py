@@ -92,7 +92,7 @@ def paths(
     names = list(dict.fromkeys(kept_as.values()))
     numbers = {name: 1 << i for i, name in enumerate(names)}
     bits = {storage: numbers[name] for storage, name in kept_as.items()}
-    found: dict[Any, tuple[int, int, int, int, int]] = {}
+    found: dict[Any, tuple[int, int, int, int, int, int]] = {}
     items: dict[
         Edge, int
     ] = {}  # what gets the gradient of one result of several, where a node knows it from the others'
@@ -105,26 +105,34 @@ def paths(
             )
         leaf = leaves.get(id(getattr(node, "variable", None)))
         once = bool(keeps) or node.name() == WRITE
-        inputs, nodes, kept = 0 if leaf is None else 1 << leaf, once << number, 0
+        inputs, nodes, kept, led = 0 if leaf is None else 1 << leaf, once << number, 0, 0
         given: list[int] = []
         for t in (*keeps, *hooked.get(node, ())):  # what a hook reads may not change, but is not freed
             kept |= bits.get(storage_of(t), 0)
         held.update((t.grad_fn, t.output_nr) for t in keeps)
         for edge in node.next_functions:
-            a, b, c, d, _ = (1 << cut[edge],) * 2 + (0,) * 3 if edge in cut else found.get(edge[0], (0,) * 5)
-            inputs, nodes, kept = inputs | a, nodes | c, kept | d
+            a, b, c, d, _, e = (1 << cut[edge],) * 2 + (0,) * 4 if edge in cut else found.get(edge[0], (0,) * 6)
+            inputs, nodes, kept, led = inputs | a, nodes | c, kept | d, led | e
             given.append(b if edge in cut else items.get(edge, b))
-        found[node] = inputs, _joined([0 if leaf is None else 1 << leaf, *given]), nodes, kept, number
+        for edge in map(_edge_of, filter(_requires_grad, keeps)):
+            led |= 1 << cut[edge] if edge in cut else inputs if edge[0] is node else found.get(edge[0], (0,))[0]
+        found[node] = inputs, _joined([0 if leaf is None else 1 << leaf, *given]), nodes, kept, number, led
         if node.name().startswith(_OF_A_LIST):
             items |= {(node, k): bits for k, bits in enumerate(_by_item(given, len(node._input_metadata)))}
     made = []
     for edge in [(t.grad_fn, t.output_nr) for t in outputs]:
-        a, b, c, d, n = found[edge[0]]
+        a, b, c, d, n, e = found[edge[0]]
         kept_by = frozenset(names[k] for k in _bits(d))
-        made.append(Path(_bits(a), _bits(items.get(edge, b)), _bits(c), kept_by, n, edge in held))
+        made.append(Path(_bits(a), _bits(items.get(edge, b)), _bits(c), kept_by, n, edge in held, _bits(e)))
     return made
 
 
+def _edge_of(t: torch.Tensor) -> Edge:
+    node, number = torch.autograd.graph.get_gradient_edge(t)[:2]
+    return node, number
+
+
+_requires_grad = operator.attrgetter("requires_grad")
 _OF_A_LIST = "Foreach"  # so begin the names of autograd's nodes of operators on lists
 
 
