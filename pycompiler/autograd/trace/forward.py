@@ -340,8 +340,8 @@ def _differentiates(given: Any) -> bool:
 def _within_unit(node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
     """The arguments of a quantile, of which eager's function looks at the second one."""
     given: Any = args if len(args) > 1 else kwargs
-    place = 1 if len(args) > 1 else "q"
-    q = given.get(place) if given is kwargs else given[place]
+    place: Any = 1 if len(args) > 1 else "q"
+    q = given[place]
     if isinstance(q, torch.Tensor) and q.device.type == "cpu":
         if _differentiates(q):
             raise AutogradUnsupported("gradients by the place of a quantile", node.format_node() or "", "detach it")
