@@ -363,3 +363,27 @@ def test_a_writing_operator_of_the_programs_behind_effects(backend: str) -> None
         assert pycompiler.explain(fn)(torch.ones(2), torch.tensor(0.0), []).graph_break_count
     whole = pycompiler.compile(of_a_copy, backend=backend, fullgraph=True)
     assert whole(torch.ones(2), torch.tensor(0.0), []).tolist() == [3.0, 3.0]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("named", [False, True], ids=["functions", "methods"])
+@pytest.mark.parametrize("name", ["quantile", "nanquantile"])
+def test_places_of_quantiles_are_looked_at(name: str, named: bool, backend: str) -> None:
+    """A place below 0 was rounded to the first element, or gave what lies beyond it."""
+
+    def program(x: torch.Tensor, q: torch.Tensor) -> torch.Tensor:
+        found: torch.Tensor = getattr(x, name)(q=q) if named else getattr(torch, name)(x, q)
+        return found * 2
+
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    x = torch.tensor([3.0, 1.0, 4.0, 1.5, 5.0], requires_grad=True)
+    for place in (0.0, 0.3, 1.0):
+        q = torch.tensor([place, 0.5])
+        found, expected = (f(x, q) for f in (compiled, program))
+        torch.testing.assert_close(found, expected)
+        torch.testing.assert_close(*(torch.autograd.grad(y.sum(), x) for y in (found, expected)))
+    for place in (-1.0, -0.1, 1.05, torch.nan):
+        for f in (program, compiled):
+            with pytest.raises(RuntimeError, match="values must be in the range"):
+                f(x, torch.tensor([0.5, place]))
+    assert pycompiler.counters(compiled)["compiles"] == 1

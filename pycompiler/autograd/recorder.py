@@ -360,6 +360,8 @@ class Recorder(OwnMode):
             decompose = None
         if decompose is None and is_composite(func):
             decompose = func.decompose
+        if func is aten.mul.Tensor and _is_spread(*args):
+            decompose = _spread
         out = self._decomposed(func, decompose, args, kwargs) if decompose is not None else NotImplemented
         if out is NotImplemented:
             out = self._record(func, types, args, kwargs)
@@ -569,6 +571,23 @@ def _is_conjugate(node: fx.Node) -> bool:
         found ^= node.target is aten._conj.default
         node = parent[0]
     return found
+
+
+_SPREADS = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
+"""Nodes of autograd's that give a gradient to all elements that are the one that was found."""
+
+
+def _is_spread(mask: Any, share: Any) -> bool:
+    """Whether a product is such a gradient.  The CPU's formula for plain tensors fills in the share: a product with the mask is
+    no number where that is infinite, or where nothing was found."""
+    if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.bool or mask.device.type != "cpu":
+        return False
+    node = torch._C._current_autograd_node()
+    return node is not None and node.name().startswith(_SPREADS)
+
+
+def _spread(mask: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+    return torch.where(mask, share, 0)
 
 
 def _is(size: Any, number: Any) -> bool:

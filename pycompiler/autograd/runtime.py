@@ -684,18 +684,21 @@ def _unless_moved(run: Compiled, left: Compiled, starts: Sequence[tuple[int, int
 def unless_retained(run: Compiled, joint: Joint, eager: Compiled, *, name: str) -> Compiled:
     """`run`, and `eager` for calls in which an input that is written, with gradients, keeps its own (`retain_grad`): in eager
     those of what is computed after the write pass through what it is then.  And for those in which autograd refuses the write:
-    others would be done by then, and not undone.  And for those in which an input of `Joint.rebased` is a view."""
-    written = [m.index for m in joint.mutations if m.how == "grad"]
-    if not written:
+    others would be done by then, and not undone.  And for those in which an input of `Joint.rebased` is a view, or one that is
+    written behind autograd's back: the history of such a view begins anew there."""
+    written = [m.index for m in joint.recorded]
+    counted = [i for i, _ in joint.stores] + [m.index for m in joint.mutations if m.how == "no_grad"] + joint.touched
+    views = sorted({*joint.rebased, *(joint.arrived.intersection(counted) if joint.needs_backward else ())})
+    if not written and not views:
         return run
     left = functools.partial(_left, "an input that it writes keeps its gradient, or may not be written", name, eager)
-    return functools.partial(_unless_retained, run, left, written, tuple(joint.rebased))
+    return functools.partial(_unless_retained, run, left, written, views)
 
 
 def _unless_retained(
-    run: Compiled, left: Compiled, written: Sequence[int], rebased: Sequence[int], *args: Any
+    run: Compiled, left: Compiled, written: Sequence[int], views: Sequence[int], *args: Any
 ) -> Sequence[Any]:
-    if any(_keeps_or_refuses(args[i]) for i in written) or any(args[i]._base is not None for i in rebased):
+    if any(_keeps_or_refuses(args[i]) for i in written) or any(args[i]._base is not None for i in views):
         return left(*args)
     return run(*args)
 

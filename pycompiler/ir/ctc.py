@@ -63,14 +63,16 @@ def _of_all(tangent: torch.Tensor, probabilities: torch.Tensor, *args: Any) -> l
 class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> torch.Tensor:
-        ctx.save_for_backward(*args[:4])
+        made: torch.Tensor = ctc_losses(*args)
+        ctx.save_for_backward(*args[:4], made)  # eager's node keeps them, too
         ctx.numbers = args[4:]
-        return ctc_losses(*args)  # type: ignore[no-any-return]
+        return made
 
     @staticmethod
     def backward(ctx: Any, tangent: torch.Tensor) -> Any:
-        probabilities = ctx.saved_tensors[0]
-        made = ctc_losses_backward(tangent, *ctx.saved_tensors, *ctx.numbers)
+        *given, _ = ctx.saved_tensors
+        probabilities = given[0]
+        made = ctc_losses_backward(tangent, *given, *ctx.numbers)
         if torch.is_grad_enabled() and (tangent.requires_grad or probabilities.requires_grad):
             made = _Last.apply(made, tangent, probabilities)  # type: ignore[no-untyped-call]
         return made, None, None, None, None, None
@@ -88,6 +90,10 @@ class _Last(torch.autograd.Function):
         raise RuntimeError("derivative for aten::_ctc_loss_backward is not implemented")
 
 
+def _is_wrapper(t: torch.Tensor) -> bool:
+    return torch._is_functional_tensor(t) or torch._C._functorch.is_functorch_wrapped_tensor(t)
+
+
 def losses(
     probabilities: torch.Tensor,
     targets: torch.Tensor,
@@ -97,4 +103,6 @@ def losses(
     zero: bool,
 ) -> torch.Tensor:
     """Without a reduction; `zero`: gradients of infinite losses are zeros."""
+    if type(probabilities) in (torch.Tensor, torch.nn.Parameter) and not _is_wrapper(probabilities):
+        return aten._ctc_loss.Tensor(probabilities, targets, frames, lengths, blank, zero)[0]  # type: ignore[no-any-return]
     return _Differentiable.apply(probabilities, targets, frames, lengths, blank, zero)  # type: ignore[no-any-return, no-untyped-call]

@@ -239,6 +239,7 @@ INDEX_RULES: dict[str, IndexRule] = {
     # no indices: the one place of an element that is right, the next of one that is not
     "unit input": IndexRule(False, RuntimeError, "all elements of input should be between 0 and 1"),
     "unit target": IndexRule(False, RuntimeError, "all elements of target should be between 0 and 1"),
+    "quantile": IndexRule(False, RuntimeError, "quantile() q values must be in the range [0, 1]"),
 }
 
 # Pointwise operations: name -> number of value arguments.  Meaning in interpret.py: torch's semantics on the args' dtype.

@@ -139,6 +139,44 @@ def test_gradients_pass_an_input_as_it_was_written(program: Program, backend: st
     assert report["compiles"] == 1
 
 
+def written_unseen(b: torch.Tensor, a: torch.Tensor) -> Made:
+    b.detach().mul_(0.5)
+    return (b * a,)
+
+
+def written_unseen_in_the_middle(b: torch.Tensor, a: torch.Tensor) -> Made:
+    y = b + a
+    with torch.no_grad():
+        b.exp_()
+    return y, b + 2
+
+
+def written_as_it_is(b: torch.Tensor, a: torch.Tensor) -> Made:
+    b.detach().copy_(b)
+    return (b * a,)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("program", [written_unseen, written_unseen_in_the_middle, written_as_it_is])
+def test_the_history_of_a_view_that_is_written_behind_autograds_back_begins_anew(
+    program: Program, backend: str
+) -> None:
+    """Gradients passed what the view was before, and hooks on that saw them."""
+    compiled = pycompiler.compile(program, backend=backend)
+
+    def asked(run: Program, make: Callable[[torch.Tensor], torch.Tensor]) -> list[Any]:
+        x, a = torch.linspace(0.5, 2, 4, requires_grad=True), torch.linspace(1, 2, 4, requires_grad=True)
+        b = make(x)
+        b.register_hook(lambda g: g * 10)  # type: ignore[no-untyped-call]
+        made = run(b, a)
+        total = torch.stack([t.sum() for t in made]).sum()
+        return [b.detach().clone(), *torch.autograd.grad(total, (x, a, b), allow_unused=True)]
+
+    for make in INPUTS.values():
+        torch.testing.assert_close(asked(compiled, make), asked(program, make))
+    assert pycompiler.counters(compiled)["compiles"] == 1
+
+
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 def test_gradients_inside_of_a_program_that_writes_its_input(backend: str) -> None:
     def program(b: torch.Tensor, a: torch.Tensor) -> torch.Tensor | None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import pycompiler
 from pycompiler.autograd.decomp.foreach import foreach
@@ -132,6 +133,8 @@ CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.mse_loss.default, (x(), x()), {}),
     (aten.mse_loss_backward.default, (x(), x(), x(), 0), {}),
     (aten.mse_loss_backward.default, (torch.rand(()), x(), x(), 1), {}),
+    (aten.smooth_l1_loss_backward.default, (torch.rand(()), x(), x(), 1, 0.25), {}),
+    (aten.soft_margin_loss_backward.default, (torch.rand(()), x(), x(), 1), {}),
 ]
 
 
@@ -348,3 +351,23 @@ def test_random_between(dtype: torch.dtype, backend: str) -> None:
         torch.manual_seed(4)
         assert torch.equal(compiled(x, low), expected[0])
         assert torch.equal(torch.rand(2), expected[1])
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("reduction", ["none", "mean", "sum"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.bfloat16])
+@pytest.mark.parametrize(
+    "loss", [F.smooth_l1_loss, F.soft_margin_loss, lambda *args, **kwargs: F.smooth_l1_loss(*args, **kwargs, beta=0.25)]
+)
+def test_gradients_of_losses_of_what_is_no_number(loss: Any, dtype: torch.dtype, reduction: str, backend: str) -> None:
+    """A loss that is no number had gradients that were zeros."""
+    edge = [0.0, 0.25, -0.25, 1.0, -1.0, 1.5, -0.5, 3.0, 100.0, -200.0, torch.inf, -torch.inf, torch.nan]
+    x = torch.tensor([edge] * 2, dtype=dtype, requires_grad=True)
+    target = torch.tensor([1.0, -1.0], dtype=dtype)[:, None].expand_as(x)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return loss(x, target, reduction=reduction)
+
+    made = [f(x) for f in (program, pycompiler.compile(program, backend=backend))]
+    expected, found = (torch.autograd.grad(y, x, torch.full_like(y, 2.0)) for y in made)
+    torch.testing.assert_close(found, expected, equal_nan=True)

@@ -402,6 +402,59 @@ def test_a_copy_of_elements_that_share_places_lies_as_they_do(backend: str) -> N
     same(fn, [torch.randn(6, 6, dtype=torch.float64, requires_grad=True)], backend)
 
 
+def _losses(v: torch.Tensor) -> torch.Tensor:
+    given = torch.tensor([[1, 2]]), torch.tensor([3]), torch.tensor([2])
+    return torch.nn.functional.ctc_loss(v.log_softmax(1).view(3, 1, 3), *given, reduction="none")
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("result", [False, True], ids=["argument", "result"])
+@pytest.mark.parametrize(
+    "op", [torch.prod, lambda v: v.prod(1), lambda v: v.t()[1:].prod(), torch.max, torch.median, _losses]
+)
+def test_what_a_gradient_is_made_of_is_written_behind_autograds_back(op: Any, result: bool, backend: str) -> None:
+    """Eager's formula divides the product that it keeps by what it was made of; it fills in where the largest one was."""
+
+    def fn(x: torch.Tensor) -> torch.Tensor:
+        v = x * 1
+        y: torch.Tensor = op(v)
+        (y if result else v).data.add_(0.25)
+        return y
+
+    x = torch.rand(3, 3, dtype=torch.float64, requires_grad=True)
+    found, expected = (torch.autograd.grad(f(x).sum(), x) for f in (pycompiler.compile(fn, backend=backend), fn))
+    torch.testing.assert_close(found, expected)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("op", [torch.max, torch.min, torch.median, torch.nanmedian])
+def test_an_infinite_gradient_of_what_was_found_is_nobody_elses(op: Any, backend: str) -> None:
+    """It was multiplied by a mask, whose zeros made it no number."""
+    x = torch.tensor([[1.0, 3.0], [2.0, 1.0]], requires_grad=True)
+    for gradient in (torch.tensor(torch.inf), torch.tensor(torch.nan), torch.tensor(2.0)):
+        found, expected = (
+            torch.autograd.grad(f(x), x, gradient) for f in (pycompiler.compile(op, backend=backend), op)
+        )
+        torch.testing.assert_close(found, expected, equal_nan=True)
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize(
+    "op",
+    [
+        lambda x: torch.linalg.eig(x)[1],
+        lambda x: torch.linalg.eigh(torch.complex(x, x))[1],
+        lambda x: torch.linalg.svd(torch.complex(x, x))[2],
+    ],
+)
+def test_gradients_that_depend_on_a_phase_are_refused(op: Any, backend: str) -> None:
+    x = torch.tensor([[1.0, 3.0, 0.0], [-2.0, 1.0, 1.0], [0.0, 2.0, 1.0]], requires_grad=True)
+    for fn in (op, pycompiler.compile(op, backend=backend)):
+        y = fn(x)
+        with pytest.raises(RuntimeError, match="complex case are specified up to multiplication"):
+            torch.autograd.grad(y, x, torch.complex(x.detach(), x.detach().t()))
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("dims", [(), (1,)])
 def test_a_product_that_is_written_behind_autograds_back(backend: str, dims: tuple[int, ...]) -> None:

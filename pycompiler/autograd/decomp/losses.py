@@ -89,6 +89,24 @@ def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -
     return (x - target) * grad * scale
 
 
+def _share(x: Tensor, reduction: int) -> float:
+    return 1.0 / x.numel() if reduction == _MEAN and x.numel() else 1.0
+
+
+@rule(aten.smooth_l1_loss_backward.default)
+def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Any:
+    # torch's rule takes the sign of what is no number, which is 0
+    grad, apart = wide(grad) * _share(x, reduction), wide(x) - wide(target)
+    sloped = where(apart >= beta, grad, apart * grad / beta)
+    return like(where(apart <= -beta, -grad, sloped), x.dtype)
+
+
+@rule(aten.soft_margin_loss_backward.default)
+def soft_margin_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Any:
+    z = torch.exp(-target * x)  # infinite where eager's is
+    return target * z * -_share(x, reduction) / (z + 1) * grad
+
+
 def _reduced(losses: Tensor, reduction: int) -> Tensor:
     if reduction == _NONE:
         return losses

@@ -19,6 +19,7 @@ from pycompiler.autograd.trace.paths import Edge, Slices, is_of_a_list
 from pycompiler.autograd.trace.writes import Given, Place, is_metadata, name_of, part_of, refuse_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir import functional, interrupts, late, transforms
+from pycompiler.ir.checked import within
 from pycompiler.ir.effects import SWITCHES, fails
 from pycompiler.ir.kernels import counts_with, memory_of
 from pycompiler.ir.strides import layouts
@@ -44,6 +45,8 @@ _AS_OUT = frozenset((torch.sum, torch.prod, torch.mean, torch.nansum, torch.nanm
 """What computes in the dtype of `out`, of which functionalisation makes a copy of the result in another one."""
 _ALIASES = frozenset(("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"))
 """Operators whose results lie in the memory of their argument, which autograd and functionalisation do not know."""
+_QUANTILES = frozenset((torch.quantile, torch.nanquantile, "quantile", "nanquantile"))
+"""What looks at the numbers of its second argument, on the host."""
 _RANGES = frozenset((torch.arange, torch.linspace, torch.logspace, torch.range))
 _LARGE = 2**16
 """Elements: what is larger is not copied for an operator of another library that writes it."""
@@ -287,6 +290,8 @@ class Forward:
             if node.target in _RANGES and kwargs.get("out") is not None and kwargs["out"].dim() != 1:
                 seen = node.format_node() or ""  # eager fills it where it has as many elements, and else resizes it
                 raise AutogradUnsupported("a range into what has other dimensions", seen, "reshape it afterwards")
+            if node.target in _QUANTILES:
+                args, kwargs = _within_unit(node, [*args], dict(kwargs))
             if node.target is attention.TARGET:
                 args, kwargs = attention.prepared(tuple(args), dict(kwargs))
             if node.target in _NEEDS_PYTHON_DISPATCHER:
@@ -299,6 +304,8 @@ class Forward:
             assert isinstance(node.target, str)
             if node.target in _DRAWN and kwargs.get("generator") is not None:
                 return args[0].copy_(_DRAWN[node.target](args[0].detach(), *args[1:], **kwargs))
+            if node.target in _QUANTILES:
+                args, kwargs = _within_unit(node, [*args], dict(kwargs))
             return getattr(args[0], node.target)(*args[1:], **kwargs)
         raise AutogradUnsupported(f"{node.op} in the graph", str(node.target), "lift modules and attributes to inputs")
 
@@ -328,6 +335,18 @@ def _is_of_a_library(target: object) -> bool:
 
 def _differentiates(given: Any) -> bool:
     return torch.is_grad_enabled() and any(t.requires_grad for t in tensors_in(given))
+
+
+def _within_unit(node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
+    """The arguments of a quantile, of which eager's function looks at the second one."""
+    given: Any = args if len(args) > 1 else kwargs
+    place: Any = 1 if len(args) > 1 else "q"
+    q = given[place]
+    if isinstance(q, torch.Tensor) and q.device.type == "cpu":
+        if _differentiates(q):
+            raise AutogradUnsupported("gradients by the place of a quantile", node.format_node() or "", "detach it")
+        given[place] = within(q, "quantile")
+    return args, kwargs
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> torch.Tensor:

@@ -14,6 +14,7 @@ from torch import fx
 from pycompiler.autograd.joint import Path
 from pycompiler.autograd.recorder import tensors_in
 from pycompiler.autograd.saved import modified
+from pycompiler.autograd.trace.formulas import refuse_phase
 from pycompiler.autograd.trace.inputs import ARRIVED, storage_of
 from pycompiler.autograd.trace.writes import FOREACH, name_of
 from pycompiler.autograd.unsupported import AutogradUnsupported
@@ -82,11 +83,11 @@ def paths(
     kept_as: Mapping[int, tuple[str, int]],
     slices: Slices,
     hooked: Mapping[Any, Sequence[torch.Tensor]],
-    written: Callable[[torch.Tensor], bool],
+    look: Callable[[Any, Sequence[torch.Tensor]], None],
     cut: Mapping[tuple[Any, int], int],
 ) -> list[Path]:
     """For each output its gradient's way.  `leaves`: ids of leaves → inputs; `kept_as`: storages → what `Path.kept` calls
-    them; `hooked`: nodes → what the program's hooks on them read; `written`: whether a product is another by now; `cut`:
+    them; `hooked`: nodes → what the program's hooks on them read; `look`: is given each node, and what it keeps; `cut`:
     nodes and numbers of their results, at which gradients end → what `Path.inputs` calls those.  Sets are bits of numbers:
     networks have thousands of nodes."""
     names = list(dict.fromkeys(kept_as.values()))
@@ -99,10 +100,7 @@ def paths(
     held = set[Edge]()
     for number, node in enumerate(nodes_in_order([t.grad_fn for t in outputs])):
         keeps = [*kept_tensors(node), *slices.kept.get(node, ())]
-        if type(node).__name__.startswith("ProdBackward") and written(node._saved_result):
-            raise AutogradUnsupported(  # whose values the formula reads where nothing is zero: a trace has the other one
-                "a product is written behind autograd's back", "`.data` of a result of prod", "clone it first"
-            )
+        look(node, keeps)
         leaf = leaves.get(id(getattr(node, "variable", None)))
         once = bool(keeps) or node.name() == WRITE
         inputs, nodes, kept, led = 0 if leaf is None else 1 << leaf, once << number, 0, 0
@@ -111,6 +109,7 @@ def paths(
             kept |= bits.get(storage_of(t), 0)
         held.update((t.grad_fn, t.output_nr) for t in keeps)
         for edge in node.next_functions:
+            refuse_phase(*edge)
             a, b, c, d, _, e = (1 << cut[edge],) * 2 + (0,) * 4 if edge in cut else found.get(edge[0], (0,) * 6)
             inputs, nodes, kept, led = inputs | a, nodes | c, kept | d, led | e
             given.append(b if edge in cut else items.get(edge, b))
@@ -121,6 +120,7 @@ def paths(
             items |= {(node, k): bits for k, bits in enumerate(_by_item(given, len(node._input_metadata)))}
     made = []
     for edge in [(t.grad_fn, t.output_nr) for t in outputs]:
+        refuse_phase(*edge)
         a, b, c, d, n, e = found[edge[0]]
         kept_by = frozenset(names[k] for k in _bits(d))
         made.append(Path(_bits(a), _bits(items.get(edge, b)), _bits(c), kept_by, n, edge in held, _bits(e)))

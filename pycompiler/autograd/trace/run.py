@@ -17,11 +17,11 @@ from pycompiler.autograd.joint import Hook, Joint, Mutation, Path, drop_dead
 from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, plain
 from pycompiler.autograd.replayed import is_asked
 from pycompiler.autograd.trace import paths
+from pycompiler.autograd.trace.formulas import refuse_written
 from pycompiler.autograd.trace.forward import DATA_DEPENDENT, Forward
 from pycompiler.autograd.trace.inputs import (
     Input,
     fresh_fakes,
-    inner,
     layout_of,
     mutation_kind,
     refuse_exotic,
@@ -426,11 +426,8 @@ class _Trace:
         for k, t in enumerate(self.results.fresh_tensors):
             kept.setdefault(storage_of(t), ("fresh", k))
         cut = {(t.grad_fn, t.output_nr): len(self.inputs) + c for c, t in enumerate(cuts.values())}
-        return paths.paths(outputs, leaves, kept, self.forward.slices, self.forward.hooked, self._is_no_product, cut)
-
-    def _is_no_product(self, t: torch.Tensor) -> bool:
-        """Whether something else than the operator made what is in `t` now."""
-        return "prod" not in str(self.recorder.node(inner(t)).target)
+        look = functools.partial(refuse_written, self.recorder)
+        return paths.paths(outputs, leaves, kept, self.forward.slices, self.forward.hooked, look, cut)
 
     def _tangent(self, k: int) -> torch.Tensor:
         value = self.joint.fresh[k].meta["val"]
