@@ -161,14 +161,14 @@ def _constant(cx: Capture, found: Any, given: list[Any]) -> Value | None:
     device = cx.device or torch.get_default_device()
     if (
         not arrays.is_array(found)
-        or not found.flags.writeable
+        or not (found.flags.writeable and found.flags.forc)
         or arrays.shares(found, given)
         or found.size > MOST
         or cx.graph.is_inner
         or device.type != "cpu"
     ):
         return None
-    kept = found.copy()
+    kept = found.copy("K")
     try:
         real = arrays.tensor_of(kept)
     except (TypeError, ValueError):

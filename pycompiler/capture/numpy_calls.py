@@ -27,6 +27,7 @@ from pycompiler.capture.numpy_checks import (
     steps_back,
     type_of,
 )
+from pycompiler.capture.numpy_layouts import as_numpy
 from pycompiler.capture.values.array import LEFT_OUT, READS, WRITES, Array, is_number, is_wrapped, of_tensor, to_tensor
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
@@ -284,6 +285,7 @@ def record(
     plain = [argument(cx, v, size=i in sizes) for i, v in enumerate(args)]
     named = {k: argument(cx, v, size=k == "shape" and bool(sizes)) for k, v in kwargs.items()}
     value = cx.graph.call_function(target, plain, named, always=writes)
+    value = value if writes else as_numpy(cx, target, plain, named, value)
     return _result(cx, value, [v for v in flat(cx, given) if isinstance(v, Array)], name, scalar)
 
 

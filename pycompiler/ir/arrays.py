@@ -233,7 +233,9 @@ def _full(shape: Any, fill: Any, dtype: str | None = None) -> Any:
 
 
 def _linspace(start: Any, stop: Any, num: Any = 50, endpoint: Any = True, *, dtype: Any = None) -> Any:
-    """Between numbers in tensors, by NumPy's own steps, which infinities tell from torch's; the last is `stop` itself."""
+    """By NumPy's own steps, which infinities tell from torch's; the last is `stop` itself."""
+    known = next((v.dtype for v in (start, stop) if isinstance(v, torch.Tensor)), torch.float64)
+    start, stop = (torch.full((), v, dtype=known) if type(v) in (int, float) else v for v in (start, stop))
     kinds = {v.dtype if isinstance(v, torch.Tensor) and not v.dim() else torch.bool for v in (start, stop)}
     wanted = next(iter(kinds)) if dtype is None else getattr(torch, str(dtype), torch.bool)
     if len(kinds) > 1 or not all(d.is_floating_point for d in (*kinds, wanted)):
@@ -248,10 +250,43 @@ def _linspace(start: Any, stop: Any, num: Any = 50, endpoint: Any = True, *, dty
     return (torch.cat([made[:-1], stop[None]]) if endpoint else made).to(wanted)
 
 
+MOST_SLID = 256  # elements of the shorter operand: what it is by the ends of the other one is a matrix
+
+
+def _convolve(a: torch.Tensor, v: torch.Tensor, mode: str = "full") -> torch.Tensor:
+    a, v = (a, v) if a.shape[0] >= v.shape[0] else (v, a)
+    return _slid(a, torch.flip(v, (0,)), mode)
+
+
+def _correlate(a: torch.Tensor, v: torch.Tensor, mode: str = "valid") -> torch.Tensor:
+    if a.shape[0] >= v.shape[0]:
+        return _slid(a, torch.conj_physical(v), mode)
+    return torch.flip(_slid(torch.conj_physical(v), a, mode), (0,))
+
+
+def _slid(a: torch.Tensor, v: torch.Tensor, mode: str) -> torch.Tensor:
+    """Sums of products of `a` and `v`, which is no longer, at each place: where they overlap only in part, nothing is
+    multiplied by zeros, of which infinities and NaN would tell."""
+    within = torch.nn.functional.conv1d(a[None, None], v[None, None])[0, 0]
+    size, n = a.shape[0], v.shape[0]
+    if mode == "valid" or n == 1:
+        return within
+    if n > MOST_SLID or mode not in ("full", "same") or mode == "same" and n % 2 == 0:
+        raise NotImplementedError(f"numpy.convolve of {n} elements by mode={mode!r}")
+    places = torch.arange(n - 1, device=a.device)[:, None] + torch.arange(n, device=a.device)
+    ends = []
+    for at in (places - (n - 1), places + (size - n + 1)):
+        inside = (at >= 0) & (at < size)
+        ends.append(torch.where(inside, a[at.clamp(0, size - 1)] * v, torch.zeros_like(v[0])).sum(-1, dtype=a.dtype))
+    full = torch.cat([ends[0], within, ends[1]])
+    return full if mode == "full" else full[n // 2 : n // 2 + size]
+
+
 # What is not as `torch._numpy` has it.
 OWN: dict[str, Callable[..., Any]] = {
     "maximum": functools.partial(_extreme, "maximum"), "minimum": functools.partial(_extreme, "minimum"), "power": _power,
-    "full": _full, "linspace": _linspace, "square": lambda x: x * x, "power of a number": _by_power,
+    "full": _full, "linspace": _linspace, "convolve": _convolve, "correlate": _correlate,
+    "square": lambda x: x * x, "power of a number": _by_power,
 }  # fmt: skip
 
 
@@ -298,6 +333,40 @@ def scalar(dtype: str, value: Any) -> torch.Tensor:
     made = _tensors().asarray(_arrays(value)).astype(dtype)
     assert isinstance(made.tensor, torch.Tensor)
     return made.tensor
+
+
+def laid(array: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """A copy of `array` whose dimensions lie in this order, the last one innermost."""
+    back = sorted(range(len(order)), key=order.__getitem__)
+    return array.permute(*order).clone(memory_format=torch.contiguous_format).permute(*back)
+
+
+def span(shape: Sequence[int], strides: Sequence[int]) -> int:
+    """Elements of the memory from the first element of a tensor to its last."""
+    return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+
+
+def stand_in(tensor: torch.Tensor, most: int | None = None) -> Any:
+    """An array that lies as a tensor does, of numbers that functions take: identities, places that there are, truths.  `most`:
+    dimensions have no more elements, and lie in the same order."""
+    module = numpy()
+    assert module is not None
+    shape, strides = tuple(tensor.shape), tuple(tensor.stride())
+    if most is not None:
+        shape = tuple(min(n, most) for n in shape)
+        ranks = sorted(set(strides) - {0})
+        strides = tuple(s and (most + 1) ** ranks.index(s) for s in strides)
+    dtype = dtype_of(tensor.dtype)
+    memory = module.zeros(span(shape, strides), dtype)
+    made = module.lib.stride_tricks.as_strided(memory, shape, [s * dtype.itemsize for s in strides])
+    if memory.size <= 1 << 16 and dtype.kind in "bfc":
+        made[...] = module.eye(*shape[-2:], dtype=dtype) if len(shape) > 1 and dtype.kind != "b" else 1
+    return made
+
+
+def lies(array: Any, others: Iterable[Any]) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+    """The shape of an array, its strides in elements, and whether it is in the memory of one of the others."""
+    return array.shape, tuple(s // array.itemsize for s in array.strides), shares(array, others)
 
 
 def is_array(value: object) -> bool:

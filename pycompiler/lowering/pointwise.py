@@ -16,7 +16,7 @@ from pycompiler.ir.symbolic_node import Real
 from pycompiler.lowering.body import Val
 from pycompiler.lowering.elementwise import Kind, elementwise, mixed
 from pycompiler.lowering.graph import Lowering
-from pycompiler.lowering.promotion import promoted, rounded
+from pycompiler.lowering.promotion import as_float, promoted, rounded
 from pycompiler.lowering.registry import lowering, register
 from pycompiler.lowering.values import Value
 
@@ -209,6 +209,17 @@ def nextafter(low: Lowering, x: Value, y: Value) -> Any:
     if promoted((x, y)) in (torch.bfloat16, torch.float16):
         return NotImplemented  # computed in float, it is the next of those
     return elementwise(low, op("nextafter"), (x, y))
+
+
+@lowering(aten.xlogy, aten.special_xlog1py)
+def xlogy(low: Lowering, x: Any, y: Any) -> Value:
+    half = as_float(promoted((x, y)))
+    name = "log" if low.op._overloadpacket is aten.xlogy else "log1p"
+
+    def tree(x: Val, y: Val) -> Val:
+        return y.test("isnan").where(y, x.eq(0).where(x.like(0), x * y.op(name).to(half).to(x.dtype)))
+
+    return elementwise(low, tree, (x, y), Kind.FLOAT)
 
 
 @lowering(aten.rsub.Scalar)

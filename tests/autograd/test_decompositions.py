@@ -99,6 +99,7 @@ CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.rsub.Scalar, (x(), 2.5), {}),
     (aten.rsub.Scalar, (x(), 2.5, 3), {}),
     (aten.rsub.Tensor, (x(), x()), {"alpha": 2}),
+    (aten.sgn.default, (x(),), {}),
     (aten.addcmul.default, (x(), x(), x()), {"value": 0.5}),
     (aten.addcdiv.default, (x(), x(), x().abs() + 1), {"value": 0.5}),
     (aten.masked_fill.Scalar, (x(), x() > 0, float("-inf")), {}),

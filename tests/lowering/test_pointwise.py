@@ -355,3 +355,35 @@ def test_minus_a_bool_is_refused() -> None:
     assert compiled.counters()["compiles"] == 2
     with pytest.raises(RuntimeError, match="Subtraction"):
         compiled(torch.ones(2), True)
+
+
+def test_logarithms_of_half_precision_are_rounded_as_their_numbers_are():
+    for dtype in (f16, bf16):
+        x = torch.tensor([0.0, -0.0, 301, -3.7, 0.5, math.inf, math.nan, 1e-3], dtype=dtype)
+        for fn in (torch.xlogy, torch.special.xlog1py):
+            for n in (2**31, 0.3, 257, -1e-9):
+                y = torch.tensor(n)
+                check(lambda x, y, f=fn, n=n: (f(x, n), f(n, x), f(x, x), f(x, y)), [x, y], rtol=0, atol=0)
+                check(lambda x, f=fn, n=n: (f(x, n), f(n, x)), [x[2]], rtol=0, atol=0)
+    check(lambda n: (torch.xlogy(n, 2.5), torch.xlogy(2, n), torch.special.xlog1py(n, n)), [ints(8)], native=True)
+
+
+@pytest.mark.parametrize("backend", ("aot_eager", "native"))
+def test_complex_infinities_meet_the_factors_that_atens_kernels_have(backend):
+    """There is 1 + 0j in front of what is added or subtracted, times an infinity a NaN."""
+    inf, nan = math.inf, math.nan
+    values = [0j, 1 + 2j, complex(inf, 0), complex(inf, inf), complex(nan, 1), complex(1, -inf), -2 + 0j]
+
+    def program(x, y):
+        return ((1 + 2j) - x, 2 - x, inf - x, (1 + 2j) - x / y, torch.rsub(x, 1j, alpha=2), torch.addcmul(x, x, y),
+                torch.addcmul(x, x, y, value=2), torch.addcdiv(x, x, y, value=2j), x.sgn(), 1j - x.real, x.real.sgn())  # fmt: skip
+
+    for dtype in (torch.complex64, torch.complex128):
+        given = torch.tensor(values, dtype=dtype), torch.tensor(values[::-1], dtype=dtype)
+        got, want = (map(_parts, fn(*given)) for fn in (pycompiler.compile(program, backend=backend), program))
+        for mine, eagers in zip(got, want, strict=True):
+            torch.testing.assert_close(mine, eagers, rtol=0, atol=0, equal_nan=True)
+
+
+def _parts(x):
+    return torch.view_as_real(x) if x.is_complex() else x

@@ -142,8 +142,10 @@ def sub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
 
 @rule(aten.rsub.Scalar, partial=True)
 def rsub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
-    if not (x.is_floating_point() or x.is_complex()):
-        return NotImplemented  # the negative of an unsigned number is none; the kernel refuses bools
+    if not x.is_floating_point() or isinstance(other, complex) or isinstance(alpha, complex):
+        return NotImplemented  # no negative of an unsigned number; bools are refused; of complex ones alpha multiplies infinities
+    if alpha != 1 and x.dtype in (torch.float16, torch.bfloat16):
+        return NotImplemented
     return torch.neg(x) + other if alpha == 1 else torch.neg(x * alpha) + other
 
 
@@ -152,10 +154,15 @@ def rsub_tensor(x: Tensor, other: Tensor, *, alpha: Any = 1) -> Tensor:
     return torch.sub(other, x, alpha=alpha)
 
 
+@rule(aten.sgn.default, partial=True)
+def sgn(x: Tensor) -> Any:
+    return NotImplemented if x.is_complex() else torch.sign(x)
+
+
 @rule(aten.addcmul.default, partial=True)
 def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
-    if not x.dtype == a.dtype == b.dtype:
-        return NotImplemented  # the three are promoted together, before the product
+    if not x.dtype == a.dtype == b.dtype or x.is_complex():
+        return NotImplemented  # the three are promoted together, before the product; a complex number multiplies infinities
     if value == 1:
         return x + a * b
     if isinstance(value, float) and not x.is_floating_point():
@@ -165,7 +172,7 @@ def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
 
 @rule(aten.addcdiv.default, partial=True)
 def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
-    alike = x.dtype == a.dtype == b.dtype and x.dtype not in (torch.float16, torch.bfloat16)
+    alike = x.dtype == a.dtype == b.dtype and x.dtype in (torch.float32, torch.float64)
     return x + a * value / b if alike else NotImplemented
 
 
