@@ -67,7 +67,7 @@ class Seen(list[tuple[str, Any]]):
         self.append((what, shown(value, layouts and self.layouts)))
 
     def hook(self, t: torch.Tensor) -> None:
-        t.register_hook(lambda grad: self.note("hook", grad))
+        t.register_hook(lambda grad: self.note("hook", grad))  # type: ignore[no-untyped-call]
 
     def called(self, results: Sequence[Any], inputs: Sequence[Any]) -> None:
         self.note("results", results, layouts=True)
@@ -83,7 +83,7 @@ class Seen(list[tuple[str, Any]]):
         if create_graph and not batched and not self.given:
             self.given = [g.requires_grad_() for g in given]
         options: dict[str, Any] = {"create_graph": create_graph, "is_grads_batched": batched}
-        grads = torch.autograd.grad(ends, starts, given, retain_graph=True, allow_unused=True, **options)
+        grads: Sequence[Any] = torch.autograd.grad(ends, starts, given, retain_graph=True, allow_unused=True, **options)
         self.note("gradients", grads)
         return grads
 
