@@ -34,7 +34,7 @@ EAGER_ALONE = (
     "Can't detach views in-place",  # `detach_` of a result that eager makes as a view, and we as a tensor with a history
     "detached in-place",  # `detach_` of what a node of eager's keeps as it is, and ours kept a name of
 )
-# Documented errors of our own: a second derivative that cannot be eager's, and what is run again after a write, which eager reads or refuses.
+# Errors of our own, which say so: a second derivative that cannot be eager's, and what is run again after a write, which eager reads or refuses.
 OURS_ALONE = ("DoubleBackwardError", "in compiled code, what a checkpointed function")
 # Results that are gradients have strides that formulas give, which are not eager's (an expanded one, or the sum of two layouts).
 GRADIENTS = re.compile(r"autograd\.|\bfunc\.|register_hook")
@@ -164,14 +164,16 @@ def first_difference(wanted: Seen, found: Seen) -> tuple[int, str] | None:
 
 @contextlib.contextmanager
 def doubles() -> Iterator[None]:
-    """Doubles by default, no warnings, and torch's random numbers as before at the end."""
-    before, state = torch.get_default_dtype(), torch.get_rng_state()
+    """Doubles by default, no warnings, errors of the compiler are raised; all as before at the end, and torch's random numbers."""
+    before, state, raises = torch.get_default_dtype(), torch.get_rng_state(), pycompiler.config.raise_internal_errors
+    pycompiler.config.raise_internal_errors = True
     torch.set_default_dtype(torch.float64)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
+        pycompiler.config.raise_internal_errors = raises
         torch.set_default_dtype(before)
         torch.set_rng_state(state)
 
