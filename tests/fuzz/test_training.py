@@ -1,0 +1,83 @@
+"""The training fuzzer by fixed seeds, and that it finds faults which are put in."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+from fuzz.training import generate, reduced
+from fuzz.training_check import difference
+from fuzz.training_programs import Scale
+from pycompiler.autograd.decomp.activations import sigmoid_backward
+from pycompiler.autograd.decompositions import default_decompositions
+
+aten = torch.ops.aten
+PROGRAMS, EACH = 100, 10
+KNOWN = {
+    8,
+    33,
+    1020,
+}  # further derivatives after a backward that freed what they need not; arguments that only histories keep
+
+
+@pytest.mark.parametrize("first", range(0, PROGRAMS, EACH))
+def test_random_programs_do_as_eager_does(first: int) -> None:
+    for seed in sorted({*range(first, first + EACH)} - KNOWN):
+        text = generate(seed).source()
+        assert (found := difference(text)) is None, f"seed {seed}: {found}\n{text}"
+
+
+@pytest.mark.parametrize("first", range(1000, 1030, EACH))
+def test_kernels_do_as_eager_does(first: int) -> None:
+    for seed in sorted({*range(first, first + EACH)} - KNOWN):
+        text = generate(seed).source()
+        assert (found := difference(text, "native")) is None, f"seed {seed}: {found}\n{text}"
+
+
+class Once(torch.autograd.Function):
+    """Its gradients have no history."""
+
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+        return grad.detach()
+
+
+FAULTS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "a gradient is dropped": torch.detach,
+    "a gradient is wrong": lambda t: Scale.apply(t, 1.0001),
+    "a gradient has no history": Once.apply,
+    "a write goes unseen": torch.clone,
+}
+
+
+@pytest.mark.parametrize("fault", FAULTS.values(), ids=FAULTS)
+def test_a_fault_is_found_and_cut_down(fault: Callable[[torch.Tensor], Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrongly(fn: Callable[..., Any], **options: Any) -> Callable[..., Any]:
+        return lambda *args: tuple(fault(t) if t.requires_grad and not t.is_leaf else t for t in fn(*args))
+
+    monkeypatch.setattr(pycompiler, "compile", wrongly)
+    program = next(p for p in map(generate, range(200)) if difference(p.source()) is not None)
+    small = reduced(program, lambda text: difference(text) is not None)
+    assert difference(small.source()) is not None
+    assert len(small.lines) + len(small.steps) <= 5, small.source()
+
+
+def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    def wrong(grad: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return sigmoid_backward(grad, y) * 1.01
+
+    monkeypatch.setitem(default_decompositions()._known, aten.sigmoid_backward.default, wrong)
+    texts = [text for seed in range(100) if ".sigmoid()" in (text := generate(seed).source())]
+    assert any("gradients" in (difference(text, "native") or "") for text in texts)
+
+
+def test_a_seed_is_one_program() -> None:
+    assert generate(11).source() == generate(11).source()

@@ -1,0 +1,213 @@
+"""One program of the training fuzzer, eager and compiled: gradients, errors, hooks, and what there is afterwards must agree.
+
+In: a program's text, a backend. Out: None, or what differs. A program is `program(compiled, see)`: it compiles its functions
+by the one and tells all that it does to the other, a `Seen`. It runs compiled twice, on the same compiled functions.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import linecache
+import re
+import sys
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+
+import pycompiler
+
+NAME = "<training program>"
+TOLERANCE, NEAR, NOISE = 1e-9, 1e-6, 1e-12
+
+# Texts of errors that name what compiled code has other names, counts or words for: the node of a view, versions of memory.
+WORDS = (
+    (re.compile(r"[Oo]utput \d+ of \w+"), "output N of X"),
+    (re.compile(r"grad_fn=<\w+>"), "grad_fn"),
+    (re.compile(r"(modified by an inplace operation): .*", re.DOTALL), r"\1"),
+)
+# What eager says where compiled code may go on or say something else; what comes afterwards is not compared.
+EAGER_ALONE = (
+    "a second time",  # a compiled backward frees what belongs to outputs, not what belongs to each of eager's nodes
+    "Can't detach views in-place",  # `detach_` of a result that eager makes as a view, and we as a tensor with a history
+    "detached in-place",  # `detach_` of what a node of eager's keeps as it is, and ours kept a name of
+)
+# Errors of our own, which say so: a second derivative that cannot be eager's, and what is run again after a write, which eager reads or refuses.
+OURS_ALONE = ("DoubleBackwardError", "in compiled code, what a checkpointed function")
+# Results that are gradients have strides that formulas give, which are not eager's (an expanded one, or the sum of two layouts).
+GRADIENTS = re.compile(r"autograd\.|\bfunc\.|register_hook")
+
+
+class Seen(list[tuple[str, Any]]):
+    """What a program does and sees, in order; `with see:` notes an error and goes on. `noise` moves the leaves."""
+
+    def __init__(self, layouts: bool = True, noise: float = 0.0) -> None:
+        self.layouts, self.noise = layouts, noise
+        self.given: list[torch.Tensor] = []
+
+    def __enter__(self) -> Seen:
+        return self
+
+    def __exit__(self, cls: Any, error: BaseException | None, tb: Any) -> bool:
+        if isinstance(error, Exception):
+            self.append(("error", (type(error).__name__, str(error))))
+            error.__traceback__ = None
+        return isinstance(error, Exception)
+
+    def leaf(self, *shape: int) -> torch.Tensor:
+        made = torch.randn(shape)
+        state = torch.get_rng_state()
+        made += self.noise * torch.randn(shape)
+        torch.set_rng_state(state)
+        return made
+
+    def note(self, what: str, value: Any, layouts: bool = False) -> None:
+        self.append((what, shown(value, layouts and self.layouts)))
+
+    def hook(self, t: torch.Tensor) -> None:
+        t.register_hook(lambda grad: self.note("hook", grad))  # type: ignore[no-untyped-call]
+
+    def called(self, results: Sequence[Any], inputs: Sequence[Any]) -> None:
+        self.note("results", results, layouts=True)
+        self.note("identities", [[one is other for other in (*results, *inputs)] for one in results])
+
+    def grad(self, ends: Any, starts: Any, create_graph: bool = False, batched: bool = False) -> Sequence[Any]:
+        """The gradients of those that have a history; with `create_graph`, what the first ones are asked for with has a gradient, too."""
+        ends, starts = with_gradients(ends), with_gradients(starts)
+        self.note("asked", (len(ends), len(starts)))
+        if not ends or not starts:
+            return ()
+        given = [torch.stack([like(t), like(t)]) if batched else like(t) for t in ends]
+        if create_graph and not batched and not self.given:
+            self.given = [g.requires_grad_() for g in given]
+        options: dict[str, Any] = {"create_graph": create_graph, "is_grads_batched": batched}
+        grads: Sequence[Any] = torch.autograd.grad(ends, starts, given, retain_graph=True, allow_unused=True, **options)
+        self.note("gradients", grads)
+        return grads
+
+    def backward(self, ends: Any, leaves: Sequence[torch.Tensor], retain_graph: bool = False) -> None:
+        if ends := with_gradients(ends):
+            torch.autograd.backward(ends, [like(t) for t in ends], retain_graph=retain_graph)
+            self.note("backward", [t.grad for t in leaves])
+
+    def penalty(self, ends: Any, leaves: Sequence[torch.Tensor]) -> None:
+        """A gradient penalty: the backward goes through norms of gradients."""
+        ends, starts = [t.sum() for t in with_gradients(ends)], with_gradients(leaves)
+        if ends and starts:
+            grads = with_gradients(torch.autograd.grad(ends, starts, create_graph=True, allow_unused=True))
+            if grads:
+                sum(((g.norm() - 1) ** 2 for g in grads), torch.zeros(())).backward()
+            self.note("penalty", [t.grad for t in leaves])
+
+    def end(self, leaves: Sequence[Any], inputs: Sequence[Any], results: Sequence[Any]) -> None:
+        self.note("afterwards", (inputs, results), layouts=True)
+        self.note("leaves", [t.grad for t in leaves])
+        self.note("next random number", torch.rand(()))
+
+
+def with_gradients(values: Any) -> list[torch.Tensor]:
+    return [t for t in values if isinstance(t, torch.Tensor) and t.requires_grad]
+
+
+def like(t: torch.Tensor) -> torch.Tensor:
+    return torch.randn(t.shape, dtype=t.dtype)
+
+
+def shown(value: Any, layouts: bool) -> Any:
+    if isinstance(value, torch.Tensor):
+        facts = (str(value.dtype), tuple(value.shape), value.stride() if layouts else None, value.requires_grad)
+        return (*facts, value.detach().clone())
+    return [shown(v, layouts) for v in value] if isinstance(value, (list, tuple)) else value
+
+
+def near(a: torch.Tensor, b: torch.Tensor) -> bool:
+    if torch.allclose(a, b, TOLERANCE, TOLERANCE, equal_nan=True):
+        return True
+    size = a[torch.isfinite(a)].abs().max().item() if torch.isfinite(a).any() else 1.0
+    return torch.allclose(a, b, NEAR, NEAR * max(1.0, size) / 10, equal_nan=True)
+
+
+def same(a: Any, b: Any) -> bool:
+    if isinstance(a, (list, tuple)) and isinstance(b, (list, tuple)):
+        return len(a) == len(b) and all(map(same, a, b))
+    if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
+        return near(a, b)
+    return type(a) is type(b) and bool(a == b)
+
+
+def worded(entry: tuple[str, Any]) -> tuple[str, Any]:
+    if entry[0] == "error":
+        text = entry[1][1]
+        for pattern, words in WORDS:
+            text = pattern.sub(words, text)
+        return entry[0], (entry[1][0], text)
+    return entry
+
+
+def first_difference(wanted: Seen, found: Seen) -> tuple[int, str] | None:
+    """The first place where two runs differ, and how."""
+    ended: tuple[str, Any] = ("the end", None)
+    for place in range(max(len(wanted), len(found))):
+        one = wanted[place] if place < len(wanted) else ended
+        other = found[place] if place < len(found) else ended
+        if one[0] == "error" and any(words in one[1][1] for words in EAGER_ALONE):
+            return None  # gradients may have reached some leaves before
+        if other[0] == "error" and any(words in " ".join(other[1]) for words in OURS_ALONE):
+            return None
+        if not same(worded(one), worded(other)):
+            what = one[0] if one[0] == other[0] else f"{one[0]} and {other[0]}"
+            return place, f"{what}: eager {one[1]}\n  compiled {other[1]}"
+    return None
+
+
+@contextlib.contextmanager
+def doubles() -> Iterator[None]:
+    """Doubles by default, no warnings, errors of the compiler are raised; all as before at the end, and torch's random numbers."""
+    before, state, raises = torch.get_default_dtype(), torch.get_rng_state(), pycompiler.config.raise_internal_errors
+    pycompiler.config.raise_internal_errors = True
+    torch.set_default_dtype(torch.float64)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        pycompiler.config.raise_internal_errors = raises
+        torch.set_default_dtype(before)
+        torch.set_rng_state(state)
+
+
+def difference(text: str, backend: str = "aot_eager") -> str | None:
+    """What the compiled program does otherwise than the eager one, or None; or eager itself does so where its leaves move a little."""
+    linecache.cache[NAME] = (len(text), None, text.splitlines(True), NAME)
+    namespace: dict[str, Any] = {"__name__": "fuzzed"}
+    layouts = GRADIENTS.search(text.partition("def program")[0]) is None
+    made: dict[str, Any] = {}
+
+    def compiled(fn: Callable[..., Any]) -> Any:
+        if fn.__name__ not in made:
+            made[fn.__name__] = pycompiler.compile(fn, backend=backend)
+        return made[fn.__name__]
+
+    def run(compiles: Callable[..., Any], noise: float = 0.0) -> Seen:
+        namespace["program"](compiles, seen := Seen(layouts, noise))
+        return seen
+
+    with doubles():
+        try:
+            exec(compile(text, NAME, "exec"), namespace)
+            wanted = run(lambda fn: fn)
+            for call in ("first", "second"):
+                found = first_difference(wanted, run(compiled))
+                if found is not None:
+                    moved = first_difference(wanted, run(lambda fn: fn, NOISE))
+                    return None if moved is not None and moved[0] <= found[0] else f"{call} call, {found[1]}"
+        finally:
+            linecache.cache.pop(NAME, None)
+    return None
+
+
+def main(file: str) -> None:
+    """What a program that is run as a script does."""
+    print(difference(Path(file).read_text(), *sys.argv[1:2]) or "the same")
