@@ -365,6 +365,7 @@ def test_a_writing_operator_of_the_programs_behind_effects(backend: str) -> None
     assert whole(torch.ones(2), torch.tensor(0.0), []).tolist() == [3.0, 3.0]
 
 
+@pytest.mark.skipif(torch.__version__ < "2.12", reason="torch decides by the places themselves, which breaks the graph")
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize("named", [False, True], ids=["functions", "methods"])
 @pytest.mark.parametrize("name", ["quantile", "nanquantile"])

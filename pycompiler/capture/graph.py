@@ -494,9 +494,9 @@ class GraphBuilder:
         name = call.name.partition(".")[0]
         packet: Any = getattr(torch.ops.aten, name, None) if name.endswith("_") and call.operands else None
         value = None if packet is None else self.known(call.operands[0].meta["example_value"])
-        if value is None or not value.exists:
+        if value is None or not value.exists or not isinstance(packet, torch._ops.OpOverloadPacket):
             return
-        if not any(torch.Tag.inplace_view in getattr(packet, o).tags for o in packet.overloads()):
+        if not any(torch.Tag.inplace_view in getattr(packet, o).tags for o in packet.overloads()):  # type: ignore[no-untyped-call]
             return
         if isinstance(value.overlay.get("grad"), Tensor):
             raise Break("unsupported-operation", f"{name} of {value.describe()}, which has got a gradient")

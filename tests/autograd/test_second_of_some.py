@@ -228,3 +228,21 @@ def test_a_result_that_one_gradients_derivative_passes(first: int, backend: str)
         return slopes, found, seen
 
     as_eager(lambda x, w: x.ldexp(w), ask, backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_piece_that_was_taken_without_gradients_has_no_history(backend: str) -> None:
+    """It says that it requires some, as what it is a piece of does."""
+
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        with torch.no_grad():
+            piece = x.split(2, -1)[0]
+        return piece.max(), x.sum()
+
+    x = torch.arange(12.0).reshape(3, 4).requires_grad_()
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    for fn in (program, compiled):
+        found, total = fn(x * 1)
+        assert found.item() == 9.0
+        [grad] = torch.autograd.grad(total, x, create_graph=True)
+        assert grad.tolist() == [[1.0] * 4] * 3

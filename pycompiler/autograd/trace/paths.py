@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import functools
+import itertools
 import operator
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
@@ -113,7 +114,7 @@ def paths(
             a, b, c, d, _, e = (1 << cut[edge],) * 2 + (0,) * 4 if edge in cut else found.get(edge[0], (0,) * 6)
             inputs, nodes, kept, led = inputs | a, nodes | c, kept | d, led | e
             given.append(b if edge in cut else items.get(edge, b))
-        for edge in map(_edge_of, filter(_requires_grad, keeps)):
+        for edge in itertools.chain.from_iterable(map(_edges_of, filter(_requires_grad, keeps))):
             led |= 1 << cut[edge] if edge in cut else inputs if edge[0] is node else found.get(edge[0], (0,))[0]
         found[node] = inputs, _joined([0 if leaf is None else 1 << leaf, *given]), nodes, kept, number, led
         if node.name().startswith(_OF_A_LIST):
@@ -127,9 +128,12 @@ def paths(
     return made
 
 
-def _edge_of(t: torch.Tensor) -> Edge:
-    node, number = torch.autograd.graph.get_gradient_edge(t)[:2]
-    return node, number
+def _edges_of(t: torch.Tensor) -> Iterator[Edge]:
+    """Where the history of a kept tensor begins.  A piece that was taken without gradients of what needs some (`split` under
+    `no_grad`) says that it needs them, and has none."""
+    with contextlib.suppress(AssertionError):
+        node, number = torch.autograd.graph.get_gradient_edge(t)[:2]
+        yield node, number
 
 
 _requires_grad = operator.attrgetter("requires_grad")
