@@ -280,7 +280,8 @@ def run(subject: Subject, arguments: argparse.Namespace) -> int:
 
 
 def options(prog: str, description: str | None) -> argparse.ArgumentParser:
-    """The command line that both fuzzers have."""
+    """The command line that these fuzzers have."""
+    os.environ["CUDA_VISIBLE_DEVICES"] = ""  # programs run in forked processes, in which CUDA cannot be initialised
     parser = argparse.ArgumentParser(prog=prog, description=description)
     parser.add_argument("--count", type=int, default=1000, help="programs")
     parser.add_argument("--seed", type=int, default=0, help="of the first program")
