@@ -18,13 +18,13 @@ from collections import _tuplegetter  # type: ignore[attr-defined]
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
-import numpy as np
 import torch
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lookup, lookup_descriptor, mro_lookup
 from pycompiler.capture.values.base import Capture
 from pycompiler.capture.values.constant import reference
+from pycompiler.ir import arrays
 from pycompiler.ir.source import Source, mro_of, namespace_of
 from pycompiler.ir.source import const as const_source
 
@@ -39,7 +39,7 @@ _KNOWN_MODULES = frozenset(
 )  # fmt: skip
 _LITERALS = (int, float, complex, str, bytes, bool, type(None), torch.Size, torch.device, range, slice)
 _SINGLE = (
-    torch.dtype, torch.layout, torch.memory_format, type(Ellipsis), type(NotImplemented), np.ufunc, type(np.sum),
+    torch.dtype, torch.layout, torch.memory_format, type(Ellipsis), type(NotImplemented),
     types.GenericAlias, types.UnionType, torch._ops.OperatorBase, types.GetSetDescriptorType, types.MemberDescriptorType,
     _tuplegetter, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
 )  # fmt: skip
@@ -336,7 +336,10 @@ class Hook:
             self.reach_class(kind)
             for name, value in vars(found).items():
                 self.look(value, source.then("instance_dict").dict_item(name), held=True)
-        elif not isinstance(found, _SINGLE) and kind.__module__ not in ("typing", "dataclasses"):
+        elif not isinstance(found, _SINGLE) and not (
+            kind.__module__ in ("typing", "dataclasses")
+            or arrays.is_of_numpy(found)  # a function of NumPy's, or a ufunc
+        ):
             self.refuse(f"a {kind.__name__}, which may change or be changed")
 
     def function(self, fn: types.FunctionType) -> None:

@@ -169,19 +169,29 @@ def taken(x: torch.Tensor, make: Callable[[], Any]) -> tuple[Any, ...]:
     return y, found
 
 
-def consumed(x: torch.Tensor) -> tuple[Any, ...]:
+CONSUMERS: dict[str, Callable[[Callable[[], Any]], Any]] = {
+    "star": lambda make: [*make()],
+    "sum": lambda make: sum(make()),
+    "max": lambda make: max(make(), default=4),
+    "sorted": lambda make: sorted(make()),
+    "fromkeys": lambda make: dict.fromkeys(make()),
+    "deque": lambda make: deque(make()),
+    "arguments": lambda make: (lambda *a: a)(*make()),
+    "in": lambda make: 7 in make(),
+    "reduce": lambda make: functools.reduce(operator.add, make()),
+    "comprehension": lambda make: [v for v in make()],
+    "generator": lambda make: list(v for v in make()),
+    "next of a generator": lambda make: next(v for v in make()),
+    "extend": lambda make: [1].extend(make()),
+    "groups": lambda make: [list(g) for _, g in itertools.groupby(make())],
+    "mean": lambda make: statistics.mean(make()),
+    "stack": lambda make: torch.stack([*map(torch.full, [(2,)] * 9, make())]).shape,
+}
+
+
+def consumed(x: torch.Tensor, consume: Callable[[Callable[[], Any]], Any]) -> tuple[Any, ...]:
     y = x * 2
-    make = MAKERS["map"]
-    found = [
-        _told(lambda: [*make()]), _told(lambda: sum(make())), _told(lambda: max(make(), default=4)),
-        _told(lambda: dict.fromkeys(make())), _told(lambda: (lambda *a: a)(*make())), _told(lambda: 7 in make()),
-        _told(lambda: functools.reduce(operator.add, make())), _told(lambda: [v for v in make()]),
-        _told(lambda: list(v for v in make())), _told(lambda: next(v for v in make())), _told(lambda: deque(make())),
-        _told(lambda: sorted(make())), _told(lambda: [1].extend(make())), _told(lambda: statistics.mean(make())),
-        _told(lambda: torch.stack([y, *map(stops, [y, y, y])])[1:].sum().item() > 0),
-        _told(lambda: [list(g) for _, g in itertools.groupby(map(stops, range(9)))]),
-    ]  # fmt: skip
-    return y, found
+    return y, _told(lambda: consume(MAKERS["map"]))
 
 
 def yielded(x: torch.Tensor) -> tuple[Any, ...]:
@@ -221,11 +231,14 @@ def bounds(x: torch.Tensor, at: int) -> tuple[Any, ...]:
 
 def _beside_eager(fn: Callable[..., Any], *args: Any) -> None:
     results = []
-    for each in (fn, pycompiler.compile(fn, backend="eager")):
+    compiled = pycompiler.compile(fn, backend="eager")
+    for each in (fn, compiled):
         TOLD.clear()
         given = [each(torch.ones(2), *args)[1:] for _ in range(2)]
         results.append((given, TOLD[:]))
     assert str(results[0]) == str(results[1])
+    counters = pycompiler.counters(compiled)
+    assert counters["compiles"] and not counters["eager_calls"]
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -233,8 +246,13 @@ def test_iterators_end_as_in_cpython(name: str) -> None:
     _beside_eager(taken, MAKERS[name])
 
 
-@pytest.mark.parametrize("fn", [consumed, yielded, grouped], ids=lambda fn: str(fn.__name__))
-def test_whoever_asks_sees_the_end(fn: Callable[..., Any]) -> None:
+@pytest.mark.parametrize("name", CONSUMERS)
+def test_whoever_asks_sees_the_end(name: str) -> None:
+    _beside_eager(consumed, CONSUMERS[name])
+
+
+@pytest.mark.parametrize("fn", [yielded, grouped], ids=lambda fn: str(fn.__name__))
+def test_steps_in_between(fn: Callable[..., Any]) -> None:
     _beside_eager(fn)
 
 

@@ -83,14 +83,13 @@ def mse_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any:
     return _reduced(difference * difference, reduction)
 
 
-@rule(aten.mse_loss_backward.default)
-def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Any:
-    scale = 2.0 / x.numel() if reduction == _MEAN and x.numel() else 2.0
-    return (x - target) * grad * scale
-
-
 def _share(x: Tensor, reduction: int) -> float:
     return 1.0 / x.numel() if reduction == _MEAN and x.numel() else 1.0
+
+
+@rule(aten.mse_loss_backward.default)
+def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Any:
+    return (x - target) * grad * (2.0 * _share(x, reduction))
 
 
 @rule(aten.smooth_l1_loss_backward.default)

@@ -178,10 +178,6 @@ filter_ = constructor(filter)(_filtering(filter, True))
 constructor(itertools.filterfalse)(_filtering(itertools.filterfalse, False))
 
 
-ENDING = (IndexError, StopIteration)
-"""What a `__getitem__` raises at the end of what it is asked for."""
-
-
 @constructor(reversed)
 def reversed_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     value = args[0]
@@ -196,7 +192,7 @@ def reversed_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
             def step() -> Value | None:
                 place = next(places, None)
-                return None if place is None else cx.catching(ENDING, lambda: value.getitem(cx, Const(place)))
+                return None if place is None else value.place(cx, place)
 
             return Iter(step, reversed)
         if isinstance(value.storage, Tuple) and any(value.overrides(cx, n) for n in ("__len__", "__getitem__")):
@@ -212,9 +208,10 @@ def _chained(cx: Capture, iterables: Value) -> Value:
     """itertools.chain.from_iterable(iterables)."""
     outer = cx.iterator(iterables)
     state: list[Value] = []
-    ended: list[bool] = []
+    ended = False
 
     def step() -> Value | None:
+        nonlocal ended
         while True:
             if state:
                 value = cx.next_of(state[0])
@@ -224,9 +221,9 @@ def _chained(cx: Capture, iterables: Value) -> Value:
             inner = None if ended else cx.next_of(outer)
             if inner is None:
                 return None
-            ended.append(True)  # for good where this raises
+            ended = True  # for good where this raises
             state.append(cx.iterator(cx.realize(inner)))
-            ended.clear()
+            ended = False
 
     return Iter(
         step,
@@ -282,25 +279,29 @@ def count(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def cycle(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     source, saved = cx.iterator(args[0]), List([])
     position = itertools.count()
-
-    ended: list[bool] = []
+    ended = False
 
     def step() -> Value | None:
+        nonlocal ended
         value = None if ended else cx.next_of(source)
         if value is not None:
             saved.items.append(value)
             return value
-        ended.append(True)
+        ended = True
         return saved.items[next(position) % len(saved.items)] if saved.items else None
 
     return Iter(step, itertools.cycle)
 
 
+def _bound(cx: Capture, value: Value) -> int:
+    """A number for islice; whatever an `__index__` raises, the error is that of a negative one."""
+    found = cx.catching(BaseException, lambda: cx.index(value))
+    return -1 if found is None else found
+
+
 @constructor(itertools.islice)
 def islice(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    # Whatever an `__index__` raises, the error is the ValueError of a bound that is negative.
-    bounds = [None if cx.is_none(a) else cx.catching(BaseException, functools.partial(cx.index, a)) for a in args[1:]]
-    bounds = [-1 if n is None and not cx.is_none(a) else n for n, a in zip(bounds, args[1:], strict=True)]
+    bounds = [None if cx.is_none(a) else _bound(cx, a) for a in args[1:]]
     source = cx.iterator(args[0])
     values = cx.evaluate_raw(itertools.islice, cx.pull(source), *bounds)
     start, stop, step = [None, *bounds, None][:3] if len(bounds) == 1 else [*bounds, None][:3]
@@ -393,15 +394,15 @@ def starmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @constructor(itertools.takewhile)
 def takewhile(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn, source = args[0], cx.iterator(args[1])
-
-    ended: list[bool] = []
+    ended = False
 
     def step() -> Value | None:
+        nonlocal ended
         value = None if ended else cx.next_of(source)
         if value is None or cx.truth(cx.call(fn, [value := cx.realize(value)], {})):
             return value
         cx.stopped_by = None  # what the function asked ended by itself
-        ended.append(True)
+        ended = True
         return None
 
     return Iter(step, itertools.takewhile,
@@ -411,12 +412,13 @@ def takewhile(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @constructor(itertools.dropwhile)
 def dropwhile(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn, source = args[0], cx.iterator(args[1])
-    begun: list[bool] = []
+    begun = False
 
     def step() -> Value | None:
+        nonlocal begun
         for value in cx.pull(source):
             if begun or not cx.truth(cx.call(fn, [value], {})):
-                begun[:] = [True]
+                begun = True
                 return value
         return None
 

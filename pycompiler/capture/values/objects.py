@@ -514,10 +514,14 @@ class Object(Value):
                 return
             yield value
 
+    def place(self, cx: Capture, i: int) -> Value | None:
+        """What `__getitem__` gives iterators of this place; None at the end, where it raises an IndexError or StopIteration."""
+        return cx.catching((IndexError, StopIteration), partial(self.getitem, cx, Const(i)))
+
     def _iterate_items(self, cx: Capture) -> Iterator[Value]:
         i = 0
         while True:
-            value = cx.catching((IndexError, StopIteration), partial(self.getitem, cx, Const(i)))
+            value = self.place(cx, i)
             if value is None:
                 return
             yield value
