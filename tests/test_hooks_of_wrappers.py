@@ -272,3 +272,37 @@ def test_a_hook_that_acts_runs_in_each_call(name: str, backend: str) -> None:
     space = _made(ACTING[name])
     report = pycompiler.explain(space["program"])(space["W"](torch.ones(3)))
     assert {b.kind for b in report.break_reasons} == {"tensor-subclass"}
+
+
+class Checked(torch.Tensor):
+    """Its hook asserts something, of which pytest writes more into the code when it loads this file."""
+
+    def __new__(cls, a: torch.Tensor) -> Any:
+        return torch.Tensor._make_wrapper_subclass(cls, a.shape, dtype=a.dtype, strides=a.stride())  # type: ignore[attr-defined]
+
+    def __init__(self, a: torch.Tensor) -> None:
+        assert a.dtype == torch.float32, a.dtype
+        self.a = a
+
+    def __tensor_flatten__(self) -> tuple[list[str], None]:
+        return ["a"], None
+
+    @staticmethod
+    def __tensor_unflatten__(inner: dict[str, torch.Tensor], context: Any, size: Any, stride: Any) -> Any:
+        return Checked(inner["a"])
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, kinds: Any, args: Any = (), kwargs: Any = None) -> Any:
+        result = func(*(t.a if isinstance(t, Checked) else t for t in args), **(kwargs or {}))
+        assert result.dtype == args[0].dtype
+        return Checked(result)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_assertions_that_pytest_has_rewritten(backend: str) -> None:
+    assert any("pytest" in name for name in Checked.__torch_dispatch__.__code__.co_names)
+    compiled = pycompiler.compile(lambda x: x * 2 + 1, backend=backend, fullgraph=True)
+    for _ in range(2):
+        found = compiled(Checked(torch.arange(3.0)))
+        assert type(found) is Checked and found.a.tolist() == [1.0, 3.0, 5.0]
+    assert pycompiler.counters(compiled)["compiles"] == 1

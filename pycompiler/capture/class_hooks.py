@@ -35,7 +35,7 @@ MOST = 300
 _KNOWN_MODULES = frozenset(
     ("torch", "functools", "_functools", "operator", "_operator", "itertools", "math", "cmath", "typing", "types",
      "collections", "_collections", "_collections_abc", "dataclasses", "enum", "contextlib", "abc", "_abc", "numbers", "copy",
-     "builtins")
+     "builtins", "_pytest", "pluggy")
 )  # fmt: skip
 _LITERALS = (int, float, complex, str, bytes, bool, type(None), torch.Size, torch.device, range, slice)
 _SINGLE = (
