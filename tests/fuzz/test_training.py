@@ -74,5 +74,21 @@ def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     assert any("gradients" in (difference(text, "native") or "") for text in texts)
 
 
+def test_programs_are_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Eager calls agree with eager."""
+    made: list[Any] = []
+    compile_ = pycompiler.compile
+
+    def noted(fn: Callable[..., Any], **options: Any) -> Any:
+        made.append(compile_(fn, **options))
+        return made[-1]
+
+    monkeypatch.setattr(pycompiler, "compile", noted)
+    for seed in range(40):
+        difference(generate(seed).source())
+    counted = [pycompiler.counters(compiled) for compiled in made]
+    assert sum(c["compiles"] > 0 and not c["eager_calls"] for c in counted) >= 0.8 * len(counted) > 0
+
+
 def test_a_seed_is_one_program() -> None:
     assert generate(11).source() == generate(11).source()
