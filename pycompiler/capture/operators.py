@@ -119,39 +119,7 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         known = known_arrays.binary(cx, op, left, right)
         return known or numpy_calls.binary(cx, op, INPLACE[op][1] if inplace else special, left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
-        found = _overridden(cx, INPLACE[op][1] if inplace else special, reflected, left, right)
-        if found is not None:
-            return found
-        # the method of an object goes first, also where its class has `__torch_function__`
-        if not isinstance(left, OPERANDS):
-            found = _inplace(cx, op, left, right) if op == "+=" else None  # a list takes the elements
-            found = found or (_special(cx, left, INPLACE[op][1], right) if inplace else None)
-            found = found or _special(cx, left, special, right)
-            if found is not None:
-                return found
-        if not (isinstance(left, OPERANDS) and isinstance(right, OPERANDS) or _asks(cx, left, right)):
-            if isinstance(right, Object) and lookup(cx, right.cls, "__getattr__") is not MISSING:
-                raise Break(
-                    "unsupported-operation", f"{left.describe()} {op} {right.describe()}, whose __getattr__ torch asks"
-                )
-            found = _special(cx, right, reflected, left)
-            if found is not None:
-                return found
-            names = (special, reflected, *([INPLACE[op][1]] if inplace else []))
-            others = [v.python_type() for v in (left, right) if not isinstance(v, Tensor)]
-            if any(issubclass(cls, (int, float, complex)) or hasattr(cls, n) for cls in others for n in names):
-                # A number of a class of the program's is one for torch, too; a sequence takes a tensor for a number of times,
-                # or says what it cannot be joined with.
-                raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
-            asked = "** or pow()" if op == "**" else op
-            cx.throw(TypeError, f"unsupported operand type(s) for {asked}: {_type(left)!r} and {_type(right)!r}")
-        if isinstance(left, Tensor):
-            left.assume(cx, INPLACE[op][1] if inplace else special)
-        elif isinstance(right, Tensor):
-            right.assume(cx, reflected)
-        if inplace and isinstance(left, Tensor) and not cx.items.is_number(left):
-            return cx.graph.call_function(INPLACE[op][0], [left, right], {}, always=True)
-        return cx.graph.call_function(fn, [*cx.items.beside(fn, left, right)], {})
+        return _beside_tensor(cx, op, left, right)
     told = INPLACE[op][0] if inplace else fn  # whose errors tell the operator
     if (of_owned := owned.compute(cx, told, [left, right], reads=not inplace)) is not None:
         return of_owned
@@ -190,6 +158,45 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if found is not None:
         return found
     return _unsupported(cx, op, told, left, right)
+
+
+def _beside_tensor(cx: Capture, op: str, left: Value, right: Value) -> Value:
+    """An operator of which one operand is a tensor, or both are."""
+    inplace = op in INPLACE
+    fn, special, reflected = BINARY[op.rstrip("=") if inplace else op]
+    found = _overridden(cx, INPLACE[op][1] if inplace else special, reflected, left, right)
+    if found is not None:
+        return found
+    # the method of an object goes first, also where its class has `__torch_function__`
+    if not isinstance(left, OPERANDS):
+        found = _inplace(cx, op, left, right) if op == "+=" else None  # a list takes the elements
+        found = found or (_special(cx, left, INPLACE[op][1], right) if inplace else None)
+        found = found or _special(cx, left, special, right)
+        if found is not None:
+            return found
+    if not (isinstance(left, OPERANDS) and isinstance(right, OPERANDS) or _asks(cx, left, right)):
+        if isinstance(right, Object) and lookup(cx, right.cls, "__getattr__") is not MISSING:
+            raise Break(
+                "unsupported-operation", f"{left.describe()} {op} {right.describe()}, whose __getattr__ torch asks"
+            )
+        found = _special(cx, right, reflected, left)
+        if found is not None:
+            return found
+        names = (special, reflected, *([INPLACE[op][1]] if inplace else []))
+        others = [v.python_type() for v in (left, right) if not isinstance(v, Tensor)]
+        if any(issubclass(cls, (int, float, complex)) or hasattr(cls, n) for cls in others for n in names):
+            # A number of a class of the program's is one for torch, too; a sequence takes a tensor for a number of times,
+            # or says what it cannot be joined with.
+            raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
+        asked = "** or pow()" if op == "**" else op
+        cx.throw(TypeError, f"unsupported operand type(s) for {asked}: {_type(left)!r} and {_type(right)!r}")
+    if isinstance(left, Tensor):
+        left.assume(cx, INPLACE[op][1] if inplace else special)
+    elif isinstance(right, Tensor):
+        right.assume(cx, reflected)
+    if inplace and isinstance(left, Tensor) and not cx.items.is_number(left):
+        return cx.graph.call_function(INPLACE[op][0], [left, right], {}, always=True)
+    return cx.graph.call_function(fn, [*cx.items.beside(fn, left, right)], {})
 
 
 def _of_types(cx: Capture, left: Value, right: Value) -> bool:
