@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 import torch
 
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.bytecode.uses import asked_name, codes, is_only_read, stores
 from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lookup, lookup_descriptor, mro_lookup
 from pycompiler.capture.values.base import Capture
 from pycompiler.capture.values.constant import reference
@@ -81,7 +82,6 @@ _ROOTS = frozenset(
     )
 )
 _ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "LOAD_SUPER_METHOD"))
-_STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR"))
 _SILENT = frozenset(("EXTENDED_ARG", "CACHE", "NOP", "PRECALL", "RESUME", "COPY_FREE_VARS", "PUSH_NULL"))
 
 
@@ -173,9 +173,9 @@ class Hook:
 
     def code(self, fn: types.FunctionType) -> None:
         makes = id(fn) in self.makers
-        for code in _codes(fn.__code__):
+        for code in codes(fn.__code__):
             steps = [i for i in dis.get_instructions(code) if i.opname not in _SILENT]
-            if _stores(code, own=makes) or any(
+            if stores(code, own=makes) or any(
                 i.opname == "STORE_DEREF" and i.argval in fn.__code__.co_freevars for i in steps
             ):
                 raise Break("tensor-subclass", f"{fn.__qualname__}, which writes to what outlives its call")
@@ -225,7 +225,7 @@ class Hook:
         else:
             self.cx.guard("dict_absent", const_source(fn.__globals__), name)
             if name in ("getattr", "hasattr"):
-                if (asked := _asked(rest)) is None:
+                if (asked := asked_name(rest)) is None:
                     self.refuse(f"{name} by a name that is computed")
                 self.attribute(asked, False, absent=True)
 
@@ -260,7 +260,7 @@ class Hook:
                 found, source = self.held_by(found, source, name)
             else:
                 break
-        self.look(found, source, only_read=_is_only_read(rest))
+        self.look(found, source, only_read=is_only_read(rest))
 
     def known_module(self, module: types.ModuleType, path: list[str]) -> None:
         """What the program may have put into one of torch's modules."""
@@ -484,67 +484,6 @@ def _is_member(value: Any) -> bool:
         isinstance(m, types.FunctionType) for m in said
     )
     return known and isinstance(value, _MEMBERS)
-
-
-_LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_DEREF"))
-
-
-def _loaded(step: dis.Instruction) -> int | None:
-    """How many objects a simple load leaves more."""
-    if step.opname in _LOADS or step.opname == "LOAD_GLOBAL" and "NULL" not in step.argrepr:
-        return 1
-    return 0 if step.opname == "LOAD_ATTR" and "NULL" not in step.argrepr else None
-
-
-def _is_only_read(rest: list[dis.Instruction]) -> bool:
-    """Whether an object is but asked for an element, by what is loaded next."""
-    depth = 0
-    for step in rest:
-        if step.opname in ("CONTAINS_OP", "GET_ITER"):
-            return depth == 0
-        if step.opname == "BINARY_SUBSCR" or step.opname == "BINARY_OP" and step.argrepr == "[]":
-            return depth == 1
-        if (more := _loaded(step)) is None:
-            return False
-        depth += more
-    return False
-
-
-def _asked(rest: list[dis.Instruction]) -> str | None:
-    """The text that `getattr` is called with, where it stands there."""
-    given: list[dis.Instruction] = []
-    for step in rest:
-        if step.opname in ("CALL", "CALL_FUNCTION") and len(given) == step.arg and len(given) in (2, 3):
-            return given[1].argval if given[1].opname == "LOAD_CONST" and type(given[1].argval) is str else None
-        if (more := _loaded(step)) is None:
-            return None
-        if more:
-            given.append(step)
-    return None
-
-
-def _stores(code: types.CodeType, *, own: bool) -> bool:
-    """Whether attributes or globals are stored; `own`: but attributes of what is made, a first argument or another variable."""
-    others = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
-    before: Any = None
-    for i in dis.get_instructions(code):
-        name = (
-            before.argval[-1]
-            if before is not None and isinstance(before.argval, tuple)
-            else getattr(before, "argval", None)
-        )
-        on_own = own and before is not None and before.opname.startswith("LOAD_FAST") and name not in others
-        if i.opname in _STORES and not (i.opname == "STORE_ATTR" and on_own):
-            return True
-        before = i
-    return False
-
-
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for inner in code.co_consts:
-        if isinstance(inner, types.CodeType):
-            yield from _codes(inner)
 
 
 def _contents(cell: types.CellType) -> Any:

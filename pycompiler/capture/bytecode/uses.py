@@ -1,0 +1,73 @@
+"""What code does with the objects that it names, as far as its instructions tell at once.
+
+In: code, or the instructions behind the one that loads an object.  Out: whether it stores anything that lasts, only reads the
+object, or asks for an attribute by a name that stands there.
+"""
+
+from __future__ import annotations
+
+import dis
+import types
+from collections.abc import Iterator
+from typing import Any
+
+_STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR"))
+_LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_DEREF"))
+
+
+def _loaded(step: dis.Instruction) -> int | None:
+    """How many objects a simple load leaves more."""
+    if step.opname in _LOADS or step.opname == "LOAD_GLOBAL" and "NULL" not in step.argrepr:
+        return 1
+    return 0 if step.opname == "LOAD_ATTR" and "NULL" not in step.argrepr else None
+
+
+def is_only_read(rest: list[dis.Instruction]) -> bool:
+    """Whether an object is but asked for an element, by what is loaded next."""
+    depth = 0
+    for step in rest:
+        if step.opname in ("CONTAINS_OP", "GET_ITER"):
+            return depth == 0
+        if step.opname == "BINARY_SUBSCR" or step.opname == "BINARY_OP" and step.argrepr == "[]":
+            return depth == 1
+        if (more := _loaded(step)) is None:
+            return False
+        depth += more
+    return False
+
+
+def asked_name(rest: list[dis.Instruction]) -> str | None:
+    """The text that `getattr` is called with, where it stands there."""
+    given: list[dis.Instruction] = []
+    for step in rest:
+        if step.opname in ("CALL", "CALL_FUNCTION") and len(given) == step.arg and len(given) in (2, 3):
+            return given[1].argval if given[1].opname == "LOAD_CONST" and type(given[1].argval) is str else None
+        if (more := _loaded(step)) is None:
+            return None
+        if more:
+            given.append(step)
+    return None
+
+
+def stores(code: types.CodeType, *, own: bool) -> bool:
+    """Whether attributes or globals are stored; `own`: but attributes of what is made, a first argument or another variable."""
+    others = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
+    before: Any = None
+    for i in dis.get_instructions(code):
+        name = (
+            before.argval[-1]
+            if before is not None and isinstance(before.argval, tuple)
+            else getattr(before, "argval", None)
+        )
+        on_own = own and before is not None and before.opname.startswith("LOAD_FAST") and name not in others
+        if i.opname in _STORES and not (i.opname == "STORE_ATTR" and on_own):
+            return True
+        before = i
+    return False
+
+
+def codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for inner in code.co_consts:
+        if isinstance(inner, types.CodeType):
+            yield from codes(inner)
