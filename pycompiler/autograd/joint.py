@@ -199,7 +199,7 @@ class Joint:
         found: dict[frozenset[int], dict[frozenset[int], list[int]]] = {}
         for k, path in enumerate(self.paths):
             ended = path.inputs.intersection(cuts)
-            found.setdefault(ended, {}).setdefault(path.inputs & (self.arrived | ended), []).append(k)
+            found.setdefault(ended, {}).setdefault(path.inputs, []).append(k)
         groups: list[list[int]] = []
         for same in found.values():
             if len(same) > 1 and self._common(list(same.values())) > SMALL:

@@ -273,8 +273,10 @@ def test_work_that_results_share_is_a_node_of_its_own() -> None:
 
 def test_where_gradients_can_end() -> None:
     def ends(outputs: list[torch.Tensor], which: list[int], known: Any = None) -> Any:
-        found = cuts(outputs, {(outputs[k].grad_fn, outputs[k].output_nr): k for k in which}, known or {})
+        found = cuts(outputs, {(outputs[k].grad_fn, outputs[k].output_nr): k for k in which}, known or {}, tops)
         return found if known else found[0]
+
+    tops: set[int] = set()
 
     x = leaves()[0]
     y = x.sin()
@@ -293,6 +295,12 @@ def test_where_gradients_can_end() -> None:
     work = graph.placeholder("h")
     assert ends([z, z * y], [0, 1], {(y.grad_fn, 0): work}) == ([0], [work]), "shared work becomes a result"
     assert ends([z, z * y, y], [0, 1, 2]) == [0, 2]
+    w = leaves()[1]
+    tops = {id(x), id(w)}
+    one, other = y.exp(), y * w
+    assert ends([one, other], [], {(y.grad_fn, 0): work}) == ([], [work]), "of other leaves, too"
+    assert ends([one, other], [0, 1]) == [], "which are not told apart where that cannot be one"
+    assert ends([x.sin(), x * w], [], {(y.grad_fn, 0): work}) == ([], []), "leaves are no work"
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -152,19 +152,33 @@ def _joined(bits: Sequence[int]) -> int:
 
 
 def cuts(
-    outputs: Sequence[torch.Tensor], candidates: Mapping[Edge, int], known: Mapping[Edge, fx.Node]
+    outputs: Sequence[torch.Tensor], candidates: Mapping[Edge, int], known: Mapping[Edge, fx.Node], leaves: Collection[int]
 ) -> tuple[list[int], list[fx.Node]]:
     """Those of the `candidates` (numbers of `outputs`, then of views) at which gradients of others can end, so that no node of
-    autograd's graph is run for outputs whose gradients end at different ones; and what would have to be an output, too: work
-    that an output shares with what was computed from it.  `known`: what can be one."""
+    autograd's graph is run for outputs whose gradients end at different ones, or at different leaves; and what would have to be
+    an output, too: work that outputs share.  `known`: what can be one; `leaves`: ids of leaves.
+
+    Where that work cannot be outputs, or is too much, leaves are not told apart."""
     order = nodes_in_order([t.grad_fn for t in outputs])
     order.reverse()
+    tops = [(node, 0) for node in order if id(getattr(node, "variable", None)) in leaves]
+    if len(outputs) > 1 and tops:
+        with contextlib.suppress(AutogradUnsupported):
+            return _cuts(outputs, order, candidates, known, tops)
+    return _cuts(outputs, order, candidates, known, []) if candidates else ([], [])
+
+
+def _cuts(
+    outputs: Sequence[torch.Tensor], order: Sequence[Any], candidates: Mapping[Edge, int],
+    known: Mapping[Edge, fx.Node], leaves: Sequence[Edge]
+) -> tuple[list[int], list[fx.Node]]:  # fmt: skip
     ends, first = dict(candidates), len(outputs) + len(candidates)
     roots: list[Edge] = [(t.grad_fn, t.output_nr) for t in outputs]
     more: list[Edge] = []
-    while ends:
+    while ends or leaves:
         chosen = ends | {edge: first + k for k, edge in enumerate(more)}
-        ended, conflicts = _conflicts(order, [*roots, *more], chosen)
+        behind = first + len(more)
+        ended, conflicts = _conflicts(order, [*roots, *more], chosen | {leaf: behind + k for k, leaf in enumerate(leaves)})
         reached = functools.reduce(operator.or_, ended)
         if not all(reached >> k & 1 for k in chosen.values()):
             ends = {edge: k for edge, k in ends.items() if reached >> k & 1}
@@ -188,7 +202,7 @@ def cuts(
             )
             raise AutogradUnsupported(what, "", "return fewer results of one computation")
         more += lacking
-    return sorted(ends.values()), sorted({known[edge] for edge in more}) if ends else []
+    return sorted(ends.values()), sorted({known[edge] for edge in more})
 
 
 def _conflicts(

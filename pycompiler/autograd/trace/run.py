@@ -280,12 +280,13 @@ class _Trace:
                 candidates = self._candidates()
                 edges = {(t.grad_fn, t.output_nr): k for k, t in enumerate(candidates.values())}
                 known = {edge: n for edge, n in self.forward.edges.items() if n not in self.joint.more}
-                chosen, self.lacking = paths.cuts(outputs, edges, known)
+                leaves = {id(leaf) for leaf in wanted}
+                chosen, self.lacking = paths.cuts(outputs, edges, known, leaves)
                 names = list(candidates)
                 if lone := self._lone_pieces({names[k]: candidates[names[k]] for k in chosen}):
                     candidates = {name: t for name, t in candidates.items() if name not in lone}
                     edges = {(t.grad_fn, t.output_nr): k for k, t in enumerate(candidates.values())}
-                    chosen, self.lacking = paths.cuts(outputs, edges, known)
+                    chosen, self.lacking = paths.cuts(outputs, edges, known, leaves)
                     names = list(candidates)
                 if self.lacking:
                     return
