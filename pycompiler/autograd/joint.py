@@ -18,6 +18,10 @@ from pycompiler.autograd.views import Step, is_view_op
 from pycompiler.ir.effects import node_stays
 
 
+MOST_NODES = 8
+"""So many nodes of autograd's graph are made to tell leaves apart: each is a backward to compile, and to run."""
+
+
 @dataclass(frozen=True)
 class Mutation:
     """Input `index` holds the value of fresh output `fresh` after the call.
@@ -190,23 +194,31 @@ class Joint:
 
     def ways(self) -> list[Way]:
         """The nodes of autograd's graph that a call makes, each after those whose outputs its gradients end at: one for all
-        outputs whose gradients reach the same results of other work, and end at the same cuts. A node that is reached runs
-        those behind it, gradient or not, and they look at what they keep.
+        outputs whose gradients reach the same inputs, and end at the same cuts. A node that is reached runs those behind it,
+        and their hooks, gradient or not, and they look at what they keep. Of more than `MOST_NODES` it is one for all whose
+        gradients reach the same results of other work.
 
         Nodes compute alone what their gradients have in common; where that is much, those that share a way are one. Those
         that end at other cuts have nothing in common (`trace.paths.cuts`)."""
+        groups = self._groups(frozenset(range(len(self.inputs))))
+        if len(groups) > MOST_NODES:
+            groups = self._groups(self.arrived)
+        ways = [Way(tuple(ks), frozenset[int]().union(*(self.paths[k].inputs for k in ks))) for ks in groups]
+        return self._in_order(ways) if self.cuts else ways
+
+    def _groups(self, apart: frozenset[int]) -> list[list[int]]:
+        """The tangents of each node, where those are told apart that reach others of these inputs."""
         cuts = range(len(self.inputs), len(self.inputs) + len(self.cuts))
         found: dict[frozenset[int], dict[frozenset[int], list[int]]] = {}
         for k, path in enumerate(self.paths):
             ended = path.inputs.intersection(cuts)
-            found.setdefault(ended, {}).setdefault(path.inputs, []).append(k)
+            found.setdefault(ended, {}).setdefault(path.inputs & (apart | ended), []).append(k)
         groups: list[list[int]] = []
         for same in found.values():
             if len(same) > 1 and self._common(list(same.values())) > SMALL:
                 same = _joined(same)
             groups += same.values()
-        ways = [Way(tuple(ks), frozenset[int]().union(*(self.paths[k].inputs for k in ks))) for ks in groups]
-        return self._in_order(ways) if self.cuts else ways
+        return groups
 
     def _in_order(self, ways: list[Way]) -> list[Way]:
         """`ways`, each after those of the outputs that its gradients end at."""

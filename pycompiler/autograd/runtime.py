@@ -44,6 +44,7 @@ BackwardCompiler = Callable[[fx.GraphModule, list[Any]], Compiled]
 _log = stage("aot")
 
 _FOREACH_FROM = 4  # this many buffers are copied by one call
+_BESIDE = 4  # arguments of a Function that is one of several, before those that it hands gradients to
 
 
 def source_of(fn: Any) -> str:
@@ -230,7 +231,8 @@ def differentiable(
     there, pieces = set[int](), dict[int, str]()
     between, inputs = {m.fresh: m.index for m in joint.between()}, {i: f"args[{i}]" for i in range(first)}
     written = dict(between)
-    scope["as_it_was"] = as_it_was
+    scope |= {"as_it_was": as_it_was, "ref": weakref.ref, "end_of": end_of}
+    ended = set[int]()
 
     def write(k: int, later: Sequence[Node]) -> None:
         """The input that gets the fresh output `k` is written; gradients by what it was are those of what it came from."""
@@ -263,7 +265,12 @@ def differentiable(
         node.behind = frozenset(written.values()) - frozenset(between.values())
         scope[f"apply{j}"] = _function(node, compiler, name, forward, ahead)
         reached = [inputs[i] if i < first else reach(joint.cuts[i - first]) for i in node.inputs]
-        lines.append(f"    made{j} = apply{j}(args, outs, rng, {', '.join(reached)})")
+        ends = {i - first: held_by for i, held_by in zip(node.inputs, reached, strict=True) if i >= first}
+        for c in ends.keys() - ended:
+            lines.append(f"    end{c} = (ref({ends[c]}), end_of({ends[c]}), {ends[c]}._version)")
+        ended |= ends.keys()
+        given = f"{{{', '.join(f'{c}: end{c}' for c in ends)}}}" if ends else "None"
+        lines.append(f"    made{j} = apply{j}(args, outs, rng, {given}, {', '.join(reached)})")
         lines += [f"    begin(made{j}[{p}])" for p, k in enumerate(node.outputs) if k in node.begun]
         made |= {k: f"made{j}[{p}]" for p, k in enumerate(node.outputs)}
     given = [*(made[k] for k in range(len(joint.fresh))), *(f"r{k}" for k in views)]
@@ -358,7 +365,6 @@ def _function(node: Node, compiler: BackwardCompiler, name: str, forward: Compil
         "ref": weakref.ref,
         "held": held,
         "version": version,
-        "end_of": end_of,
         "foreach_copy": torch._foreach_copy_,
     }
     forward_function = _build("forward", _forward_lines(node), scope)
@@ -392,7 +398,7 @@ def _forward_lines(node: Node) -> list[str]:
             lines.append("    ctx.rng = state(args)")
         lines += ["    outs = forward_graph(*args)", *_hidden_lines(joint, "    ")]
     else:
-        lines = ["def forward(ctx, args, outs, rng, *reached):"]
+        lines = ["def forward(ctx, args, outs, rng, ends, *reached):"]
         if again.keeps_states:
             lines.append("    ctx.rng = rng")
     if tensors:
@@ -417,13 +423,8 @@ def _forward_lines(node: Node) -> list[str]:
             for kind, i in node.watched
         ]
         lines.append(f"    ctx.kept = ({', '.join(kept)},)")
-    first = len(joint.inputs)
-    if ends := [
-        f"{i - first}: (ref(reached[{p}]), end_of(reached[{p}]), reached[{p}]._version)"
-        for p, i in enumerate(node.inputs)
-        if i >= first
-    ]:
-        lines.append(f"    ctx.ends = {{{', '.join(ends)}}}")
+    if any(i >= len(joint.inputs) for i in node.inputs):
+        lines.append("    ctx.ends = ends")
     if fixed:
         lines.append(f"    ctx.mark_non_differentiable({', '.join(fixed)})")
     lines.append("    ctx.set_materialize_grads(False)")
@@ -446,7 +447,7 @@ def _backward(node: Node, compiler: BackwardCompiler, ahead: bool) -> Any:
     }
     names = [f"g{k}" for k in node.outputs]
     tangents = node.differentiable
-    nothing = "None, " * (len(node.inputs) if node.alone else len(node.inputs) + 3)
+    nothing = "None, " * (len(node.inputs) if node.alone else len(node.inputs) + _BESIDE)
     lines = [
         f"def backward(ctx, {', '.join(names)}):",
         "    if is_unusual():",
@@ -521,7 +522,7 @@ class _Variants:
         if node.alone:
             return node.again(ctx, tangents, look)
         found = node.again(ctx, [given.get(k) for k in range(len(node.joint.fresh))], look)
-        return (None, None, None, *(found[i] for i in node.inputs))
+        return (*(None,) * _BESIDE, *(found[i] for i in node.inputs))
 
     def _look(self, tangents: Sequence[int]) -> Look:
         """Looks as the compiled backward of these does."""
@@ -604,7 +605,7 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
     grads = [part.grads[i] for i in node.inputs]
     results = ["None" if g is None else spelled[g[0]](g[1]) for g in grads]
     if not node.alone:
-        results = ["None", "None", "None", *results]
+        results = [*["None"] * _BESIDE, *results]
     if results == [f"grads[{i}]" for i in range(len(results))]:
         lines.append("    return tuple(grads)")
     else:

@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.autograd.joint import Path
+from pycompiler.autograd.joint import MOST_NODES, Path
 from pycompiler.autograd.recorder import tensors_in
 from pycompiler.autograd.saved import modified
 from pycompiler.autograd.trace.formulas import refuse_phase
@@ -158,7 +158,7 @@ def cuts(
     autograd's graph is run for outputs whose gradients end at different ones, or at different leaves; and what would have to be
     an output, too: work that outputs share.  `known`: what can be one; `leaves`: ids of leaves.
 
-    Where that work cannot be outputs, or is too much, leaves are not told apart."""
+    Where that work cannot be outputs, or there would be many nodes, leaves are not told apart."""
     order = nodes_in_order([t.grad_fn for t in outputs])
     order.reverse()
     tops = [(node, 0) for node in order if id(getattr(node, "variable", None)) in leaves]
@@ -184,6 +184,8 @@ def _cuts(
             ends = {edge: k for edge, k in ends.items() if reached >> k & 1}
             more = [edge for edge in more if reached >> chosen[edge] & 1]
             continue
+        if leaves and len({ended[k] for k in range(len(outputs))}) > MOST_NODES:
+            raise AutogradUnsupported("results that lead to many sets of leaves", "", "return fewer results")
         if not conflicts:
             break
         lacking = {
