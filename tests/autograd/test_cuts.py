@@ -345,6 +345,73 @@ def test_a_hook_is_called_for_gradients_of_its_result_only(backend: str) -> None
     assert run.counters()["compiles"] == 1
 
 
+def _heads(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> Tensors:
+    h = (x @ x).tanh()
+    return h @ w, h * v
+
+
+def _losses(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> Tensors:
+    h = (x * w).sin()
+    return h.sum(), (h * v).exp(), v.norm(), h
+
+
+def _apart(x: torch.Tensor, w: torch.Tensor, v: torch.Tensor) -> Tensors:
+    return x * w, w.norm(), (v * 2).tanh()
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [_heads, _losses, _apart])
+def test_hooks_on_what_other_results_lead_to_are_not_called(program: Any, backend: str) -> None:
+    """One node for all results called hooks of leaves with None, and those of results that lead nowhere that was asked."""
+
+    def ask(run: Any, which: list[int], starts: list[int]) -> Any:
+        torch.manual_seed(0)
+        inputs = [torch.randn(3, 3, dtype=torch.float64, requires_grad=True) for _ in range(3)]
+        made, seen = run(*inputs), []
+        for k, t in enumerate((*inputs, *made)):
+            t.register_hook(lambda g, k=k: seen.append((k, g)))
+        for t in inputs:
+            t.register_post_accumulate_grad_hook(lambda t: seen.append((9, t.grad)))
+        torch.autograd.backward([made[k].sum() for k in which], retain_graph=True)
+        ends = [made[k].sum() for k in which]
+        wanted = [inputs[k] for k in starts]
+        asked = torch.autograd.grad(ends, wanted, allow_unused=True, retain_graph=True)
+        return sorted(seen, key=lambda s: (s[0], s[1] is None, float(s[1].sum()))), asked
+
+    run = pycompiler.compile(program, backend=backend)
+    every = range(len(program(*[torch.ones(3, 3, dtype=torch.float64)] * 3)))
+    for which in [[k] for k in every] + [[*every]]:
+        for starts in ([0], [1, 2], [0, 1, 2]):
+            torch.testing.assert_close(ask(run, which, starts), ask(program, which, starts), rtol=1e-9, atol=1e-9)
+    assert run.counters()["compiles"] == 1
+
+
+def test_of_many_sets_of_leaves_there_is_one_node() -> None:
+    """Each would be a backward to compile."""
+    few, many = ([torch.ones(2, dtype=torch.float64, requires_grad=True) for _ in range(n)] for n in (8, 9))
+
+    def program(*ps: torch.Tensor) -> list[torch.Tensor]:
+        return [p.exp() for p in ps]
+
+    for inputs, nodes in ((few, 8), (many, 1)):
+        made = pycompiler.compile(program, backend="aot_eager")(*inputs)
+        reached = {len(_behind(t.grad_fn)) for t in made}
+        assert reached == {len(inputs) // nodes}
+        sum(t.sum() for t in made).backward()
+        assert all(torch.equal(p.grad, p.exp()) for p in inputs)  # type: ignore[arg-type]
+
+
+def _behind(node: Any) -> set[Any]:
+    """The leaves behind a node."""
+    found, stack = set[Any](), [node]
+    while stack:
+        node = stack.pop()
+        variable = getattr(node, "variable", None)
+        found |= set() if variable is None else {id(variable)}
+        stack.extend(n for n, _ in node.next_functions if n is not None)
+    return found
+
+
 @pytest.mark.parametrize("backend", ["aot_eager", "native"])
 @pytest.mark.parametrize(
     "piece", [lambda t: t.split(2, 0)[0], lambda t: t.unbind(0)[1], lambda t: t.chunk(2)[1].view(-1)]
