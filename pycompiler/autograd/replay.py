@@ -328,10 +328,19 @@ class Replay:
         cuts = range(len(self.cuts))
         ends = [self._end_root(self.count + c, *own[c][1:], onward, roots) if c in own else None for c in cuts]
         with _untransformed(), self._numbers(ctx):
-            results = self.module(*inputs, *ends)
+            made = self.module(*inputs, *ends)
+            results = made if isinstance(made, (tuple, list)) else (made,)
+            self._as_kept(ctx, results)
         if own:
             go_on(results[len(results) - len(ends) :])
-        return results if isinstance(results, (tuple, list)) else (results,)
+        return results
+
+    def _as_kept(self, ctx: Any, results: Sequence[Any]) -> None:
+        """Nodes that keep a result see what was written to it behind autograd's back."""
+        for k in self.kept:
+            there, made = ctx.made[k](), results[self.origins[k][1]]
+            if there is not None and there.shape == made.shape and there.dtype == made.dtype:
+                made.data.copy_(there)
 
     @contextlib.contextmanager
     def _numbers(self, ctx: Any) -> Iterator[None]:

@@ -196,20 +196,50 @@ KEPT: dict[str, Any] = {
     "a maximum": lambda x: x.amax(1),
     "a maximum at an index": lambda x: (x * 2).index_reduce(1, torch.tensor([0, 2]), x[:, :2], "amax"),
     "an exponential": lambda x: x.exp(),
+    "a softmax, and beside it": lambda x: (x * 2).softmax(-1) + 0 * x.exp(),
 }
 
 
+@pytest.mark.parametrize("again", [False, True])
 @pytest.mark.parametrize("partition", ["min_cut", "save_all"])
 @pytest.mark.parametrize("name", KEPT)
-def test_backwards_look_at_results_as_they_are_then(name: str, partition: str) -> None:
+def test_backwards_look_at_results_as_they_are_then(name: str, partition: str, again: bool) -> None:
     """Eager's node keeps its result, and sees what was written to it behind the version counter (seed 70026890)."""
     given = [torch.randn(3, 3, generator=torch.Generator().manual_seed(1)).requires_grad_() for _ in range(2)]
     with pycompiler.config.patch(partition=partition):
         for fn, x in zip((KEPT[name], pycompiler.compile(KEPT[name])), given, strict=True):
             y = fn(x)
             y.data.add_(1)
-            y.sum().backward()
+            (x.grad,) = torch.autograd.grad(y.sum(), x, create_graph=again)
     torch.testing.assert_close(given[1].grad, given[0].grad, equal_nan=True)
+
+
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_results_of_checkpoints_may_be_written(backend: str, again: bool) -> None:
+    """What a checkpoint computes again it does not keep: a node inside that keeps its result keeps another than the caller's."""
+
+    def inside(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda t: (t.sin() * w).exp().tanh(), x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    def behind(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda t: (t * w).exp(), x.tanh(), use_reentrant=False).tanh()  # type: ignore[no-any-return]
+
+    for fn, refused in ((inside, False), (behind, True)):
+        seen: list[Any] = []
+        compiled = pycompiler.compile(fn, backend=backend)
+        for call in (fn, compiled):
+            x, w = (torch.linspace(-1, 1, 6, dtype=torch.float64).requires_grad_() for _ in range(2))
+            y = call(x, w)
+            with torch.no_grad():
+                y.mul_(2)
+            try:
+                seen.append(torch.autograd.grad(y.sum(), (x, w), create_graph=again))
+            except RuntimeError as error:
+                seen.append("modified by an inplace operation" in str(error))
+        torch.testing.assert_close(seen[1], seen[0])
+        assert (seen[0] is True) == refused
+        assert compiled.counters()["compiles"] == 1
 
 
 def _written(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:

@@ -30,10 +30,11 @@ WORDS = (
 )
 # What eager says where compiled code may go on or say something else; what comes afterwards is not compared.
 EAGER_ALONE = (
-    "a second time",  # a compiled backward frees what belongs to outputs, not what belongs to each of eager's nodes
     "Can't detach views in-place",  # `detach_` of a result that eager makes as a view, and we as a tensor with a history
     "detached in-place",  # `detach_` of what a node of eager's keeps as it is, and ours kept a name of
 )
+# What both say in the middle of a backward: gradients have reached some leaves by then, as the nodes are.
+HALF_DONE = ("a second time", "modified by an inplace operation")
 # Errors of our own, which say so: a second derivative that cannot be eager's, and what is run again after a write, which eager reads or refuses.
 OURS_ALONE = ("DoubleBackwardError", "in compiled code, what a checkpointed function")
 # Results that are gradients have strides that formulas give, which are not eager's (an expanded one, or the sum of two layouts).
@@ -153,12 +154,14 @@ def first_difference(wanted: Seen, found: Seen) -> tuple[int, str] | None:
         one = wanted[place] if place < len(wanted) else ended
         other = found[place] if place < len(found) else ended
         if one[0] == "error" and any(words in one[1][1] for words in EAGER_ALONE):
-            return None  # gradients may have reached some leaves before
+            return None
         if other[0] == "error" and any(words in " ".join(other[1]) for words in OURS_ALONE):
             return None
         if not same(worded(one), worded(other)):
             what = one[0] if one[0] == other[0] else f"{one[0]} and {other[0]}"
             return place, f"{what}: eager {one[1]}\n  compiled {other[1]}"
+        if one[0] == "error" and any(words in one[1][1] for words in HALF_DONE):
+            return None
     return None
 
 

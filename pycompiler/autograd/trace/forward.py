@@ -15,7 +15,7 @@ from pycompiler.autograd import attention
 from pycompiler.autograd.policies import Policy
 from pycompiler.autograd.recorder import Recorder, tensors_in
 from pycompiler.autograd.trace.inputs import inner, storage_of
-from pycompiler.autograd.trace.paths import Edge, Slices, is_of_a_list
+from pycompiler.autograd.trace.paths import Edge, Slices, is_of_a_list, nodes_in_order
 from pycompiler.autograd.trace.writes import Given, Place, is_metadata, name_of, part_of, refuse_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.ir import functional, interrupts, late, transforms
@@ -82,6 +82,7 @@ class Forward:
         self.leaves: set[int] = set()  # of those among them that are leaves with gradients
         self.dying: Sequence[fx.Node] = ()  # what the node that runs reads last
         self.hooked: dict[Any, list[torch.Tensor]] = {}  # autograd's nodes that hooks hang on → what these read
+        self.remade: dict[Any, set[int]] = {}  # autograd's nodes of checkpoints → the memory of these' results
         self.rebased: set[int] = set()  # memory of inputs that was written while there were views of it, with gradients
         self.displaced: set[int] = set()  # memory that lies otherwise than the program's, which has gaps, since a write
 
@@ -262,6 +263,10 @@ class Forward:
             if policy is not None:
                 self.recorder.policy = None
                 policy.end()
+        results = {storage_of(t) for t in tensors_in(made)} - {storage_of(t) for t in tensors_in(tensors)}
+        roots, ends = ([t.grad_fn for t in tensors_in(ts) if t.requires_grad] for ts in (made, tensors))
+        for inside in nodes_in_order(roots, ends):
+            self.remade.setdefault(inside, set()).update(results)
         return made
 
     def _called(self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:

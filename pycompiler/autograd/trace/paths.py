@@ -84,11 +84,13 @@ def paths(
     kept_as: Mapping[int, tuple[str, int]],
     slices: Slices,
     hooked: Mapping[Any, Sequence[torch.Tensor]],
+    remade: Mapping[Any, Collection[int]],
     look: Callable[[Any, Sequence[torch.Tensor]], None],
     cut: Mapping[tuple[Any, int], int],
 ) -> list[Path]:
     """For each output its gradient's way.  `leaves`: ids of leaves → inputs; `kept_as`: storages → what `Path.kept` calls
-    them; `hooked`: nodes → what the program's hooks on them read; `look`: is given each node, and what it keeps; `cut`:
+    them; `hooked`: nodes → what the program's hooks on them read; `remade`: nodes → memory of what they make again, and do
+    not keep; `look`: is given each node, and what it keeps; `cut`:
     nodes and numbers of their results, at which gradients end → what `Path.inputs` calls those.  Sets are bits of numbers:
     networks have thousands of nodes."""
     names = list(dict.fromkeys(kept_as.values()))
@@ -102,8 +104,10 @@ def paths(
     for number, node in enumerate(nodes_in_order([t.grad_fn for t in outputs])):
         keeps = [*kept_tensors(node), *slices.kept.get(node, ())]
         look(node, keeps)
-        leaf = leaves.get(id(getattr(node, "variable", None)))
         once = bool(keeps) or node.name() == WRITE
+        if node in remade:
+            keeps = [t for t in keeps if storage_of(t) not in remade[node]]
+        leaf = leaves.get(id(getattr(node, "variable", None)))
         inputs, nodes, kept, led = 0 if leaf is None else 1 << leaf, once << number, 0, 0
         given: list[int] = []
         for t in (*keeps, *hooked.get(node, ())):  # what a hook reads may not change, but is not freed
@@ -249,10 +253,10 @@ def _bits(number: int) -> frozenset[int]:
     return frozenset(k for k, digit in enumerate(reversed(bin(number)[2:])) if digit == "1")
 
 
-def nodes_in_order(roots: Sequence[Any]) -> list[Any]:
-    """The nodes of autograd's graph behind `roots`, each after those that its gradients flow to."""
+def nodes_in_order(roots: Sequence[Any], ends: Sequence[Any] = ()) -> list[Any]:
+    """The nodes of autograd's graph behind `roots`, each after those that its gradients flow to; up to the nodes `ends`."""
     order: list[Any] = []
-    seen: set[Any] = set()
+    seen: set[Any] = set(ends)
     stack: list[tuple[Any, bool]] = [(node, False) for node in roots]
     while stack:
         node, done = stack.pop()

@@ -428,7 +428,8 @@ class _Trace:
             kept.setdefault(storage_of(t), ("fresh", k))
         cut = {(t.grad_fn, t.output_nr): len(self.inputs) + c for c, t in enumerate(cuts.values())}
         look = functools.partial(refuse_written, self.recorder)
-        return paths.paths(outputs, leaves, kept, self.forward.slices, self.forward.hooked, look, cut)
+        known = self.forward
+        return paths.paths(outputs, leaves, kept, known.slices, known.hooked, known.remade, look, cut)
 
     def _tangent(self, k: int) -> torch.Tensor:
         value = self.joint.fresh[k].meta["val"]
