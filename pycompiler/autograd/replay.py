@@ -148,12 +148,12 @@ class Replay:
         """The gradients of the graph's inputs, then of its cuts, where those of outputs behind end; `ctx` is the autograd
         node, `tangents` has one for each fresh output, which is None where another node has it; `look` is of the others."""
         create_graph = torch.is_grad_enabled()
-        with _disable_current_modes():
+        with _untransformed():
             inputs = self._inputs(ctx, look)
         _native.pause_hook()
         try:
             with torch.enable_grad(), self._ambient():
-                with _disable_current_modes():
+                with _untransformed():
                     ends = self._ends(ctx, tangents) if create_graph and self.kept else {}
                 found, led = self._gradients(ctx, inputs, tangents, ends, create_graph)
                 for some in {*led.values()} - {frozenset(ends)} if self.repeats else ():
@@ -171,7 +171,7 @@ class Replay:
         """The gradients, whose derivatives reach the results `kept`, and where there are any, which of these each one's do: what
         reaches none in eager does not run their hooks, and frees nothing there."""
         found: list[torch.Tensor | None] = [None] * (self.count + len(self.cuts))
-        with _disable_current_modes():
+        with _untransformed():
             onward = Onward(kept)
             roots = self._roots(ctx, onward)
             own = [self._own(i, x, onward, roots) for i, x in enumerate(inputs)]

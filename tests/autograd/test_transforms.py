@@ -483,3 +483,23 @@ def test_what_vmap_writes_beside_its_arguments_breaks(chunk_size: int | None) ->
     torch.testing.assert_close(compiled(*ours), fn(*eagers))
     assert [(t.sum(), t._version) for t in ours] == [(t.sum(), t._version) for t in eagers]
     assert "writes a tensor that was made outside" in str(pycompiler.explain(fn)(*ours).break_reasons[0])
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("program", [torch.sin, lambda x: (x * x.exp()).tanh()])
+def test_gradients_of_compiled_results_inside_of_transforms(program: Any, backend: str) -> None:
+    """The Jacobian as functorch's tutorial begins: what a replay is given is made outside of the transform's levels."""
+
+    def ask(call: Any) -> list[Any]:
+        x = torch.linspace(-1, 1, 4, dtype=torch.float64, requires_grad=True)
+        y, unit = call(x), torch.eye(4, dtype=torch.float64)
+
+        def pulled(v: torch.Tensor, again: bool = False) -> torch.Tensor:
+            return torch.autograd.grad(y, x, v, retain_graph=True, create_graph=again)[0]
+
+        found = [torch.func.vmap(pulled)(unit), torch.func.vmap(lambda v: pulled(v, True))(unit)]
+        return [*found, *torch.func.jvp(pulled, (unit[1],), (unit[2],)), torch.func.jacrev(pulled)(unit[1])]
+
+    compiled = pycompiler.compile(program, backend=backend)
+    torch.testing.assert_close(ask(compiled), ask(program))
+    assert compiled.counters()["compiles"] == 1

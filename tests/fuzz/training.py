@@ -91,6 +91,12 @@ def without(values: tuple[str, ...], place: int) -> tuple[str, ...]:
     return values[:place] + values[place + 1 :]
 
 
+def is_fit(made: Any) -> bool:
+    """Whether a value may go on: a tensor of some finite numbers."""
+    kind = hasattr(made, "isfinite") and made.is_floating_point()
+    return kind and made.numel() <= 200 and bool(made.isfinite().all())
+
+
 def defined(line: str) -> str | None:
     found = re.search(r"\b(v\d+) = ", line)
     return found and found[1]
@@ -161,17 +167,12 @@ class Generator:
                 line = f"with torch.no_grad(): {line}"
         try:
             exec(line, self.names)
-        except Exception:
+            fit = name is None or is_fit(self.names[name])
+        except Exception:  # of a view, too, that may not be looked at any more
+            return
+        if not fit:
             return
         if name is not None:
-            made = self.names[name]
-            if (
-                not hasattr(made, "isfinite")
-                or not made.is_floating_point()
-                or made.numel() > 200
-                or not made.isfinite().all()
-            ):
-                return
             values.append(name)
         lines.append(line)
 

@@ -156,7 +156,10 @@ def _joined(bits: Sequence[int]) -> int:
 
 
 def cuts(
-    outputs: Sequence[torch.Tensor], candidates: Mapping[Edge, int], known: Mapping[Edge, fx.Node], leaves: Collection[int]
+    outputs: Sequence[torch.Tensor],
+    candidates: Mapping[Edge, int],
+    known: Mapping[Edge, fx.Node],
+    leaves: Collection[int],
 ) -> tuple[list[int], list[fx.Node]]:
     """Those of the `candidates` (numbers of `outputs`, then of views) at which gradients of others can end, so that no node of
     autograd's graph is run for outputs whose gradients end at different ones, or at different leaves; and what would have to be
@@ -182,7 +185,9 @@ def _cuts(
     while ends or leaves:
         chosen = ends | {edge: first + k for k, edge in enumerate(more)}
         behind = first + len(more)
-        ended, conflicts = _conflicts(order, [*roots, *more], chosen | {leaf: behind + k for k, leaf in enumerate(leaves)})
+        ended, conflicts = _conflicts(
+            order, [*roots, *more], chosen | {leaf: behind + k for k, leaf in enumerate(leaves)}
+        )
         reached = functools.reduce(operator.or_, ended)
         if not all(reached >> k & 1 for k in chosen.values()):
             ends = {edge: k for edge, k in ends.items() if reached >> k & 1}
