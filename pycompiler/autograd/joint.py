@@ -17,7 +17,6 @@ from pycompiler.autograd.recompute import SMALL, size_bytes
 from pycompiler.autograd.views import Step, is_view_op
 from pycompiler.ir.effects import node_stays
 
-
 MOST_NODES = 8
 """So many nodes of autograd's graph are made to tell leaves apart: each is a backward to compile, and to run."""
 
