@@ -105,13 +105,12 @@ def paths(
         keeps = [*kept_tensors(node), *slices.kept.get(node, ())]
         look(node, keeps)
         once = bool(keeps) or node.name() == WRITE
-        if node in remade:
-            keeps = [t for t in keeps if storage_of(t) not in remade[node]]
+        again = remade.get(node, ())
         leaf = leaves.get(id(getattr(node, "variable", None)))
         inputs, nodes, kept, led = 0 if leaf is None else 1 << leaf, once << number, 0, 0
         given: list[int] = []
         for t in (*keeps, *hooked.get(node, ())):  # what a hook reads may not change, but is not freed
-            kept |= bits.get(storage_of(t), 0)
+            kept |= bits.get(storage_of(t), 0) if storage_of(t) not in again else 0
         held.update((t.grad_fn, t.output_nr) for t in keeps)
         for edge in node.next_functions:
             refuse_phase(*edge)
