@@ -84,7 +84,7 @@ def _point(graph: fx.Graph, result: fx.Node) -> tuple[fx.Node, list[fx.Node]] | 
     same = [n for n in nodes if not _memory([n]).isdisjoint(memory)]
     readers = {user for n in same for user in n.users if user.op != "output" and user.target is not transforms.hooked}
     writes = {n: _writes(n) for n in (*readers, result)}
-    if not memory or any(written is None for written in writes.values()) or any(map(_is_one_of, same)):
+    if not memory or any(written is None for written in writes.values()) or _is_one_of(result):
         return None
     told = {n: [w for w in written or () if w.meta["example_value"].requires_grad] for n, written in writes.items()}
     at = max([result, *(n for n in readers if not _memory(told[n]).isdisjoint(memory))], key=nodes.__getitem__)

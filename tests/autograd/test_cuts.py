@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import torch
+from torch.utils.checkpoint import checkpoint
 from ad_helpers import fakes, lifted, run_graph
 from torch import nn
 from torch.nn import functional as F
@@ -432,4 +433,33 @@ def test_gradients_pass_pieces_that_are_results(piece: Any, backend: str) -> Non
             seen.append(x.grad)
     for ours, theirs in zip(seen[3:], seen[:3]):
         torch.testing.assert_close(ours, theirs)
+    assert compiled.counters()["compiles"] == 1
+
+
+def _of_qr(x: torch.Tensor) -> Tensors:
+    v = torch.linalg.qr(x).R
+    p = v.view_as(v)
+    return p, p.sin(), v
+
+
+def _of_a_checkpoint(x: torch.Tensor) -> Tensors:
+    v = checkpoint(lambda t: (t * t).sin(), x, use_reentrant=False)
+    p = v.view_as(v)
+    return p, p.sin(), v
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("program", [_of_qr, _of_a_checkpoint])
+def test_gradients_by_views_of_what_one_call_gives_beside_others(program: Any, again: bool, backend: str) -> None:
+    """A view of one of several results that have memory of their own is no piece that has no history when it is made again;
+    and it can be gone on from where what it views cannot."""
+
+    def ask(call: Any) -> Any:
+        p, made, v = call(torch.linspace(-1, 2, 9, dtype=torch.float64).reshape(3, 3).requires_grad_())
+        (first,) = torch.autograd.grad(made, p, torch.ones_like(made), retain_graph=True, create_graph=again)
+        return (first, *torch.autograd.grad((first if again else made).sum(), (p, v)))
+
+    compiled = pycompiler.compile(program, backend=backend)
+    torch.testing.assert_close(ask(compiled), ask(program))
     assert compiled.counters()["compiles"] == 1

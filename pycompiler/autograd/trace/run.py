@@ -96,14 +96,14 @@ def _python_rules(gm: fx.GraphModule, inputs: Sequence[Any]) -> contextlib.Abstr
     return python_rules() if symbolic else contextlib.nullcontext()
 
 
-def _of_many(view: torch.Tensor) -> bool:
-    """Whether a tensor is one of several that an operator gives at once (`split`), or comes of one: made again between autograd's
-    nodes such a view has no history."""
-    node: Any = view.grad_fn
-    while node is not None:
-        if len(node._input_metadata) > 1:
+def _of_many(view: torch.Tensor, base: torch.Tensor) -> bool:
+    """Whether a view of `base` is one of several that an operator gives at once (`split`), or comes of one: made again between
+    autograd's nodes such a view has no history."""
+    edge: paths.Edge = view.grad_fn, view.output_nr
+    while edge[0] is not None and edge != (base.grad_fn, base.output_nr):
+        if len(edge[0]._input_metadata) > 1:
             return True
-        node = node.next_functions[0][0] if len(node.next_functions) == 1 else None
+        edge = edge[0].next_functions[0] if len(edge[0].next_functions) == 1 else (None, 0)
     return False
 
 
@@ -341,8 +341,10 @@ class _Trace:
         joint, found = self.joint, set[tuple[str, int]]()
         views = [joint.begins(("view", k)) for k, o in enumerate(joint.outputs) if o.kind == "view"]
         for name, t in chosen.items():
-            begins = joint.begins(name) if name[0] == "view" and _of_many(t) else None
-            if begins is not None and ("fresh", begins) not in chosen and views.count(begins) < 2:
+            begins = joint.begins(name) if name[0] == "view" else None
+            if begins is None or ("fresh", begins) in chosen or views.count(begins) > 1:
+                continue
+            if _of_many(t, self.results.fresh_tensors[begins]):
                 found.add(name)
         return found
 
