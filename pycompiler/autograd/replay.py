@@ -66,7 +66,6 @@ class Replay:
         ends = [_node_of(gm, joint, cut) for cut in joint.cuts]
         self.module, self.linked = bare(gm, joint, ends)
         self.kept = _kept_results(joint, self.linked)
-        self.shown = [k for k in self.kept if ("fresh", k) in joint.kept()]  # not those of checkpoints
         _refuse_asked(gm, [end for end, cut in zip(ends, joint.cuts, strict=True) if cut[1] in self.kept])
         self.joint = joint
         self.name = name
@@ -331,17 +330,9 @@ class Replay:
         with _untransformed(), self._numbers(ctx):
             made = self.module(*inputs, *ends)
             results = made if isinstance(made, (tuple, list)) else (made,)
-            self._as_kept(ctx, results)
         if own:
             go_on(results[len(results) - len(ends) :])
         return results
-
-    def _as_kept(self, ctx: Any, results: Sequence[Any]) -> None:
-        """Nodes that keep a result see what was written to it behind autograd's back."""
-        for k in self.shown:
-            there, made = ctx.made[k](), results[self.origins[k][1]]
-            if there is not None and there.shape == made.shape and there.dtype == made.dtype:
-                made.data.copy_(there)
 
     @contextlib.contextmanager
     def _numbers(self, ctx: Any) -> Iterator[None]:
