@@ -593,6 +593,11 @@ def make_class(
     return types.new_class(name, bases, words, fill)
 
 
+def member(cls: Any, name: str | None, value: Any) -> Any:
+    """The member of an Enum that has this name; flags together have none, but a value."""
+    return cls(value) if name is None else cls._member_map_[name]
+
+
 def new_class(
     meta: type,
     name: str,

@@ -21,12 +21,12 @@ import torch
 
 from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins import metaclasses
+from pycompiler.capture.builtins import made_enums, metaclasses
 from pycompiler.capture.builtins.python import type_of
-from pycompiler.capture.builtins.stand_ins import READ_BY_TYPE, is_written, stand_in, told
-from pycompiler.capture.bytecode.reading import reading
+from pycompiler.capture.builtins.stand_ins import READ_BY_TYPE, is_written, sees_looks, stand_in, told
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor, run_frame
 from pycompiler.capture.interpreter import Frame
+from pycompiler.capture.values.attributes import mro_lookup
 from pycompiler.capture.values.base import Capture, Cell, StandIn, Value
 from pycompiler.capture.values.classes import SUBSCRIPTED, Class, MadeMethod
 from pycompiler.capture.values.constant import Const
@@ -48,7 +48,7 @@ def build_class(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(body, Function) or body.real is not None:
         raise Break("builtin-call", "__build_class__ of what is no body of a class")
     if any(isinstance(b, Class) and isinstance(b.cls, enum.EnumMeta) for b in map(cx.realize, bases)):
-        _check_members(body.code)
+        made_enums.check_body(body.code)
     frame = Frame(cx, body.code, body.globals, {}, body.closure(cx), function=body)
     meta = metaclasses.traced_meta(cx, bases, kwargs)
     frame.names = Dict({}) if meta is None else metaclasses.prepare(cx, meta, name, bases, kwargs)
@@ -56,17 +56,6 @@ def build_class(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if meta is not None:
         return metaclasses.call(cx, meta, name, bases, frame.names, kwargs)
     return make_class(cx, name, bases, frame.names, kwargs, body.globals)
-
-
-def _check_members(code: types.CodeType) -> None:
-    """The namespace of an Enum's body hears of each store: of a second one of a name, and it stores what an `auto()` says."""
-    known = reading(code)
-    stored = [i.argval for i in known.instructions if i.opname in ("STORE_NAME", "DELETE_NAME")]
-    read = {i.argval for i in known.instructions if i.opname == "LOAD_NAME"} & set(stored)
-    loops = any(i.target is not None and known.position[i.target] <= place for i, place in known.position.items())
-    asks = {"vars", "locals", "exec", "eval"} & set(code.co_names)
-    if len(stored) != len(set(stored)) or loops or asks or (read and "auto" in code.co_names):
-        raise Break("builtin-call", "an Enum whose body stores a name twice, or reads one beside an auto()")
 
 
 def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwargs, scope: dict[str, Any]) -> Class:
@@ -90,8 +79,12 @@ def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwarg
             f"a class of the metaclass {meta.__qualname__} with a descriptor of the program's in its body",
         )
     attributes = {k: told(cx, v) if k in READ_BY_TYPE else stand_in(cx, v) for k, v in held.items()}
+    if meta is not type and any(map(sees_looks, map(type, attributes.values()))):
+        raise Break("builtin-call", f"a class of the metaclass {meta.__qualname__} with what sees looks at it")
     if any(isinstance(v, StandIn) for v in attributes.values()) and meta is enum.EnumMeta:
         raise Break("builtin-call", f"the Enum {name.const()} of what is not known")
+    if meta is enum.EnumMeta:
+        made_enums.check(name.const(), real_bases, attributes)
     made = cx.evaluate_raw(types.new_class, name.const(), real_bases, words, lambda space: _fill(space, attributes))
     keys = Const(tuple(held))
     cls = Class(made, (rebuild.make_class, [name, Tuple(list(bases)), Dict({cx.key(Const(k)): v for k, v in kwargs.items()}),
@@ -189,6 +182,8 @@ def _decorated(fn: Any) -> None:
             raise Break("builtin-call", "a dataclass with an annotation that is not known")
         if fn is dataclasses.dataclass and any(_cannot_be_a_default(v) for v in vars(cls.cls).values()):
             raise Break("builtin-call", "a dataclass with a default of which Python asks whether it has a hash")
+        if fn is enum.unique and mro_lookup(cls.cls, "name") is not enum.Enum.__dict__["name"]:
+            raise Break("builtin-call", "enum.unique of a class that says itself how members are named")
         if words.get("slots"):
             return _with_slots(cx, cls, words)
         cx.evaluate_raw(fn, cls.cls, **words)
