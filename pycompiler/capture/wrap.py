@@ -48,6 +48,7 @@ from pycompiler.capture.values.ends import Ends, Members
 from pycompiler.capture.values.fixed import wrap_fixed
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.keys import RESTLESS, Key, UserKey, is_stored_under, known_hash
+from pycompiler.capture.values.members import Answering, Member, asked
 from pycompiler.capture.values.objects import HOOK_DICTS, Object, is_plain_tuple
 from pycompiler.capture.values.opaque import Compiled, Opaque, WeakProxy, WeakReference
 from pycompiler.capture.values.sequences import Deque, List, Slice, Tuple
@@ -477,7 +478,7 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
         return Builtin(real)
     if issubclass(cls, enum.Enum) and issubclass(cls, (int, str, float, bytes)):
         cx.guard("id_is", source, real)
-        return Const(real)  # members are singletons and immutable
+        return Answering(real) if asked(cls) else Member(real)
     if type(cls).__name__ == "pybind11_type" and hasattr(cls, "__members__"):  # an enumeration in C++
         cx.guard("equals" if source.kind == "const" else "id_is", source, real)
         return Const(real)

@@ -10,15 +10,12 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.builtins.stand_ins import DESCRIPTORS, LOOKS, is_programs
 from pycompiler.capture.bytecode.reading import reading
 from pycompiler.capture.values.attributes import MISSING
+from pycompiler.capture.values.members import LIBRARY, asked, asking
 from pycompiler.ir.source import mro_of, namespace_of
 
-LIBRARY = ("enum", "typing", "abc", "functools", "dataclasses")
 CALLED = ("__new__", "__init__", "__new_member__", "_generate_next_value_", "__setattr__", "__delattr__", *DESCRIPTORS,
           *LOOKS)  # fmt: skip
 """What `EnumType` calls of a class, and of its members, before it is done."""
-QUIET = ("__init__", "__new__", "__post_init__", "__init_subclass__", "__class_getitem__", "__annotate__", "__annotate_func__",
-         "__repr__", "__str__", "__format__", "__reduce__", "__reduce_ex__", "__copy__", "__deepcopy__", "__dir__")  # fmt: skip
-"""What it asks no value for."""
 
 
 def check_body(code: types.CodeType) -> None:
@@ -46,21 +43,3 @@ def check(name: str, bases: tuple[Any, ...], attributes: dict[str, Any]) -> None
 def _has(base: type, name: str) -> bool:
     found = (namespace_of(c).get(name, MISSING) for c in mro_of(base))
     return any(is_programs(getattr(raw, "__func__", raw), LIBRARY) for raw in found)
-
-
-def asked(cls: type) -> list[str]:
-    """Special methods of the program's by which instances answer for themselves."""
-    written = [c for c in mro_of(cls) if type.__getattribute__(c, "__module__") not in LIBRARY]
-    return [
-        name
-        for c in written
-        for name, raw in namespace_of(c).items()
-        if name.startswith("__") and isinstance(raw, types.FunctionType) and name not in QUIET
-    ]
-
-
-def asking(value: Any) -> type | None:
-    """The class of a value, or of a part of it, that has such methods."""
-    if type(value) in (tuple, list, frozenset):
-        return next((found for part in value if (found := asking(part)) is not None), None)
-    return type(value) if asked(type(value)) else None
