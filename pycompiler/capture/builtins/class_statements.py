@@ -15,7 +15,7 @@ import functools
 import sys
 import types
 import typing
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
@@ -50,16 +50,41 @@ def build_class(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if any(isinstance(b, Class) and isinstance(b.cls, enum.EnumMeta) for b in map(cx.realize, bases)):
         made_enums.check_body(body.code)
     frame = Frame(cx, body.code, body.globals, {}, body.closure(cx), function=body)
-    meta = metaclasses.traced_meta(cx, bases, kwargs)
-    frame.names = Dict({}) if meta is None else metaclasses.prepare(cx, meta, name, bases, kwargs)
-    run_frame(cx, frame)
-    if meta is not None:
+    if (meta := metaclasses.traced_meta(cx, bases, kwargs)) is not None:
+        frame.names = metaclasses.prepare(cx, meta, name, bases, kwargs)
+        run_frame(cx, frame)
         return metaclasses.call(cx, meta, name, bases, frame.names, kwargs)
-    return make_class(cx, name, bases, frame.names, kwargs, body.globals)
+    head = Header.of(cx, name, bases, kwargs)
+    frame.names = Dict({})
+    run_frame(cx, frame)
+    return make_class(cx, head, name, bases, frame.names, kwargs, body.globals)
 
 
-def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwargs, scope: dict[str, Any]) -> Class:
+class Header(NamedTuple):
+    """What Python knows of a class, and has asked for, before the body runs."""
+
+    bases: tuple[Any, ...]
+    words: dict[str, Any]
+    meta: Any
+
+    @classmethod
+    def of(cls, cx: Capture, name: Value, bases: Args, kwargs: Kwargs) -> Header:
+        real = tuple(_base(cx, b) for b in bases)
+        words = {k: stand_in(cx, v) for k, v in kwargs.items()}
+        resolved = cx.evaluate_raw(types.resolve_bases, real)
+        meta = cx.evaluate_raw(_meta, resolved, words)
+        _check(meta, resolved)
+        cx.evaluate_raw(
+            meta.__prepare__, name.const(), resolved, **{k: v for k, v in words.items() if k != "metaclass"}
+        )
+        return cls(real, words, meta)
+
+
+def make_class(
+    cx: Capture, head: Header, name: Value, bases: Args, names: Dict, kwargs: Kwargs, scope: dict[str, Any]
+) -> Class:
     """The class of this name, with what its body left in `names`."""
+    real_bases, words, meta = head
     held = {k.const(): v for k, v in names.pairs(cx)}
     if "__classdictcell__" in held:  # of annotations that wait (3.14), and of type parameters
         raise Break("builtin-call", "a class whose annotations or type parameters look at its body again")
@@ -69,10 +94,6 @@ def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwarg
     cell = held.pop("__classcell__", None)
     if not isinstance(cell, Cell | None):
         raise Break("builtin-call", "a class whose __classcell__ is no cell")
-    real_bases = tuple(_base(cx, b) for b in bases)
-    words = {k: stand_in(cx, v) for k, v in kwargs.items()}
-    meta = cx.evaluate_raw(_meta, real_bases, words)
-    _check(meta, real_bases)
     if meta is not type and any(is_written(cx.realize(v).python_type()) for v in held.values()):
         raise Break(
             "builtin-call",
@@ -119,9 +140,8 @@ def _base(cx: Capture, value: Value) -> Any:
     return real
 
 
-def _meta(bases: tuple[Any, ...], words: dict[str, Any]) -> Any:
+def _meta(resolved: tuple[Any, ...], words: dict[str, Any]) -> Any:
     """The metaclass: as `types.prepare_class` finds it, without asking it for a namespace."""
-    resolved = types.resolve_bases(bases)
     meta = words.get("metaclass", type(resolved[0]) if resolved else type)
     return types._calculate_meta(meta, resolved) if isinstance(meta, type) else meta  # type: ignore[attr-defined]
 
@@ -132,7 +152,7 @@ def _check(meta: Any, bases: tuple[Any, ...]) -> None:
         raise Break(
             "builtin-call", f"a class of the metaclass {meta.__qualname__ if issubclass(type(meta), type) else meta!r}"
         )
-    for base in types.resolve_bases(bases):
+    for base in bases:
         if metaclasses.has_hook(base):
             raise Break("builtin-call", f"a class that derives from {base.__qualname__}, which has __init_subclass__")
         if issubclass(base, torch.Tensor):
@@ -156,7 +176,9 @@ def type_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     known = [cx.realize(b) for b in bases.iterate(cx)]
     if any(isinstance(b, Class) and type(b.cls) is type and metaclasses.has_hook(b.cls) for b in known):
         return metaclasses.new(cx, Class(type), name, bases, names, {})
-    return make_class(cx, name, known, names, {}, cx.frames[-1].globals)
+    if not all(isinstance(b, Class) for b in known):  # which `type` does not ask for others
+        raise Break("builtin-call", "type(name, bases, namespace) of bases that are no classes")
+    return make_class(cx, Header.of(cx, name, known, {}), name, known, names, {}, cx.frames[-1].globals)
 
 
 # decorators ---------------------------------------------------------------------------------------------------

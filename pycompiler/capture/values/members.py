@@ -12,7 +12,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.opaque import Opaque
 from pycompiler.ir.source import const as const_source
-from pycompiler.ir.source import mro_of, namespace_of
+from pycompiler.ir.source import mro_of, namespace_of, qualname_of
 
 LIBRARY = ("enum", "typing", "abc", "functools", "dataclasses")
 SHOWN = ("__str__", "__repr__", "__format__")
@@ -26,7 +26,8 @@ class Member(Const):
     """A constant, but for what the program wrote into its class, and set of it."""
 
     def describe(self) -> str:
-        return f"{type(self.value).__qualname__}.{self.value._name_}"
+        held = instance_dict(self.value) or {}
+        return f"{qualname_of(type(self.value))}.{held.get('_name_')}"  # none yet, of one that is being made
 
     __repr__ = describe
 
@@ -78,9 +79,9 @@ def asked(cls: type) -> list[str]:
     return [
         name
         for c in mro_of(cls)
-        if type.__getattribute__(c, "__module__") not in LIBRARY
         for name, raw in namespace_of(c).items()
-        if name.startswith("__") and isinstance(raw, types.FunctionType) and name not in QUIET
+        if name.startswith("__") and name not in QUIET and isinstance(raw, types.FunctionType)
+        if raw.__module__ not in LIBRARY
     ]
 
 
