@@ -785,3 +785,44 @@ def test_a_kept_answer_is_one_graph() -> None:
     for _ in range(4):
         assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
     assert (compiled.counters()["compiles"], compiled.counters()["tail_calls"]) == (2, 1)
+
+
+class HasHook:
+    def __init_subclass__(cls) -> None:
+        TOLD.append(cls.__name__)
+
+
+class DerivesFromIt(HasHook):
+    pass
+
+
+def without_an_order(x: Any) -> Any:
+    try:
+
+        class Made(HasHook, DerivesFromIt):  # type: ignore[misc]
+            pass
+    except TypeError as e:
+        return x + 1, str(e)
+
+
+def matches_a_list(x: Any) -> Any:
+    class Made:
+        __match_args__: Any = ("a",)
+        a = 1
+
+    Made.__match_args__ = ["a"]
+    try:
+        match Made():
+            case Made(1):
+                return x
+    except TypeError as e:
+        return x + 1, str(e)
+
+
+@pytest.mark.parametrize("fn", [without_an_order, matches_a_list])
+def test_errors_name_what_the_program_has(fn: Callable[..., Any]) -> None:
+    TOLD.clear()
+    compiled = pycompiler.compile(fn, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert repr(compiled(torch.ones(2))) == repr(fn(torch.ones(2)))
+    assert TOLD == []
