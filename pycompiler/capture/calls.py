@@ -422,6 +422,8 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     if config.trace_numpy and arrays.is_method_of_number(fn) and not skip.is_pure(fn):
         return known_arrays.folded(cx, fn, f"{fn.__objclass__.__name__}.{fn.__name__}", args, kwargs)
     if skip.is_pure(fn):
+        if fn.__name__ == "__new__" and args and isinstance(args[0], Class) and is_mutable(args[0].cls):
+            raise Break("builtin-call", describe_call(fn, args))  # each call gives another object
         walk = ITERATED.get(fn.__name__)
         if walk is not None and owner is not None and args and not issubclass(args[0].python_type(), owner):
             raise Break("builtin-call", describe_call(fn, args))  # its error

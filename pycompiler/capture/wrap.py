@@ -477,6 +477,8 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
         cx.guard("id_is", source, reference(real))
         return Builtin(real)
     if issubclass(cls, enum.Enum) and issubclass(cls, (int, str, float, bytes)):
+        if "_name_" not in (instance_dict(real) or {}):
+            raise Break("unsupported-type", f"a {cls.__qualname__}, a member that is being made")
         cx.guard("id_is", source, real)
         return Answering(real) if asked(cls) else Member(real)
     if type(cls).__name__ == "pybind11_type" and hasattr(cls, "__members__"):  # an enumeration in C++

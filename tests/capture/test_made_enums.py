@@ -84,6 +84,19 @@ def by_new(x: Any) -> Any:
     return x * Made.A
 
 
+def by_new_of_aliases(x: Any) -> Any:
+    class Made(int, enum.Enum):
+        A = 1
+        B = 1
+
+        def __new__(cls, value: int) -> Any:
+            made = int.__new__(cls, value * 10)
+            made._value_ = value
+            return made
+
+    return x * int(Made.B) + len(Made.B.name) + (Made.B.name == "A")
+
+
 def by_next_values(x: Any) -> Any:
     class Made(Counting):
         A = enum.auto()
@@ -148,7 +161,7 @@ def by_what_is_abstract(x: Any) -> Any:
 
 @pytest.mark.parametrize(
     "fn",
-    [by_init, by_new, by_next_values, by_setting, by_values, by_a_class_for_a_value, by_a_data_type, by_names,
+    [by_init, by_new, by_new_of_aliases, by_next_values, by_setting, by_values, by_a_class_for_a_value, by_a_data_type, by_names,
      by_what_is_abstract],
 )  # fmt: skip
 def test_code_that_runs_while_a_class_is_made_runs_in_each_call(

@@ -228,3 +228,19 @@ def test_what_the_program_sets_of_a_member_is_guarded(monkeypatch: pytest.Monkey
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
     monkeypatch.setattr(Helped.A, "doubled", 5)
     assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 5.0))
+
+
+class Derived(int):
+    pass
+
+
+def test_new_of_a_derived_class_gives_another_object_each_time() -> None:
+    def fn(x: Any) -> Any:
+        made = int.__new__(Derived, 3)
+        made.seen = x + 1  # type: ignore[attr-defined]
+        return x + 1, made
+
+    compiled = pycompiler.compile(fn, backend="eager")
+    (_, first), (_, second) = compiled(torch.ones(2)), compiled(torch.zeros(2))
+    assert first is not second and type(first) is Derived and first == 3
+    assert torch.equal(first.seen, torch.full((2,), 2.0)) and torch.equal(second.seen, torch.ones(2))
