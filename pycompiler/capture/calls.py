@@ -65,6 +65,7 @@ from pycompiler.capture.values.symbolic import Symbolic
 from pycompiler.capture.values.tensor import Tensor, call_tensor_method, is_modelled
 from pycompiler.ir import arrays, control, numpy_random, peer, process_groups
 from pycompiler.ir.source import const as const_source
+from pycompiler.ir.source import flags_of
 from pycompiler.ir.subclasses import is_wrapper
 from pycompiler.logs import artifact
 
@@ -421,6 +422,8 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
     if config.trace_numpy and arrays.is_method_of_number(fn) and not skip.is_pure(fn):
         return known_arrays.folded(cx, fn, f"{fn.__objclass__.__name__}.{fn.__name__}", args, kwargs)
     if skip.is_pure(fn):
+        if fn.__name__ == "__new__" and args and isinstance(args[0], Class) and is_mutable(args[0].cls):
+            raise Break("builtin-call", describe_call(fn, args))  # each call gives another object
         walk = ITERATED.get(fn.__name__)
         if walk is not None and owner is not None and args and not issubclass(args[0].python_type(), owner):
             raise Break("builtin-call", describe_call(fn, args))  # its error
@@ -577,7 +580,7 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     cx.direct = False
     direct, cx.constructs = cx.constructs, False
     cls = cls_value.cls
-    if cls in (int, float, range):
+    if any(cls is number for number in (int, float, range)):
         args = [a.plain_number() for a in args]
     computed = (symbolic.call(cx, cls, args) or deferred.call(cx, cls, args)) if not kwargs else None
     if computed is not None:
@@ -598,7 +601,7 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     if config.trace_numpy and arrays.dtype_name(cls) is not None:
         return numpy_calls.make_scalar(cx, cls, args, kwargs)
     meta_call = lookup(cx, type(cls), "__call__")
-    if isinstance(cls, enum.EnumMeta):
+    if issubclass(type(cls), enum.EnumMeta):
         if len(args) != 1 or kwargs:  # which may make a class
             raise Break("builtin-call", f"{cls.__qualname__}(...) of more than a value")
         if _finds_member(cx, cls, value := args[0].const()):
@@ -609,7 +612,7 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
     return instantiate(cx, cls_value, args, kwargs, direct=direct)
 
 
-def _finds_member(cx: Capture, cls: enum.EnumMeta, value: Any) -> bool:
+def _finds_member(cx: Capture, cls: Any, value: Any) -> bool:
     """Whether cls(value) asks nothing of the program's: not a `_missing_`, which a value that no member has is given to."""
     missing = inspect.getattr_static(cls, "_missing_")
     if getattr(missing, "__func__", None) in _MISSING:
@@ -744,7 +747,7 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
         return tuple_of(cls, cx.tupled(args[0]) if args else [])
     if issubclass(cls, property):
         return MadeProperty(cls)
-    if cls in (object, types.SimpleNamespace):
+    if cls is object or cls is types.SimpleNamespace:
         return Object(cls)
     new = mro_lookup(cls, "__new__")
     if new in (object.__new__, types.SimpleNamespace.__new__, torch._C._FunctionBase.__new__, MISSING) or isinstance(
@@ -752,7 +755,7 @@ def allocate(cx: Capture, cls: type, args: list[Value]) -> Value:
     ):
         if not is_mutable(cls):
             raise Break("builtin-call", f"{cls.__module__}.{cls.__qualname__}(...)")
-        if cls.__flags__ & ABSTRACT:  # its `__abstractmethods__` may be what a metaclass says of any name
+        if flags_of(cls) & ABSTRACT:  # its `__abstractmethods__` may be what a metaclass says of any name
             lookup(cx, cls, "__abstractmethods__")  # which may be told otherwise
             cx.throw(TypeError, _abstract_message(cls))
         return Object(cls)

@@ -10,6 +10,7 @@ Example: `head.load(value)` for a list of two graph tensors gives `LOAD_FAST out
 from __future__ import annotations
 
 import collections
+import enum
 import types
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -141,7 +142,9 @@ class Head:
         if isinstance(value, Symbolic):
             return self.number(value)
         if isinstance(value, Const) and not (isinstance(value, HookNumber) and self.handles):
-            if self.made_class(type(value.value)) is not None or self.names_made_class(value.value):
+            if self.is_made_member(value.value):
+                return self.member(value.value)
+            if self.names_made_class(value.value):
                 raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
             self.cx.check_number(value)
             return build.load_const(value.value)
@@ -151,7 +154,8 @@ class Head:
             return build.load_fast(self.output(value))
         if value.source is not None:
             at = value.source.root.arg
-            if self.made_class(at) is None and not is_alias(at) and self.names_made_class(at):
+            direct = self.made_class(at) is not None or self.is_made_member(at) or is_alias(at)
+            if not direct and self.names_made_class(at):
                 raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
             return self.load_source(value.source)
         name = self.temps.get(id(value))
@@ -166,6 +170,21 @@ class Head:
             parts = [self.alias(a) if is_alias(a) else self.load(self.cx.make(a)) for a in real.__args__]
             name = self.temp()
             self.store(self.call(rebuild.subscript, self.load_class(real.__origin__), *parts), name)
+            self.aliases[id(real)] = name
+        return build.load_fast(name)
+
+    def is_made_member(self, real: Any) -> bool:
+        """Whether it is a member of an Enum that each call makes."""
+        return isinstance(type(real), enum.EnumMeta) and self.made_class(type(real)) is not None
+
+    def member(self, real: enum.Enum) -> Code:
+        """Push the member of the class that this call makes."""
+        name = self.aliases.get(id(real))
+        if name is None:
+            name = self.temp()
+            named = real._name_ in type(real)._member_map_
+            told = build.load_const(real._name_ if named else None), build.load_const(None if named else real._value_)
+            self.store(self.call(rebuild.member, self.load_class(type(real)), *told), name)
             self.aliases[id(real)] = name
         return build.load_fast(name)
 
@@ -291,6 +310,8 @@ class Head:
                 return build.load_deref(name) if name in self.value_cells else build.load_raw(name)
             if source.kind == "globals":
                 return build.load_const(self.cx.root_globals)
+            if self.is_made_member(source.arg):
+                return self.member(source.arg)
             if is_alias(source.arg) and self.names_made_class(source.arg):
                 return self.alias(source.arg)
             return self.load_class(source.arg) if isinstance(source.arg, type) else build.load_const(source.arg)
@@ -388,7 +409,8 @@ class Head:
         return known if isinstance(known, Class) and known.made is not None else None
 
     def names_made_class(self, real: Any) -> bool:
-        """Whether a constant names the stand-in of a class that each call makes: a type like `list[Made]`, or a slot of it."""
+        """Whether a constant names the stand-in of a class that each call makes: a type like `list[Made]`, a slot
+        or a member of it."""
         if not self.cx.made_classes:
             return False
         named = (
@@ -398,7 +420,7 @@ class Head:
             if type(real) is types.MemberDescriptorType
             else real
         )
-        if self.made_class(named) is not None:
+        if self.made_class(named) is not None or self.made_class(type(real)) is not None:
             return True
         aliased = type(real).__module__ in ("types", "typing", "collections.abc", "_collections_abc")
         parts = real if type(real) in (tuple, frozenset) else getattr(real, "__args__", ()) if aliased else ()
@@ -513,7 +535,7 @@ def _template(head: Head, value: Value, seen: set[int]) -> Any:
     if isinstance(value, (List, Dict)) and value.source is None:
         seen.add(id(value))
     if isinstance(value, Const):
-        return ("const", value.value)
+        return None if head.names_made_class(value.value) else ("const", value.value)
     if isinstance(value, Tensor) and value.source is None and not head.is_bare(value):
         return None
     if isinstance(value, Tensor) and value.source is None:
@@ -527,7 +549,7 @@ def _template(head: Head, value: Value, seen: set[int]) -> Any:
         return None if None in items else (value.cls.__name__, items)
     if isinstance(value, Dict) and value.cls is dict:
         pairs = [(k.value.const(), _template(head, v, seen)) for k, v in value.entries.items() if k.value.is_const()]
-        lasting = not any(may_end(k) for k, _ in pairs)  # the plan would hold a class
+        lasting = not any(may_end(k) or head.names_made_class(k) for k, _ in pairs)  # the plan would hold a class
         if lasting and len(pairs) == len(value.entries) and all(t is not None for _, t in pairs):
             return ("dict", pairs)
     return None

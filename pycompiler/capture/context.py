@@ -44,7 +44,7 @@ from pycompiler.capture.values.attributes import (
 )
 from pycompiler.capture.values.base import Cell, Lazy, Value, class_name, iterating
 from pycompiler.capture.values.classes import Class
-from pycompiler.capture.values.constant import LITERALS, Const, Identity, Untold, reference
+from pycompiler.capture.values.constant import LITERAL_IDS, LITERALS, Const, Identity, Untold, reference
 from pycompiler.capture.values.deferred import Deferred, is_one
 from pycompiler.capture.values.dicts import Dict, DictView
 from pycompiler.capture.values.finalizers import ARGUMENT
@@ -204,8 +204,8 @@ class Capture:
             for others_say in said:
                 self.guard(*others_say)
             return
-        tag = arg if isinstance(arg, (str, int, bool, type(None))) else id(arg)
-        key = (kind, source, type(arg), tag if kind != "tensor" else None, others)
+        tag = arg if id(type(arg)) in LITERAL_IDS and isinstance(arg, (str, int, type(None))) else id(arg)
+        key = (kind, source, id(type(arg)), tag if kind != "tensor" else None, others)
         if key not in self.guards:
             self.guards[key] = Guard(kind, source, arg, others, self.user_stack)
         if self.effects.looks.open:
@@ -481,7 +481,8 @@ class Capture:
         hasher = lookup(self, value.cls, "__hash__")
         if hasher is None:
             self.no_hash(class_name(value.cls))
-        if hasher is object.__hash__ or issubclass(value.cls, (torch.nn.Module, enum.Enum)):
+        by_name = hasher is enum.Enum.__hash__ and lookup(self, value.cls, "__eq__") is object.__eq__
+        if hasher is object.__hash__ or by_name or issubclass(value.cls, torch.nn.Module):
             self.guard_identity(value)
             return value.identity()
         if not isinstance(hasher, types.FunctionType):

@@ -22,6 +22,7 @@ from pycompiler.capture.values.constant import Addressed, Const, Untold, referen
 from pycompiler.capture.values.deferred import Deferred
 from pycompiler.capture.values.dicts import Dict, DictView, Proxy
 from pycompiler.capture.values.functions import Function, Method
+from pycompiler.capture.values.members import Member
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.owned import Owned
 from pycompiler.capture.values.sequences import Deque, List, Sequence, Tuple
@@ -61,7 +62,11 @@ class Formatted:
 def formatted(cx: Capture, value: Value) -> Any:
     """What stands for `value` among the arguments of a formatting function."""
     value = value.settle("for a text")
-    return value.const() if value.is_const() else Formatted(cx, value)
+    return value.const() if value.is_const() and not _says_texts(value) else Formatted(cx, value)
+
+
+def _says_texts(value: Value) -> bool:
+    return isinstance(value, Member) and value.says_texts()
 
 
 def printf(cx: Capture, template: str, argument: Value) -> Value:
@@ -93,6 +98,11 @@ def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
     value = value.settled(cx) if isinstance(value, deferred.ThreadIdent) else value
     if isinstance(value, Deferred):
         return deferred.compute(cx, format, [value, spec])
+    if isinstance(value, Member) and value.says_texts():
+        if (method := value.method(cx, "__format__")) is not None:
+            return answered(cx, format, value, "__format__", method, spec)
+        if not spec.const():  # as the classes in C say, which have it now
+            return text(cx, value, str)
     if value.is_const():
         return cx.evaluate(format, value.const(), spec.const())
     if isinstance(value, Object):
@@ -148,6 +158,10 @@ def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
         inner = ", ".join(text(cx, v, repr).const() for v in value.ordered(cx))
         shown = f"{{{inner}}}" if inner else ""
         return Const(shown if shown and value.cls is set else f"{value.cls.__name__}({shown})")
+    if isinstance(value, Member) and value.says_texts():
+        name = "__str__" if how is str else "__repr__"
+        if (method := value.method(cx, name)) is not None:
+            return answered(cx, how, value, name, method)
     if value.is_const():
         return cx.evaluate(how, value.const())
     if isinstance(value, Untold) and how is str:

@@ -30,6 +30,7 @@ from pycompiler.capture.values.dicts import Dict, DictView
 from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import ALIASES, Builtin, Method
 from pycompiler.capture.values.keys import Key, keys_of
+from pycompiler.capture.values.members import Member
 from pycompiler.capture.values.objects import Object, annotation
 from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.sequences import Deque, List, Sequence, Slice, Tuple
@@ -124,6 +125,8 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if (of_owned := owned.compute(cx, told, [left, right], reads=not inplace)) is not None:
         return of_owned
     if isinstance(left, PLAIN_VALUES) and isinstance(right, PLAIN_VALUES):
+        if fn is operator.mod and isinstance(right, Member) and isinstance(left, Const) and type(left.value) is str:
+            return formatting.printf(cx, left.value, right)
         return _of_plain(cx, fn, told, left, right)
     if inplace:
         found = _inplace(cx, op, left, right) or _special(cx, left, INPLACE[op][1], right)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import itertools
 import random
 import traceback
@@ -593,6 +594,11 @@ def make_class(
     return types.new_class(name, bases, words, fill)
 
 
+def member(cls: Any, name: str | None, value: Any) -> Any:
+    """The member of an Enum that has this name; flags together have none, but a value."""
+    return cls(value) if name is None else cls._member_map_[name]
+
+
 def new_class(
     meta: type,
     name: str,
@@ -608,7 +614,15 @@ def new_class(
     if cell is not None:
         space["__classcell__"] = cell
     told = any("__init_subclass__" in namespace_of(c) for base in bases for c in mro_of(base) if c is not object)
-    made: Any = type.__new__(meta, name, (_silent(bases), *bases) if told else bases, space)
+    failed = None
+    try:
+        made: Any = type.__new__(meta, name, (_silent(bases), *bases) if told else bases, space)
+    except TypeError as e:
+        failed = e
+    if failed is not None:
+        if told:
+            _check_order(meta, bases)
+        raise failed
     if told:
         try:
             type.__dict__["__bases__"].__set__(made, bases)
@@ -617,6 +631,16 @@ def new_class(
     for key in later:
         type.__setattr__(made, key, names[key])
     return made
+
+
+def _check_order(meta: type, bases: tuple[type, ...]) -> None:
+    """Raises Python's error where these bases have no order: it comes before anybody is told of a class."""
+    ordered = False
+    with contextlib.suppress(RuntimeError):
+        functools._c3_merge([*([*mro_of(base)] for base in bases), [*bases]])  # type: ignore[attr-defined]
+        ordered = True
+    if not ordered:
+        type.__new__(meta, "", bases, {})
 
 
 def _silent(bases: tuple[type, ...]) -> type:

@@ -141,6 +141,8 @@ OF_TODAY = ("now", "today", "utcnow", "fromtimestamp", "utcfromtimestamp", "time
 
 def is_pure(fn: Any) -> bool:
     """Whether calling `fn` on constants has no effect and depends on nothing else."""
+    if issubclass(type(fn), type) and type(fn) is not type:  # a metaclass may say what it equals
+        return False
     try:
         if fn in PURE_BUILTINS:
             return True

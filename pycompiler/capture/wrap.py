@@ -48,6 +48,7 @@ from pycompiler.capture.values.ends import Ends, Members
 from pycompiler.capture.values.fixed import wrap_fixed
 from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
 from pycompiler.capture.values.keys import RESTLESS, Key, UserKey, is_stored_under, known_hash
+from pycompiler.capture.values.members import Answering, Member, asked
 from pycompiler.capture.values.objects import HOOK_DICTS, Object, is_plain_tuple
 from pycompiler.capture.values.opaque import Compiled, Opaque, WeakProxy, WeakReference
 from pycompiler.capture.values.sequences import Deque, List, Slice, Tuple
@@ -62,7 +63,7 @@ from pycompiler.ir.fake import as_plain, is_transparent
 from pycompiler.ir.guards import TensorSpec, levels
 from pycompiler.ir.jagged import is_jagged, is_nested_int
 from pycompiler.ir.numbers import symbol_of
-from pycompiler.ir.source import Source, mro_of
+from pycompiler.ir.source import Source, module_of, mro_of, name_of
 from pycompiler.ir.source import const as const_source
 from pycompiler.ir.subclasses import is_wrapper
 from pycompiler.ir.unloaded import namespace_of
@@ -451,7 +452,7 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
     cls = type(real)
     if (found := wrap_fixed(cx, real, source)) is not None:
         return found
-    if config.trace_numpy and (cls.__module__ in ("numpy", "numpy.dtypes")):
+    if config.trace_numpy and module_of(cls) in ("numpy", "numpy.dtypes"):
         found = wrap_numpys(cx, real, source)
         if found is not None:
             return found
@@ -466,7 +467,7 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
         if isinstance(lookup(cx, cls, "__getattribute__"), types.FunctionType):
             raise Break("unsupported-type", f"a {cls.__qualname__}, a module that sees each look at it")
         return _py_module(cx, real, source)
-    if issubclass(cls, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) or cls.__name__ == "pybind11_builtins":
+    if issubclass(cls, (torch._ops.OpOverload, torch._ops.OpOverloadPacket)) or name_of(cls) == "pybind11_builtins":
         cx.guard("id_is", source, real)
         return Builtin(real)
     if numpy_random.is_method(real):
@@ -476,8 +477,10 @@ def wrap_object(cx: Capture, real: Any, source: Source) -> Value:
         cx.guard("id_is", source, reference(real))
         return Builtin(real)
     if issubclass(cls, enum.Enum) and issubclass(cls, (int, str, float, bytes)):
+        if "_name_" not in (instance_dict(real) or {}):
+            raise Break("unsupported-type", f"a {cls.__qualname__}, a member that is being made")
         cx.guard("id_is", source, real)
-        return Const(real)  # members are singletons and immutable
+        return Answering(real) if asked(cls) else Member(real)
     if type(cls).__name__ == "pybind11_type" and hasattr(cls, "__members__"):  # an enumeration in C++
         cx.guard("equals" if source.kind == "const" else "id_is", source, real)
         return Const(real)
@@ -567,7 +570,24 @@ def _shadow(real: Any) -> Any:
 
 def make(cx: Capture, real: Any) -> Value:
     """The value of an object that capture itself computed, or knows exactly: no guards."""
-    if type(real) in LITERALS or isinstance(real, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+    cls = type(real)  # as in `wrap`
+    if issubclass(cls, (torch.dtype, torch.device, torch.layout, torch.memory_format)):
+        return Const(real)
+    if type(cls) is type and (found := _make_builtin(cx, real)) is not None:  # a metaclass may say what it equals
+        return found
+    if (
+        issubclass(cls, (range, torch.finfo, torch.iinfo))
+        or skip.makes_constants(type(real))
+        or arrays.is_constant(real)
+    ):
+        return Const(real)
+    if issubclass(cls, tuple) and is_plain_tuple(cls):
+        return Tuple([make(cx, v) for v in real], type(real))
+    return cx.wrap(real, const_source(real))
+
+
+def _make_builtin(cx: Capture, real: Any) -> Value | None:
+    if type(real) in LITERALS:
         return Const(real)
     if type(real) in (tuple, torch.Size):
         return Tuple([make(cx, v) for v in real], type(real))
@@ -581,15 +601,7 @@ def make(cx: Capture, real: Any) -> Value:
         return Set({Key(cx, make(cx, v)): make(cx, v) for v in real}, type(real), shadow=_shadow(real))
     if type(real) in NUMBERS:
         return _number(cx, real)
-    if (
-        isinstance(real, (range, torch.finfo, torch.iinfo))
-        or skip.makes_constants(type(real))
-        or arrays.is_constant(real)
-    ):
-        return Const(real)
-    if isinstance(real, tuple) and is_plain_tuple(type(real)):
-        return Tuple([make(cx, v) for v in real], type(real))
-    return cx.wrap(real, const_source(real))
+    return None
 
 
 def _number(cx: Capture, real: Any) -> Value:

@@ -468,8 +468,8 @@ _OF_DTYPES = ("dtype", "finfo", "iinfo", "issubdtype", "promote_types")
 
 def is_pure(fn: object) -> bool:
     """Whether `fn` only tells of dtypes that are given to it."""
-    name, module = getattr(fn, "__name__", None), numpy()
-    return module is not None and name in _OF_DTYPES and getattr(module, name) is fn
+    module = numpy()
+    return module is not None and any(getattr(module, name) is fn for name in _OF_DTYPES)
 
 
 def says_dtype(value: object) -> bool:

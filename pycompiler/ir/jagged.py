@@ -27,7 +27,7 @@ CACHED = {"_min_seqlen_tensor": "min_seqlen", "_max_seqlen_tensor": "max_seqlen"
 
 def is_jagged(cls: type) -> bool:
     """Whether it is torch's class, which is imported when the first one is made."""
-    return cls.__name__ == _NAME and cls is getattr(sys.modules.get(_MODULE), _NAME, None)
+    return cls is getattr(sys.modules.get(_MODULE), _NAME, None)
 
 
 def parts(tensor: Any) -> list[tuple[str, torch.Tensor]]:

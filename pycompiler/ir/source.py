@@ -171,6 +171,12 @@ def const(value: Any) -> Source:
 # What a class is, whatever its metaclass says of it: names of that one are read first by `cls.__mro__` and `cls.__dict__`.
 mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 namespace_of: Callable[[type], types.MappingProxyType[str, Any]] = type.__dict__["__dict__"].__get__
+flags_of: Callable[[type], int] = type.__dict__["__flags__"].__get__
+base_of: Callable[[type], type | None] = type.__dict__["__base__"].__get__
+room_for_dict: Callable[[type], int] = type.__dict__["__dictoffset__"].__get__
+module_of: Callable[[type], Any] = type.__dict__["__module__"].__get__
+name_of: Callable[[type], str] = type.__dict__["__name__"].__get__
+qualname_of: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 
 
 def _instance_dict(obj: Any, _: Any) -> Any:

@@ -45,9 +45,9 @@ def is_wrapper(cls: type) -> bool:
     of jagged tensors."""
     if jagged.is_jagged(cls):
         return True
-    if not (hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")):
+    if type(cls) is not type(torch.Tensor) or not issubclass(cls, torch.Tensor):
         return False
-    if not issubclass(cls, torch.Tensor) or type(cls) is not type(torch.Tensor):
+    if not (hasattr(cls, "__tensor_flatten__") and hasattr(cls, "__tensor_unflatten__")):
         return False
     if getattr(cls, "__torch_dispatch__", _NO_DISPATCH) is _NO_DISPATCH:
         return False

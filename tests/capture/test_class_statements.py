@@ -615,3 +615,55 @@ def test_instances_of_classes_that_fx_may_trace() -> None:
 
     got, wanted = pycompiler.compile(program, fullgraph=True)(torch.ones(2)), program(torch.ones(2))
     assert torch.equal(got[0], wanted[0]) and got[1:] == wanted[1:]
+
+
+ENTRIES: list[str] = []
+
+
+class StandsForABase:
+    def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
+        ENTRIES.append("entries")
+        return (Known,)
+
+
+STANDS: Any = StandsForABase()
+
+
+class Extended(enum.Enum):
+    A = 1
+
+
+def asks_a_base_first(x: Any) -> Any:
+    try:
+
+        class Made(STANDS):
+            ENTRIES.append("body")
+            raise ValueError("no")
+    except ValueError as e:
+        return x + 1, str(e)
+
+
+def is_refused_before_its_body(x: Any) -> Any:
+    try:
+
+        class Made(Extended):  # type: ignore[misc]
+            ENTRIES.append("body")
+    except TypeError as e:
+        return x + 1, str(e)
+
+
+def type_of_what_is_no_class(x: Any) -> Any:
+    try:
+        return type("Made", (STANDS,), {})
+    except TypeError as e:
+        return x + 1, str(e)
+
+
+@pytest.mark.parametrize("fn", [asks_a_base_first, is_refused_before_its_body, type_of_what_is_no_class])
+def test_bases_are_asked_before_the_body_runs(fn: Callable[..., Any]) -> None:
+    compiled = pycompiler.compile(fn, backend="eager")
+    for _ in range(2):
+        ENTRIES.clear()
+        expected, asked = repr(fn(torch.ones(2))), [*ENTRIES]
+        ENTRIES.clear()
+        assert (repr(compiled(torch.ones(2))), ENTRIES) == (expected, asked)

@@ -619,3 +619,210 @@ def test_metaclasses_that_ask_abcmeta() -> None:
             Checks.asked = 5
             results.append(str(called(torch.ones(1), value)))
         assert results[0] == results[1]
+
+
+HOOKS: dict[str, dict[str, Any]] = {}
+
+
+def hooks(**methods: Any) -> None:
+    for name, method in methods.items():
+        HOOKS[name] = {f"__{name}__": method}
+
+
+def told_of(name: str, answer: Any) -> Any:
+    def hook(cls: Any, *args: Any) -> Any:
+        TOLD.append(name)
+        return answer(cls, *args)
+
+    return hook
+
+
+def _no_attribute(cls: type, name: str) -> Any:
+    raise AttributeError(name)
+
+
+hooks(
+    eq=told_of("eq", lambda cls, other: cls is other),
+    hash=told_of("hash", lambda cls: 5),
+    subclasscheck=told_of("subclasscheck", lambda cls, other: False),
+    instancecheck=told_of("instancecheck", lambda cls, made: False),
+    getattr=told_of("getattr", _no_attribute),
+    getattribute=told_of("getattribute", lambda cls, name: type.__getattribute__(cls, name)),
+    bool=told_of("bool", lambda cls: False),
+    **{
+        name: property(told_of(name, lambda cls, value=value: value))
+        for name, value in (
+            ("class", type), ("name", "N"), ("module", "M"), ("dict", {}), ("mro", ()), ("base", object), ("bases", ()),
+            ("flags", 0), ("dictoffset", 0),
+        )
+    },
+)  # fmt: skip
+HOOKS["eq"]["__hash__"] = type.__hash__
+
+
+def makes_a_class(meta: Any, known: Any, held: Any) -> Callable[..., Any]:
+    def fn(x: Any, n: int) -> Any:
+        class Made(metaclass=meta):
+            k = 1
+
+            def method(self) -> int:
+                return n
+
+        made = Made()
+        made.q = 1  # type: ignore[attr-defined]
+        return x + made.method() + made.q  # type: ignore[attr-defined]
+
+    return fn
+
+
+def makes_an_instance(meta: Any, known: Any, held: Any) -> Callable[..., Any]:
+    def fn(x: Any, n: int) -> Any:
+        made = known()
+        made.q = n
+        return x + made.method(), type(made) is known
+
+    return fn
+
+
+def has_an_instance(meta: Any, known: Any, held: Any) -> Callable[..., Any]:
+    def fn(x: Any, n: int) -> Any:
+        pycompiler.graph_break()
+        return x + held.q, held in [held], known, len({1: held})
+
+    return fn
+
+
+@pytest.mark.parametrize("hook", list(HOOKS))
+@pytest.mark.parametrize("program", [makes_a_class, makes_an_instance, has_an_instance])
+def test_nobody_but_the_program_asks_a_metaclass(program: Callable[..., Any], hook: str) -> None:
+    meta = type("Meta", (type,), dict(HOOKS[hook]))
+    known = type.__new__(meta, "Known", (), {"k": 1, "method": lambda self: self.q})
+    held = known()
+    object.__setattr__(held, "q", 3)
+    fn = program(meta, known, held)
+    compiled = pycompiler.compile(fn, backend="eager")
+    for n in (1, 1, 2):
+        found, told = [], []
+        for call in (fn, compiled):
+            TOLD.clear()
+            result = call(torch.ones(2), n)
+            told.append([*TOLD])
+            found.append(result[0] if isinstance(result, tuple) else result)
+        assert torch.equal(*found) and told[0] == told[1]
+
+
+def hooked(answer: Any) -> Any:
+    class Hooked(abc.ABC):  # noqa: B024
+        @classmethod
+        def __subclasshook__(cls, other: type) -> Any:
+            TOLD.append(other.__qualname__)
+            return answer()
+
+    return Hooked
+
+
+def raises() -> Any:
+    raise ValueError(len(TOLD))
+
+
+class Asked:
+    pass
+
+
+def asks_one_that_it_makes(base: Any) -> Callable[..., Any]:
+    def fn(x: Any) -> Any:
+        class Hooked(abc.ABC):  # noqa: B024
+            @classmethod
+            def __subclasshook__(cls, other: type) -> Any:
+                TOLD.append(other.__qualname__)
+                return NotImplemented
+
+        return x + isinstance(Asked(), Hooked)
+
+    return fn
+
+
+def asks_of_one_that_it_makes(base: Any) -> Callable[..., Any]:
+    def fn(x: Any) -> Any:
+        class Made:
+            pass
+
+        return x + isinstance(Made(), base) + issubclass(Made, base)
+
+    return fn
+
+
+def asks(base: Any) -> Callable[..., Any]:
+    def fn(x: Any) -> Any:
+        try:
+            return x + isinstance(Asked(), base)
+        except ValueError as e:
+            return x - 1, str(e)
+
+    return fn
+
+
+@pytest.mark.parametrize("answer", [lambda: NotImplemented, lambda: True, raises])
+@pytest.mark.parametrize("program", [asks_one_that_it_makes, asks_of_one_that_it_makes, asks])
+def test_an_abstract_class_asks_the_program_as_often_as_uncompiled(program: Any, answer: Any) -> None:
+    told = []
+    for compiled in (False, True):
+        fn = program(hooked(answer))
+        call = pycompiler.compile(fn, backend="eager") if compiled else fn
+        told.append([])
+        for _ in range(3):
+            TOLD.clear()
+            try:
+                found = repr(call(torch.ones(2)))
+            except ValueError as e:
+                found = str(e)
+            told[-1].append((found, [*TOLD]))
+    assert told[0] == told[1]
+
+
+def test_a_kept_answer_is_one_graph() -> None:
+    compiled = pycompiler.compile(asks(hooked(lambda: True)), backend="eager")
+    for _ in range(4):
+        assert torch.equal(compiled(torch.ones(2)), torch.full((2,), 2.0))
+    assert (compiled.counters()["compiles"], compiled.counters()["tail_calls"]) == (2, 1)
+
+
+class HasHook:
+    def __init_subclass__(cls) -> None:
+        TOLD.append(cls.__name__)
+
+
+class DerivesFromIt(HasHook):
+    pass
+
+
+def without_an_order(x: Any) -> Any:
+    try:
+
+        class Made(HasHook, DerivesFromIt):  # type: ignore[misc]
+            pass
+    except TypeError as e:
+        return x + 1, str(e)
+
+
+def matches_a_list(x: Any) -> Any:
+    class Made:
+        __match_args__: Any = ("a",)
+        a = 1
+
+    Made.__match_args__ = ["a"]
+    try:
+        match Made():
+            case Made(1):
+                return x
+    except TypeError as e:
+        return x + 1, str(e)
+
+
+@pytest.mark.parametrize("fn", [without_an_order, matches_a_list])
+def test_errors_name_what_the_program_has(fn: Callable[..., Any]) -> None:
+    TOLD.clear()
+    compiled = pycompiler.compile(fn, backend="eager", fullgraph=True)
+    for _ in range(2):
+        assert repr(compiled(torch.ones(2))) == repr(fn(torch.ones(2)))
+    assert TOLD == []

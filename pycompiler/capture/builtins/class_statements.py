@@ -15,18 +15,18 @@ import functools
 import sys
 import types
 import typing
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 
 from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins import metaclasses
+from pycompiler.capture.builtins import made_enums, metaclasses
 from pycompiler.capture.builtins.python import type_of
-from pycompiler.capture.builtins.stand_ins import READ_BY_TYPE, is_written, stand_in, told
-from pycompiler.capture.bytecode.reading import reading
+from pycompiler.capture.builtins.stand_ins import READ_BY_TYPE, is_written, sees_looks, stand_in, told
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor, run_frame
 from pycompiler.capture.interpreter import Frame
+from pycompiler.capture.values.attributes import mro_lookup
 from pycompiler.capture.values.base import Capture, Cell, StandIn, Value
 from pycompiler.capture.values.classes import SUBSCRIPTED, Class, MadeMethod
 from pycompiler.capture.values.constant import Const
@@ -48,29 +48,43 @@ def build_class(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(body, Function) or body.real is not None:
         raise Break("builtin-call", "__build_class__ of what is no body of a class")
     if any(isinstance(b, Class) and isinstance(b.cls, enum.EnumMeta) for b in map(cx.realize, bases)):
-        _check_members(body.code)
+        made_enums.check_body(body.code)
     frame = Frame(cx, body.code, body.globals, {}, body.closure(cx), function=body)
-    meta = metaclasses.traced_meta(cx, bases, kwargs)
-    frame.names = Dict({}) if meta is None else metaclasses.prepare(cx, meta, name, bases, kwargs)
-    run_frame(cx, frame)
-    if meta is not None:
+    if (meta := metaclasses.traced_meta(cx, bases, kwargs)) is not None:
+        frame.names = metaclasses.prepare(cx, meta, name, bases, kwargs)
+        run_frame(cx, frame)
         return metaclasses.call(cx, meta, name, bases, frame.names, kwargs)
-    return make_class(cx, name, bases, frame.names, kwargs, body.globals)
+    head = Header.of(cx, name, bases, kwargs)
+    frame.names = Dict({})
+    run_frame(cx, frame)
+    return make_class(cx, head, name, bases, frame.names, kwargs, body.globals)
 
 
-def _check_members(code: types.CodeType) -> None:
-    """The namespace of an Enum's body hears of each store: of a second one of a name, and it stores what an `auto()` says."""
-    known = reading(code)
-    stored = [i.argval for i in known.instructions if i.opname in ("STORE_NAME", "DELETE_NAME")]
-    read = {i.argval for i in known.instructions if i.opname == "LOAD_NAME"} & set(stored)
-    loops = any(i.target is not None and known.position[i.target] <= place for i, place in known.position.items())
-    asks = {"vars", "locals", "exec", "eval"} & set(code.co_names)
-    if len(stored) != len(set(stored)) or loops or asks or (read and "auto" in code.co_names):
-        raise Break("builtin-call", "an Enum whose body stores a name twice, or reads one beside an auto()")
+class Header(NamedTuple):
+    """What Python knows of a class, and has asked for, before the body runs."""
+
+    bases: tuple[Any, ...]
+    words: dict[str, Any]
+    meta: Any
+
+    @classmethod
+    def of(cls, cx: Capture, name: Value, bases: Args, kwargs: Kwargs) -> Header:
+        real = tuple(_base(cx, b) for b in bases)
+        words = {k: stand_in(cx, v) for k, v in kwargs.items()}
+        resolved = cx.evaluate_raw(types.resolve_bases, real)
+        meta = cx.evaluate_raw(_meta, resolved, words)
+        _check(meta, resolved)
+        cx.evaluate_raw(
+            meta.__prepare__, name.const(), resolved, **{k: v for k, v in words.items() if k != "metaclass"}
+        )
+        return cls(real, words, meta)
 
 
-def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwargs, scope: dict[str, Any]) -> Class:
+def make_class(
+    cx: Capture, head: Header, name: Value, bases: Args, names: Dict, kwargs: Kwargs, scope: dict[str, Any]
+) -> Class:
     """The class of this name, with what its body left in `names`."""
+    real_bases, words, meta = head
     held = {k.const(): v for k, v in names.pairs(cx)}
     if "__classdictcell__" in held:  # of annotations that wait (3.14), and of type parameters
         raise Break("builtin-call", "a class whose annotations or type parameters look at its body again")
@@ -80,18 +94,18 @@ def make_class(cx: Capture, name: Value, bases: Args, names: Dict, kwargs: Kwarg
     cell = held.pop("__classcell__", None)
     if not isinstance(cell, Cell | None):
         raise Break("builtin-call", "a class whose __classcell__ is no cell")
-    real_bases = tuple(_base(cx, b) for b in bases)
-    words = {k: stand_in(cx, v) for k, v in kwargs.items()}
-    meta = cx.evaluate_raw(_meta, real_bases, words)
-    _check(meta, real_bases)
     if meta is not type and any(is_written(cx.realize(v).python_type()) for v in held.values()):
         raise Break(
             "builtin-call",
             f"a class of the metaclass {meta.__qualname__} with a descriptor of the program's in its body",
         )
     attributes = {k: told(cx, v) if k in READ_BY_TYPE else stand_in(cx, v) for k, v in held.items()}
+    if meta is not type and any(map(sees_looks, map(type, attributes.values()))):
+        raise Break("builtin-call", f"a class of the metaclass {meta.__qualname__} with what sees looks at it")
     if any(isinstance(v, StandIn) for v in attributes.values()) and meta is enum.EnumMeta:
         raise Break("builtin-call", f"the Enum {name.const()} of what is not known")
+    if meta is enum.EnumMeta:
+        made_enums.check(name.const(), real_bases, attributes)
     made = cx.evaluate_raw(types.new_class, name.const(), real_bases, words, lambda space: _fill(space, attributes))
     keys = Const(tuple(held))
     cls = Class(made, (rebuild.make_class, [name, Tuple(list(bases)), Dict({cx.key(Const(k)): v for k, v in kwargs.items()}),
@@ -126,9 +140,8 @@ def _base(cx: Capture, value: Value) -> Any:
     return real
 
 
-def _meta(bases: tuple[Any, ...], words: dict[str, Any]) -> Any:
+def _meta(resolved: tuple[Any, ...], words: dict[str, Any]) -> Any:
     """The metaclass: as `types.prepare_class` finds it, without asking it for a namespace."""
-    resolved = types.resolve_bases(bases)
     meta = words.get("metaclass", type(resolved[0]) if resolved else type)
     return types._calculate_meta(meta, resolved) if isinstance(meta, type) else meta  # type: ignore[attr-defined]
 
@@ -139,7 +152,7 @@ def _check(meta: Any, bases: tuple[Any, ...]) -> None:
         raise Break(
             "builtin-call", f"a class of the metaclass {meta.__qualname__ if issubclass(type(meta), type) else meta!r}"
         )
-    for base in types.resolve_bases(bases):
+    for base in bases:
         if metaclasses.has_hook(base):
             raise Break("builtin-call", f"a class that derives from {base.__qualname__}, which has __init_subclass__")
         if issubclass(base, torch.Tensor):
@@ -163,7 +176,9 @@ def type_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     known = [cx.realize(b) for b in bases.iterate(cx)]
     if any(isinstance(b, Class) and type(b.cls) is type and metaclasses.has_hook(b.cls) for b in known):
         return metaclasses.new(cx, Class(type), name, bases, names, {})
-    return make_class(cx, name, known, names, {}, cx.frames[-1].globals)
+    if not all(isinstance(b, Class) for b in known):  # which `type` does not ask for others
+        raise Break("builtin-call", "type(name, bases, namespace) of bases that are no classes")
+    return make_class(cx, Header.of(cx, name, known, {}), name, known, names, {}, cx.frames[-1].globals)
 
 
 # decorators ---------------------------------------------------------------------------------------------------
@@ -189,6 +204,8 @@ def _decorated(fn: Any) -> None:
             raise Break("builtin-call", "a dataclass with an annotation that is not known")
         if fn is dataclasses.dataclass and any(_cannot_be_a_default(v) for v in vars(cls.cls).values()):
             raise Break("builtin-call", "a dataclass with a default of which Python asks whether it has a hash")
+        if fn is enum.unique and mro_lookup(cls.cls, "name") is not enum.Enum.__dict__["name"]:
+            raise Break("builtin-call", "enum.unique of a class that says itself how members are named")
         if words.get("slots"):
             return _with_slots(cx, cls, words)
         cx.evaluate_raw(fn, cls.cls, **words)

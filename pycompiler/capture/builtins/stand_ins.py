@@ -62,6 +62,11 @@ def is_written(cls: type) -> bool:
     return any(is_programs(hook, library) for hook in (*own, *of_class))
 
 
+def sees_looks(cls: type) -> bool:
+    """Whether code of the program's answers when an attribute of an instance is looked for."""
+    return any(is_programs(mro_lookup(cls, name), ("functools", "enum", "dataclasses", "typing")) for name in LOOKS)
+
+
 IN_C = (
     types.WrapperDescriptorType, types.MethodDescriptorType, types.ClassMethodDescriptorType, types.BuiltinFunctionType,
 )  # fmt: skip

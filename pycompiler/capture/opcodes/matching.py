@@ -11,7 +11,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.opcodes.registry import opcode
 from pycompiler.capture.opcodes.stack import peek
 from pycompiler.capture.values.attributes import MISSING, REGISTRATIONS, is_mutable, is_subclass, lookup
-from pycompiler.capture.values.base import Capture, Value, class_name
+from pycompiler.capture.values.base import Capture, StandIn, Value, class_name
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.dicts import Dict
@@ -108,9 +108,10 @@ def _positional(cx: Capture, cls: type, count: int) -> tuple[tuple[Any, ...], bo
     if named is MISSING:
         named = ()
     if type(named) is not tuple:
-        if hasattr(type(named), "__get__") or isinstance(named, tuple):
+        kind = named.value.python_type() if type(named) is StandIn else type(named)
+        if hasattr(kind, "__get__") or issubclass(kind, tuple):
             raise Break("unsupported-opcode", f"MATCH_CLASS of {class_name(cls)}, with a __match_args__ of its own")
-        cx.throw(TypeError, f"{class_name(cls)}.__match_args__ must be a tuple (got {type(named).__name__})")
+        cx.throw(TypeError, f"{class_name(cls)}.__match_args__ must be a tuple (got {kind.__name__})")
     allowed = 1 if itself else len(named)
     if allowed < count:
         given = f"{allowed} positional sub-pattern{'' if allowed == 1 else 's'} ({count} given)"

@@ -24,7 +24,7 @@ from pycompiler.capture.values.functions import Builtin, Method
 from pycompiler.capture.values.sequences import Tuple
 from pycompiler.ir import numpy_random
 from pycompiler.ir.mortal import HEAP_TYPE, IMMUTABLE
-from pycompiler.ir.source import Source, mro_of, namespace_of
+from pycompiler.ir.source import Source, base_of, flags_of, module_of, mro_of, namespace_of, qualname_of
 from pycompiler.ir.source import const as const_source
 
 MISSING = object()
@@ -88,7 +88,7 @@ def is_held(cls: type, name: str) -> bool:
 
 def is_mutable(cls: type) -> bool:
     """Whether its attributes can be set: not those of classes in C, most of which are heap types from 3.12 on."""
-    return cls.__flags__ & (HEAP_TYPE | IMMUTABLE) == HEAP_TYPE
+    return flags_of(cls) & (HEAP_TYPE | IMMUTABLE) == HEAP_TYPE
 
 
 def guard_written(cx: Capture, cls: type, name: str) -> None:
@@ -152,7 +152,7 @@ def guard_setter(cx: Capture, raw: Any) -> None:
 
 def guard_mro(cx: Capture, cls: type) -> None:
     """That the bases of a class stay what they are: assigning to `__bases__` makes a new `__mro__`."""
-    if is_mutable(cls) and not cls.__module__.startswith("torch."):
+    if is_mutable(cls) and not str(module_of(cls)).startswith("torch."):
         cx.guard("id_is", of_type(cls, "__mro__"), mro_of(cls))
 
 
@@ -178,8 +178,8 @@ class Own:
 
 def leave_bases(cls: type) -> None:
     """Have a class that no program has made be none of its bases' `__subclasses__`; those of the language's still have it."""
-    given = [base for base in mro_of(cls)[1:] if not is_mutable(base) or base.__module__ in ("abc", "typing")]
-    if cls.__base__ in given:
+    given = [base for base in mro_of(cls)[1:] if not is_mutable(base) or module_of(base) in ("abc", "typing")]
+    if any(base is base_of(cls) for base in given):
         return
     for base in reversed(given):
         with contextlib.suppress(TypeError):  # the layout differs, as of classes with `__slots__`
@@ -226,11 +226,58 @@ def _is_subclass(cx: Capture, cls: type, base: type, instance: Value | None) -> 
 def is_of_abstract(cx: Capture, cls: type, base: type) -> bool:
     """What `type(base)`, a metaclass in C or `ABCMeta`, says of a class."""
     guard_mro(cx, cls)
+    if issubclass(type(base), abc.ABCMeta):
+        _check_hooks(cx, cls, base)
     answer = bool(cx.evaluate_raw(issubclass, cls, base))
     cx.abstract[id(cls), id(base)] = cls, base, answer
     if not answer and issubclass(type(base), abc.ABCMeta):
         cx.guard("equals", const_source(REGISTRATIONS).attr("token"), abc.get_cache_token())
     return answer
+
+
+def _check_hooks(cx: Capture, cls: type, base: type) -> None:
+    """That no code of the program's says whether a class is one of an abstract class, or that the answer is kept already."""
+    made = any(getattr(cx.by_id.get(id(c)), "made", None) is not None for c in (cls, base))
+    known = Answer(cls, base)
+    if (made or not known.kept) and any(map(_has_hook, _asked_classes(base))):
+        rests_on = () if made else ((const_source(known).attr("kept"), False),)
+        raise Break("unsupported-operation", f"a __subclasshook__ that {qualname_of(base)} asks", rests_on=rests_on)
+
+
+class Answer:
+    """Whether an abstract class keeps what it found of another one, as an attribute that guards read."""
+
+    def __init__(self, cls: type, base: type) -> None:
+        self._cls, self._base = weakref.ref(cls), weakref.ref(base)
+
+    @property
+    def kept(self) -> bool:
+        _, yes, no, version = abc._get_dump(self._base())  # type: ignore[attr-defined]
+        same = (*yes, *no) if version == abc.get_cache_token() else yes
+        return any(known() is self._cls() for known in same)
+
+
+def _asked_classes(base: type) -> list[type]:
+    """The classes that an abstract class asks whether they have another one for a subclass: itself, those that derive from it,
+    and those that were registered with it."""
+    found: dict[int, type] = {}
+    left = [base]
+    while left:
+        cls = left.pop()
+        if id(cls) not in found:
+            found[id(cls)] = cls
+            left += type.__subclasses__(cls)
+            if issubclass(type(cls), abc.ABCMeta):
+                left += filter(None, (known() for known in abc._get_dump(cls)[0]))  # type: ignore[attr-defined]
+    return list(found.values())
+
+
+def _has_hook(cls: type) -> bool:
+    """Whether the program has written who counts as a subclass of a class."""
+    raw = mro_lookup(cls, "__subclasshook__")
+    hook = getattr(raw, "__func__", raw)
+    module = str(getattr(hook, "__module__", "")).partition(".")[0]
+    return isinstance(hook, types.FunctionType) and module not in (*sys.stdlib_module_names, "torch", "numpy")
 
 
 def hold(cx: Capture, source: Source, raw: Any) -> None:

@@ -36,7 +36,7 @@ from pycompiler.capture.values.instance_dicts import DELETED
 from pycompiler.capture.values.keys import Key
 from pycompiler.capture.values.objects import Object, OfLength, annotation
 from pycompiler.ir.source import const as const_source
-from pycompiler.ir.source import mro_of, namespace_of
+from pycompiler.ir.source import mro_of, namespace_of, qualname_of
 
 SUBSCRIPTED = (types.GenericAlias, type(typing.List[int]))  # noqa: UP006
 """What generated code makes again for `C[...]`."""
@@ -56,7 +56,7 @@ class Class(Value):
         self.steps: list[tuple[Any, list[Value], dict[str, Any]]] = []  # calls that changed it since: of it and these
 
     def describe(self) -> str:
-        return f"class {self.cls.__qualname__}"
+        return f"class {qualname_of(self.cls)}"
 
     __repr__ = describe
 
@@ -433,7 +433,9 @@ class Super(Value):
 
     def getattr(self, cx: Capture, name: str) -> Value:
         receiver = self.receiver
-        of_class = isinstance(receiver, Class) and issubclass(receiver.cls, self.cls)  # else a metaclass's instance
+        of_class = isinstance(receiver, Class) and any(
+            c is self.cls for c in mro_of(receiver.cls)
+        )  # else a metaclass's instance
         start = receiver.cls if isinstance(receiver, Class) and of_class else receiver.python_type()
         if name == "__class__":  # alone of all names is not looked for
             return Class(super)

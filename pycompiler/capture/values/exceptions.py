@@ -13,6 +13,7 @@ from typing import Any
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.attributes import is_mutable, lookup
 from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.members import Member
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.ir.source import mro_of
@@ -117,7 +118,8 @@ def text(cx: Capture, exception: Object, how: Any) -> Value:
     """str(e) or repr(e) by the C-level methods of its class."""
     back = Back()
     real = build(exception, back)
-    if not all(_is_told(cx, v) for _, v in back.values()):
+    members = [v for v in map(cx.realize, exception.args or ()) if isinstance(v, Member)]
+    if not all(_is_told(cx, v) for _, v in back.values()) or any(v.says_texts() for v in members):
         raise Break(
             "unsupported-operation", f"{how.__name__}({exception.describe()}) with arguments that are not constants"
         )

@@ -19,7 +19,7 @@ import torch
 
 from pycompiler import _native
 from pycompiler.ir import begun
-from pycompiler.ir.source import mro_of, namespace_of
+from pycompiler.ir.source import flags_of, mro_of, namespace_of
 
 QUIET: frozenset[type] = frozenset({
     type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch.nn.Parameter, torch.dtype, torch.device, torch.Size,
@@ -114,7 +114,7 @@ def _has_end(value: Any) -> bool:
         return bool(value.cr_suspended)
     if is_ended(cls):
         return True
-    return bool(cls.__flags__ & HEAP_TYPE) and any(map(_calls_back, weakref.getweakrefs(value)))
+    return bool(flags_of(cls) & HEAP_TYPE) and any(map(_calls_back, weakref.getweakrefs(value)))
 
 
 def _calls_back(reference: Any) -> bool:
@@ -138,7 +138,7 @@ def in_slot(owner: Any, name: str) -> list[Any]:
 def is_referred_to(real: Any) -> bool:
     """Whether the end of an instance is seen by weak references."""
     return (
-        bool(type(real).__flags__ & HEAP_TYPE)
+        bool(flags_of(type(real)) & HEAP_TYPE)
         and not issubclass(type(real), (type, torch.nn.Module, torch.Tensor))
         and weakref.getweakrefcount(real) > 0
     )

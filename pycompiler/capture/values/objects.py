@@ -39,7 +39,7 @@ from pycompiler.capture.values.instance_dicts import DELETED, InstanceDict
 from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.symbolic import Symbolic, is_late
-from pycompiler.ir.source import Source
+from pycompiler.ir.source import Source, qualname_of, room_for_dict
 from pycompiler.ir.source import const as const_source
 
 # Methods of nn.Module that have a short cut here, as torch wrote them.
@@ -70,7 +70,7 @@ class Object(Value):
         self.raised_at: int | None = None  # step of the root frame's instruction that first raised this exception
 
     def describe(self) -> str:
-        return f"{self.cls.__qualname__} object"
+        return f"{qualname_of(self.cls)} object"
 
     __repr__ = describe
 
@@ -336,7 +336,7 @@ class Object(Value):
             return
         if name == "__suppress_context__" and self.args is not None and value.python_type() is not bool:
             cx.throw(TypeError, "attribute value type must be bool")
-        if not self.cls.__dictoffset__ and not isinstance(raw, types.MemberDescriptorType):
+        if not room_for_dict(self.cls) and not isinstance(raw, types.MemberDescriptorType):
             cx.throw(AttributeError, self._has_no_place(cx, name, raw))
         if isinstance(raw, types.MemberDescriptorType) and raw.__objclass__ is BaseExceptionGroup:
             cx.throw(AttributeError, "readonly attribute")

@@ -21,6 +21,7 @@ from pycompiler.capture.values.attributes import (
 )
 from pycompiler.capture.values.base import Capture, Cell, Lazy, Value
 from pycompiler.capture.values.constant import Const, Withheld, reference
+from pycompiler.ir.source import qualname_of
 
 # Attributes that C code keeps and nobody can change, by class.
 _OF_METHODS = ("__func__", "__isabstractmethod__")
@@ -41,7 +42,7 @@ class Opaque(Value):
         self.real = real
 
     def describe(self) -> str:
-        return f"{type(self.real).__qualname__} object"
+        return f"{qualname_of(type(self.real))} object"
 
     __repr__ = describe
 

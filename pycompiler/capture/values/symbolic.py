@@ -253,6 +253,8 @@ def _of_integers(fn: Callable[..., Any]) -> Callable[..., Any]:
 
 def call(cx: Capture, fn: Any, args: Sequence[Value]) -> Value | None:
     """A call of a builtin function or class with a symbolic number, where it can be computed as such."""
+    if issubclass(type(fn), type) and type(fn) is not type:  # a metaclass may say what it equals
+        return None
     try:
         symbolic = FUNCTIONS.get(fn)
     except TypeError:  # not hashable
