@@ -266,11 +266,11 @@ def differentiable(
         scope[f"apply{j}"] = _function(node, compiler, name, forward, ahead)
         reached = [inputs[i] if i < first else reach(joint.cuts[i - first]) for i in node.inputs]
         ends = {i - first: held_by for i, held_by in zip(node.inputs, reached, strict=True) if i >= first}
-        for c in ends.keys() - ended:
+        for c in sorted(ends.keys() - ended):
             lines.append(f"    end{c} = (ref({ends[c]}), end_of({ends[c]}), {ends[c]}._version)")
         ended |= ends.keys()
-        given = f"{{{', '.join(f'{c}: end{c}' for c in ends)}}}" if ends else "None"
-        lines.append(f"    made{j} = apply{j}(args, outs, rng, {given}, {', '.join(reached)})")
+        behind = f"{{{', '.join(f'{c}: end{c}' for c in ends)}}}" if ends else "None"
+        lines.append(f"    made{j} = apply{j}(args, outs, rng, {behind}, {', '.join(reached)})")
         lines += [f"    begin(made{j}[{p}])" for p, k in enumerate(node.outputs) if k in node.begun]
         made |= {k: f"made{j}[{p}]" for p, k in enumerate(node.outputs)}
     given = [*(made[k] for k in range(len(joint.fresh))), *(f"r{k}" for k in views)]
