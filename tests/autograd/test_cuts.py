@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 import torch
-from torch.utils.checkpoint import checkpoint
 from ad_helpers import fakes, lifted, run_graph
 from torch import nn
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import pycompiler
 from pycompiler.autograd import compile_joint
