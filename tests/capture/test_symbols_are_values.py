@@ -145,3 +145,54 @@ def test_the_error_of_a_mark_says_what_needs_the_number(name: str) -> None:
     pycompiler.mark_dynamic(marked, 0)
     with pytest.raises(UserError, match=rf"must be one number: s0 == 4 is assumed {WHY[name]} at .*:\d+ in "):
         pycompiler.compile(program_of(NUMBERS[name]), backend="eager")(marked)
+
+
+TEXTS = """
+f"{x.shape}"; f"{x.size()!r:>30}"; f"{tuple(x.shape)}"; f"{(n,)} {[n, 'a']!s}"; f"{x.shape[1:]}"; f"{x.dtype} {x.shape}"; f"{(n, [m, {'a': n}])}"
+str(x.shape); repr(list(x.shape)); str([n, 1]); str({'n': n, 'ü': [m]}); ascii(['ü', n]); f"{['ü', m]!a}"; format([n, m]); str(((), n, [], {}))
+'%s' % (x.shape,); '%s %d|%5s' % (x.shape, n, [m]); '%d %d' % x.shape; '%s' % {'n': n}; 'no field' % {'n': n}
+'{}'.format(x.shape); '{1} {0:>4}'.format(n, m); '{!s} {}'.format([n], (m,)); '{!r} {:>4}'.format(n, m)
+', '.join([str(n), str(m)]); 'x'.join((str(n), 'a', str(m))); 'x'.join([str(k) for k in x.shape]); '-'.join([]) + str(n); ''.join([str([n])])
+str([str(n), f"{m}"]); (f"{x.shape}" + '!').upper(); str(n).zfill(4) + str(m).rjust(5); str([x.shape])
+"""
+
+
+@pytest.mark.parametrize("part", [e.strip() for line in TEXTS.strip().splitlines() for e in line.split("; ")])
+def test_texts_of_sizes_in_containers_are_made_by_each_call(part: str) -> None:
+    space: dict[str, Any] = {}
+    exec(f"def program(x, log):\n    n, m = x.shape\n    log.append({part})\n    return x * 2, {part}", space)
+    compiled = pycompiler.compile(space["program"], backend="eager", dynamic=True, fullgraph=True)
+    got: list[str] = []
+    want: list[str] = []
+    for size in (4, 9, 13, 101):
+        assert compiled(torch.ones(size, size + 2), got)[1] == space["program"](torch.ones(size, size + 2), want)[1]
+    assert got == want
+    assert pycompiler.counters(compiled)["compiles"] == 1
+
+
+def test_texts_of_containers_that_are_looked_at_are_of_one_size() -> None:
+    assert compiles(lambda t: (t, 1 if f"{t.shape}" == "torch.Size([4])" else 2)) == len(SIZES)
+    compiles(lambda t: (t, told(lambda: "%d" % [t.shape[0]]), told(lambda: format(t.shape, ">9"))))
+
+
+def test_a_container_that_changes_behind_its_text() -> None:
+    def program(x: torch.Tensor, held: list[Any]) -> Any:
+        n = x.shape[0]
+        held[0] = n
+        told = f"{held}"
+        held.append(str(held))
+        return x * 2, told, str(held)
+
+    for _ in range(2):
+        assert compiles(lambda t: program(t, [1, "a", 2.5])) <= 2
+
+
+@pytest.mark.parametrize("part", ["f'{x.shape}'", "str([x.shape[0]])", "'%s' % (x.shape,)", "'{}'.format(x.shape)"])
+def test_a_marked_size_in_the_text_of_a_container(part: str) -> None:
+    program = eval(f"lambda x: (x * 2, {part})")
+    compiled = pycompiler.compile(program, backend="eager")
+    for size in SIZES:
+        marked = torch.ones(size)
+        pycompiler.mark_dynamic(marked, 0)
+        assert compiled(marked)[1] == program(marked)[1]
+    assert pycompiler.counters(compiled)["compiles"] == 1
