@@ -137,9 +137,9 @@ def shown(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
     if isinstance(value, Dict):
         pairs = value.pairs(cx)
         return _listed(cx, "{", ([shown(cx, k, told), Const(": "), shown(cx, v, told)] for k, v in pairs), "}")
-    before, after = {list: ("[", "]"), tuple: ("(", ")"), torch.Size: ("torch.Size([", "])")}[value.cls]
-    if value.cls is tuple and len(value.items) == 1:
-        after = ",)"
+    before, after = ("[", "]") if value.cls is list else ("(", ",)" if len(value.items) == 1 else ")")
+    if value.cls is torch.Size:
+        before, after = "torch.Size([", "])"
     elements = (v if isinstance(v, Text) else cx.realize(v) for v in value.items)
     return _listed(cx, before, ([shown(cx, v, told)] for v in elements), after)
 

@@ -129,7 +129,9 @@ def _of_method(cx: Capture, fn: Any, value: Value, *args: Value) -> Value | None
 
 def _joined(cx: Capture, fn: Any, between: Value, *values: Value) -> Value | None:
     """Of a list or tuple of texts."""
-    given = values[0].items if len(values) == 1 and isinstance(values[0], Sequence) and is_whole(values[0]) else []
+    if len(values) != 1:
+        return None
+    given = values[0].items if isinstance(values[0], Sequence) and values[0].cls in (list, tuple) else []
     parts = [v if isinstance(v, Text) else cx.realize(v) for v in given]
     if _text_of(between) is None or not all(isinstance(p, Text) or _text_of(p) is not None for p in parts):
         return None
