@@ -1,7 +1,8 @@
 """The texts of values: `str`, `repr`, `format`, f-strings, `str.format` and `%`.
 
-In: a value.  Out: the value of its text.  Order: constant → evaluate; methods of the program's classes are called; containers
-say what their elements' texts are; an address makes a text that only a call knows, all else a break.
+In: a value.  Out: the value of its text; `shown` gives one that each call makes, where it can.
+Order: constant → evaluate; methods of the program's classes are called; containers say what their elements' texts are;
+an address makes a text that only a call knows, all else a break.
 """
 
 from __future__ import annotations
@@ -9,8 +10,10 @@ from __future__ import annotations
 import collections
 import operator
 import sys
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Iterable
+from typing import Any, TypeGuard
+
+import torch
 
 from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break
@@ -27,6 +30,9 @@ from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.owned import Owned
 from pycompiler.capture.values.sequences import Deque, List, Sequence, Tuple
 from pycompiler.capture.values.sets import Set
+from pycompiler.capture.values.symbolic import Text, is_open
+from pycompiler.capture.values.symbolic import text as open_text
+from pycompiler.ir.computed import joined
 
 
 class Formatted:
@@ -112,15 +118,58 @@ def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
     own = isinstance(value, Untold) or _is_objects(cx, value.python_type(), "__format__")
     if spec.const() and own and not isinstance(value, Untold):
         cx.throw(TypeError, f"unsupported format string passed to {class_name(value.python_type())}.__format__")
-    shown = text(cx, value, str)
-    if isinstance(shown, Untold) and spec.const() == "" and own:
-        return shown
-    return cx.evaluate(format, shown.const(), spec.const())
+    told = text(cx, value, str)
+    if isinstance(told, Untold) and spec.const() == "" and own:
+        return told
+    return cx.evaluate(format, told.const(), spec.const())
 
 
 def _is_objects(cx: Capture, cls: type, name: str) -> bool:
     """Whether a class has this method of `object`: texts of instances are the class's name and their address."""
     return lookup(cx, cls, name) is mro_lookup(object, name)
+
+
+def is_whole(value: Value) -> TypeGuard[Sequence | Dict]:
+    """Whether it is a container whose text each call makes of its elements' where one of these is open."""
+    return isinstance(value, (Sequence, Dict)) and value.cls in (list, tuple, torch.Size, dict)
+
+
+def shown(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
+    """As `text`; one that nobody has asked for, where it is made of numbers that each call has others for."""
+    if is_open(value) and (made := open_text(cx, how, [value])) is not None:
+        return made
+    value = cx.realize(value)
+    if not is_whole(value):
+        return text(cx, value, how)
+    if value.is_const():
+        return cx.evaluate(how, value.const())
+    told = ascii if how is ascii else repr
+    if isinstance(value, Dict):
+        pairs = value.pairs(cx)
+        return _listed(cx, "{", ([shown(cx, k, told), Const(": "), shown(cx, v, told)] for k, v in pairs), "}")
+    before, after = ("[", "]") if value.cls is list else ("(", ",)" if len(value.items) == 1 else ")")
+    if value.cls is torch.Size:
+        before, after = "torch.Size([", "])"
+    elements = (v if isinstance(v, Text) else cx.realize(v) for v in value.items)
+    return _listed(cx, before, ([shown(cx, v, told)] for v in elements), after)
+
+
+def joined_text(cx: Capture, parts: Iterable[Value]) -> Value:
+    """A text of texts, which each call makes where one of them is open."""
+    merged: list[Value] = []
+    for part in parts:
+        if isinstance(part, Const) and merged and isinstance(merged[-1], Const):
+            merged[-1] = Const(merged[-1].value + part.value)
+        else:
+            merged.append(part)
+    return open_text(cx, joined, merged) or Const("".join(cx.realize(p).const() for p in merged))
+
+
+def _listed(cx: Capture, before: str, elements: Iterable[list[Value]], after: str) -> Value:
+    parts: list[Value] = []
+    for element in elements:
+        parts += [Const(", "), *element] if parts else element
+    return joined_text(cx, [Const(before), *parts, Const(after)])
 
 
 def _of_pairs(cx: Capture, value: Dict) -> str:
@@ -150,14 +199,16 @@ def _inside(cx: Capture, value: Value) -> str | None:
 
 def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
     """str(value), repr(value) or ascii(value)."""
+    if is_whole(value):
+        return cx.realize(shown(cx, value, how))
     value = value.settled(cx) if isinstance(value, deferred.ThreadIdent) else value
     if isinstance(value, Deferred):
         return deferred.compute(cx, how, [value])
     value = value.settle("for a text")
     if isinstance(value, Set) and value.cls in (set, frozenset):
         inner = ", ".join(text(cx, v, repr).const() for v in value.ordered(cx))
-        shown = f"{{{inner}}}" if inner else ""
-        return Const(shown if shown and value.cls is set else f"{value.cls.__name__}({shown})")
+        braced = f"{{{inner}}}" if inner else ""
+        return Const(braced if braced and value.cls is set else f"{value.cls.__name__}({braced})")
     if isinstance(value, Member) and value.says_texts():
         name = "__str__" if how is str else "__repr__"
         if (method := value.method(cx, name)) is not None:
@@ -189,13 +240,6 @@ def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
         method = cx.class_attribute(value, "__repr__")
         if isinstance(method, Method) and isinstance(method.function, Function):
             return cx.call(method, [], {})
-    if isinstance(value, Sequence) and value.cls in (list, tuple):
-        inner = ", ".join(text(cx, v, repr).const() for v in value.iterate(cx))
-        if value.cls is list:
-            return Const(f"[{inner}]")
-        return Const(f"({inner},)" if len(value.items) == 1 else f"({inner})")
-    if isinstance(value, Dict) and value.cls is dict:
-        return Const(_of_pairs(cx, value))
     if (contents := _inside(cx, value)) is not None:
         return Const(f"{value.python_type().__name__}({contents})")
     if isinstance(value, Function) and value.real is not None and value.source is not None:  # its name and address

@@ -364,7 +364,7 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
                 return grown
         if isinstance(left, List) is isinstance(right, List):
             items, cls = [*left.items, *right.items], list if isinstance(left, List) else _plain(left, right)
-            if issubclass(cls, torch.Size) and not all(issubclass(v.python_type(), int) for v in items):
+            if issubclass(cls, torch.Size) and not all(issubclass(cx.realize(v).python_type(), int) for v in items):
                 raise Break("unsupported-operation", f"a size of {left.describe()} and {right.describe()}")
             return cx.sequence(items, cls)
     if op == "*":

@@ -16,7 +16,7 @@ import torch
 from pycompiler.errors import UserError
 from pycompiler.ir.computed import OF_NUMPY
 from pycompiler.ir.expr import Expr
-from pycompiler.ir.fake import Layout, is_plain
+from pycompiler.ir.fake import Layout, as_plain, is_plain
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.leaves import Leaves
 from pycompiler.ir.marks import Mark, marks_of
@@ -48,7 +48,7 @@ class NeedsSymbols(Leaves):
 class Policy:
     """What is symbolic in the captures of one code object.
 
-    `everything`: what came as an argument is (`dynamic=True`).  `automatic`: what changed since the last capture is.
+    `everything`: what came as an argument is (`dynamic=True`).  `automatic`: what else changed since the last capture is.
     `integers`, `floats`: whether they can be.  `static`: what was asked for by its value, or could not be carried, and is none.
     """
 
@@ -84,7 +84,7 @@ class Policy:
             return
         for i, (a, b) in enumerate(zip(before, now, strict=True)):
             key = (source, what, i)
-            if a != b and key not in self.changed and key not in self.static:
+            if a != b and not self.is_static(*key) and not self.wants(*key):
                 self.changed.add(key)
                 self.news[key] = (a, b)
 
@@ -131,10 +131,14 @@ def _least(number: int) -> int:
     return 1 if number < 0 else 2 if number >= 2 else 0
 
 
+_PARTS = (*ELEMENTS, "as_tensor")
+_SAME = (*OF_NUMPY, as_plain)  # what gives an argument itself, as another class
+
+
 def _is_argument(source: Source) -> bool:
     """Whether the program was called with it, in containers or not: what objects hold is made for longer."""
     while source.base is not None:
-        if source.kind not in ELEMENTS and not (source.kind == "computed" and source.arg.function in OF_NUMPY):
+        if source.kind not in _PARTS and not (source.kind == "computed" and source.arg.function in _SAME):
             return False
         source = source.base
     return source.kind == "local"

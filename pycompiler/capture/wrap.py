@@ -83,7 +83,7 @@ def wraps(*types_: type) -> Callable[[Wrapper], Wrapper]:
     return register
 
 
-@wraps(*LITERALS, torch.device, torch.Size, range, slice)
+@wraps(*LITERALS, torch.device, range)
 def _literal(cx: Capture, real: Any, source: Source) -> Value:
     if type(real) is int:
         symbol = cx.sizes.integer(real, source)
@@ -96,7 +96,13 @@ def _literal(cx: Capture, real: Any, source: Source) -> Value:
             return make_number(symbol)
     is_nan = isinstance(real, (float, complex)) and real != real  # which containers know by its identity
     cx.guard("id_is" if is_nan else "equals", source, real)
-    return Tuple([Const(v) for v in real], torch.Size) if isinstance(real, torch.Size) else Const(real)
+    return Const(real)
+
+
+@wraps(slice)
+def _slice(cx: Capture, real: Any, source: Source) -> Value:
+    cx.guard("type_is", source, slice)
+    return Slice([cx.wrap(getattr(real, name), source.attr(name)) for name in ("start", "stop", "step")])
 
 
 @wraps(torch.dtype, torch.layout, torch.memory_format, TorchVersion)
@@ -122,7 +128,7 @@ def _deque(cx: Capture, real: Any, source: Source) -> Value:
     return made
 
 
-@wraps(tuple)
+@wraps(tuple, torch.Size)
 def _tuple(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
     made = Tuple([cx.lazy(v, source.item(i)) for i, v in enumerate(real)], type(real))

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
 from pycompiler.ir.expr import ONE, ZERO, Expr
+from pycompiler.ir.of_integers import BITS, Assumed, divide, floor_division, remainder, rounded, stepped, with_bits
 
 Env = Mapping[str, int]
 HOLDS: dict[str, Callable[[float], bool]] = {
@@ -22,18 +23,6 @@ HOLDS: dict[str, Callable[[float], bool]] = {
     ">=": lambda v: v >= 0,
 }
 EXACT = 2**53  # integers below are floats
-
-
-def product(atoms: Iterable[Any]) -> Expr:
-    made = ONE
-    for atom in atoms:
-        made = made * (Expr.sym(atom.key) if atom.kind == "sym" else _FORMS[atom.kind](*atom.args))
-    return made
-
-
-_FORMS: dict[str, Callable[[Expr, Expr], Expr]] = {
-    "//": operator.floordiv, "%": operator.mod, "min": Expr.min, "max": Expr.max,
-}  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -223,41 +212,15 @@ _WITHIN = {
     "acos": (-1.0, 1.0),
 }
 _MIRRORED: dict[Any, Any] = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
+_RISING = frozenset({"sqrt", "log2", "log", "log10", "pow"})
 _TOTAL = ("float", "add", "sub", "mul", "neg", "abs", "min", "max")  # of REAL those that never raise
 Number = Expr | Real | Truth | bool | float
 
 
-def divide(a: Expr, b: Expr) -> Expr | None:
-    """a / b where it is a polynomial of integers, else None."""
-    if b.const == 0:
-        return None
-    (lead, c), quotient, rest = b.terms[-1], ZERO, a
-    for _ in range(len(a.terms) + 8):
-        if rest.const == 0:
-            return quotient
-        for mono, k in reversed(rest.terms):
-            left = list(mono)
-            if k % c == 0 and all(_take(left, atom) for atom in lead):
-                term = product(left) * (k // c)
-                break
-        else:
-            return None
-        quotient, rest = quotient + term, rest - term * b
-    return None
-
-
-def _take(items: list[Any], item: Any) -> bool:
-    if item in items:
-        items.remove(item)
-        return True
-    return False
-
-
 # what is known of symbols --------------------------------------------------------------------------------------
-class Questions(Protocol):
+class Questions(Assumed, Protocol):
     """What nodes ask of the compile that they belong to: `symbols.Symbols`."""
 
-    hints: dict[str, int]
     floats: dict[str, float]
     replaced: dict[str, Expr]
     answers: dict[Any, Any]
@@ -267,15 +230,11 @@ class Questions(Protocol):
     def compare_reals(self, op: str, left: Real | float, right: Real | float) -> bool | None: ...
     def bounded(self, integers: Iterable[Expr]) -> bool: ...
     def node(self, expr: Expr) -> SymbolicNode: ...
-    def resolve(self, expr: Expr) -> Expr: ...
     def known(self, kind: str, expr: Expr | Real) -> bool | None: ...
     def decide(self, kind: str, expr: Expr | Real) -> bool: ...
-    def equal(self, a: Expr, b: Expr) -> bool: ...
-    def at_least(self, a: Expr, b: Expr | int) -> bool: ...
     def pin(self, expr: Expr) -> int: ...
     def pin_all(self, names: Iterable[str]) -> None: ...
     def truth(self, condition: Truth | bool, *, ask: Callable[[str, Expr | Real], bool | None]) -> bool | None: ...
-    def is_late(self, names: Iterable[str]) -> bool: ...
     def demand(self, condition: Truth | bool) -> bool: ...
 
 
@@ -344,6 +303,9 @@ class SymbolicNode:
 
     def is_bool(self) -> bool:
         return isinstance(self._value, (Truth, bool))
+
+    def is_late(self) -> bool:
+        return self.env.is_late(self.value.symbols)
 
     def is_nested_int(self) -> bool:
         return False
@@ -458,7 +420,7 @@ class SymbolicNode:
 
     @_remembered
     def int_floordiv(self, other: SymbolicNode) -> SymbolicNode:
-        return self.of(_floordiv(self.env, self.value, other.value))
+        return self.of(floor_division(self.env, self.value, other.value))
 
     floordiv = int_floordiv
 
@@ -466,7 +428,7 @@ class SymbolicNode:
     def mod(self, other: SymbolicNode) -> SymbolicNode:
         if self._reals(other):
             return self._real("mod", other)
-        return self.of(_mod(self.env, self.value, other.value))
+        return self.of(remainder(self.env, self.value, other.value))
 
     def pow_by_natural(self, other: SymbolicNode) -> SymbolicNode:
         made = ONE
@@ -483,9 +445,14 @@ class SymbolicNode:
         return self.of(self.value * (1 << self.env.pin(other.value)))
 
     def rshift(self, other: SymbolicNode) -> SymbolicNode:
-        return self.of(_floordiv(self.env, self.value, Expr.of(1 << self.env.pin(other.value))))
+        return self.of(floor_division(self.env, self.value, Expr.of(1 << self.env.pin(other.value))))
 
     def _bits(self, other: SymbolicNode, fn: Callable[[Any, Any], Any]) -> SymbolicNode:
+        for node, mask in ((self, other), (other, self)):
+            if node.is_int() and mask.is_int() and (known := mask.value.const) is not None and not node.is_late():
+                shared = with_bits(self.env, node.value, known)
+                if shared is not None:
+                    return self.of(BITS[fn](node.value, known, shared))
         a, b = (n.bool_() if n.is_bool() else self.env.pin(n.value) for n in (self, other))
         both = self.is_bool() and other.is_bool()
         return self.wrap_bool(fn(a, b)) if both else self.wrap_int(fn(a, b))
@@ -658,11 +625,26 @@ class SymbolicNode:
             n, d = (self.env.resolve(e) for e in self._value.ratio)
             if self.env.at_least(Expr.of(EXACT), n + 1):
                 return self.of(exact(n, d))
-        return self.wrap_int(fn(self.guard_float("", 0)))
+        known = self._stepped(fn)
+        return self.wrap_int(fn(self.guard_float("", 0)) if known is None else known)
+
+    def _stepped(self, fn: Callable[[float], int]) -> int | None:
+        """`fn` of a function of an integer that does not fall."""
+        value: Any = self._value
+        if not isinstance(value, Real) or value.op not in _RISING or not _is_integer(value.args[0]):
+            return None
+        if value.op == "pow" and not (isinstance(value.args[1], float) and 0.25 <= value.args[1] <= 2):
+            return None
+        whole = REAL[value.op]
+        return stepped(self.env, value.args[0].args[0], lambda n: fn(whole(float(n), *value.args[1:])), least=1)
 
     def round(self, ndigits: int | None = None) -> SymbolicNode:
         if self.is_int():
             return self
+        if ndigits is None and isinstance(self._value, Real) and self._value.ratio is not None:
+            n, d = (self.env.resolve(e) for e in self._value.ratio)
+            if d.const is not None and d.const > 0 and self.env.at_least(Expr.of(EXACT), n * 2 + 1):
+                return self.of(rounded(self.env, n, d.const))
         value = self.guard_float("", 0)
         return self.wrap_int(round(value)) if ndigits is None else self.wrap_float(round(value, ndigits))
 
@@ -918,33 +900,6 @@ def _lie_whatever(env: Questions, sizes: Sequence[Expr], strides: Sequence[Expr]
             return False
         expected = expected * sizes[d]
     return True
-
-
-def _floordiv(env: Questions, a: Expr, b: Expr) -> Expr:
-    if env.equal(b, ZERO):
-        raise ZeroDivisionError("integer division or modulo by zero")
-    exact = divide(a, b)
-    if exact is not None:
-        return exact
-    if env.known(">=", a) and env.known(">=", b - a - 1):
-        return ZERO
-    if not env.at_least(b, 1):
-        a, b = -a, -b
-    if env.at_least(a, 0):
-        return a // b
-    return -((b - a - 1) // b)
-
-
-def _mod(env: Questions, a: Expr, b: Expr) -> Expr:
-    if env.equal(b, ZERO):
-        raise ZeroDivisionError("integer division or modulo by zero")
-    if divide(a, b) is not None:
-        return ZERO
-    if env.known(">=", a) and env.known(">=", b - a - 1):
-        return a
-    if env.at_least(b, 1) and env.at_least(a, 0):
-        return a % b
-    return a - b * _floordiv(env, a, b)
 
 
 def _zero_with(by: Any) -> Any:

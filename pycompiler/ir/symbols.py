@@ -33,6 +33,7 @@ import torch
 from pycompiler.ir.data_checks import COMPARISONS, Decision, value_of
 from pycompiler.ir.expr import ZERO, Bound, Expr
 from pycompiler.ir.leaves import Leaves
+from pycompiler.ir.of_integers import product
 from pycompiler.ir.symbolic_node import (
     EXACT,
     HOLDS,
@@ -43,7 +44,6 @@ from pycompiler.ir.symbolic_node import (
     integers_in,
     is_guarded,
     magnitude,
-    product,
 )
 
 log = logging.getLogger("pycompiler.shapes")

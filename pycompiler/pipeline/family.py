@@ -109,7 +109,7 @@ class Family:
         if found is None:
             allowed = config.dynamic_shapes and self.dynamic is not False
             dynamic = True if self.dynamic is None and not config.assume_static_by_default else self.dynamic
-            changing = allowed and dynamic is None and config.automatic_dynamic_shapes
+            changing = allowed and config.automatic_dynamic_shapes
             everything = allowed and dynamic is True
             integers, floats = not config.specialize_int, not config.specialize_float
             made = Policy(everything, changing, marked=allowed, integers=integers, floats=floats)

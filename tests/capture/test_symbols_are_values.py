@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import math
 import sys
 from collections.abc import Callable
 from typing import Any
@@ -67,6 +68,11 @@ SYMBOLIC: dict[str, Callable[[int], Any]] = {
     "size": lambda n: torch.Size((n, 2)).numel(),
     "held by an object": lambda n: vars(Scaled(n * 2))["by"],
     "a mapping's item": lambda n: n in {1: 2}.items(),
+    "in a range": lambda n: (n in range(100), n in range(200, 100, -3), n in range(0)),
+    "in a set": lambda n: n in {30, 40.0, "a", None, 50.5},
+    "rounded": lambda n: (round(n), round(n / 2), round(n * 0.5), round(n / 3), round(n / 7), round((n + 1) / 4)),
+    "bits": lambda n: (n & 3, 5 & n, n & ~7, n | 1, 8 | n, n ^ 2, n ^ 13, ~n, n & 0, -n & 6, n << 2, n >> 1),
+    "attributes": lambda n: (n.real, n.imag, n.numerator, n.denominator, n.conjugate(), n.__index__(), hash(n)),
 }
 """Where a symbol stays one: a capture for all sizes."""
 
@@ -84,10 +90,10 @@ NUMBERS: dict[str, Callable[[int], Any]] = {
     "repeated": lambda n: (len([0] * n), len("a" * n), len(n * (1,))),
     "an index": lambda n: ([1, 2, 3, 4, 5, 6, 7][n], range(10)[n], "abcdefgh"[n]),
     "a hash": lambda n: (hash(n), hash((n, 1))),
-    "a method of numbers": lambda n: (n.bit_length(), n.real),
-    "rounded": lambda n: round(n),
+    "a method of numbers": lambda n: n.to_bytes(4, "big"),
+    "rounded to digits": lambda n: (round(n, -1), round(n / 2, 1)),
+    "many bits": lambda n: n & 0b10101010101,
     "kept": doubled,
-    "in a range": lambda n: n in range(4),
 }
 """Where only a number will do: a capture for each size."""
 # 3.14's text does not name what is not in the list
@@ -121,6 +127,39 @@ def test_a_number_is_one_where_it_is_needed(name: str) -> None:
     assert compiles(program_of(NUMBERS[name])) == len(SIZES)
 
 
+STEPPED: dict[str, Callable[[int], Any]] = {
+    "root": lambda n: (math.isqrt(n), math.floor(math.sqrt(n)), int(n**0.5), math.ceil(math.sqrt(n - 1))),
+    "power of two": lambda n: (n.bit_length(), int(math.log2(n)), 1 << (n - 1).bit_length(), math.ceil(math.log2(n))),
+    "digits": lambda n: math.floor(math.log10(n)),
+    "divisor": lambda n: math.gcd(n, 4),
+    "divisor of a small one": lambda n: math.gcd(12, n - 20),
+    "elements": lambda n: (n in {7, 9, 11.0}, n in frozenset((3, True, "a")), n in range(5, 20, 2)),
+}
+"""Where one capture serves those numbers for which it is the same."""
+MOST = {"root": 17, "power of two": 13, "digits": 3, "divisor": 3, "divisor of a small one": 12, "elements": 18}
+
+
+@pytest.mark.parametrize("name", STEPPED)
+def test_what_is_the_same_for_many_numbers_takes_a_compile_for_these(name: str) -> None:
+    program = program_of(STEPPED[name])
+    with pycompiler.config.patch(recompile_limit=64):
+        compiled = pycompiler.compile(program, backend="eager", dynamic=True, fullgraph=True)
+        for size in (*range(2, 40), 63, 64, 65, 99, 100, 101, 127, 128):
+            got, want = compiled(torch.ones(size)), program(torch.ones(size))
+            assert got[1] == want[1] and type(got[1]) is type(want[1]), size
+    assert pycompiler.counters(compiled)["compiles"] <= MOST[name]
+
+
+def test_integers_that_are_rounded_and_masked() -> None:
+    def program(x: torch.Tensor, n: int) -> Any:
+        return x * 2, round(n / 4), n & 6, n | 9, n ^ -3, ~n, n in range(-8, 8, 3), math.gcd(n, 6), hash(n)
+
+    compiled = pycompiler.compile(program, backend="eager", dynamic=True)
+    with pycompiler.config.patch(recompile_limit=64):
+        for n in (*range(-30, 30), 2**53 - 1, 2**53, 2**60 + 7, 2**61 - 2, 2**61 - 1, 2**61, -(2**61), 2**70):
+            assert compiled(torch.ones(2), n)[1:] == program(torch.ones(2), n)[1:], n
+
+
 def test_a_slice_of_another_size_is_another_slice() -> None:
     assert compiles(lambda t: (t, slice(0, t.shape[0]) == slice(0, 4))) == 2
 
@@ -134,7 +173,7 @@ WHY: dict[str, str] = {
     "a text": "for a text",
     "an index": "as an index of a list",
     "repeated": "as the number of times a sequence is repeated",
-    "a method of numbers": "to read its bit_length",
+    "a method of numbers": "to read its to_bytes",
     "a hash": "for its hash",
 }
 
@@ -145,3 +184,54 @@ def test_the_error_of_a_mark_says_what_needs_the_number(name: str) -> None:
     pycompiler.mark_dynamic(marked, 0)
     with pytest.raises(UserError, match=rf"must be one number: s0 == 4 is assumed {WHY[name]} at .*:\d+ in "):
         pycompiler.compile(program_of(NUMBERS[name]), backend="eager")(marked)
+
+
+TEXTS = """
+f"{x.shape}"; f"{x.size()!r:>30}"; f"{tuple(x.shape)}"; f"{(n,)} {[n, 'a']!s}"; f"{x.shape[1:]}"; f"{x.dtype} {x.shape}"; f"{(n, [m, {'a': n}])}"
+str(x.shape); repr(list(x.shape)); str([n, 1]); str({'n': n, 'ü': [m]}); ascii(['ü', n]); f"{['ü', m]!a}"; format([n, m]); str(((), n, [], {}))
+'%s' % (x.shape,); '%s %d|%5s' % (x.shape, n, [m]); '%d %d' % x.shape; '%s' % {'n': n}; 'no field' % {'n': n}
+'{}'.format(x.shape); '{1} {0:>4}'.format(n, m); '{!s} {}'.format([n], (m,)); '{!r} {:>4}'.format(n, m)
+', '.join([str(n), str(m)]); 'x'.join((str(n), 'a', str(m))); 'x'.join([str(k) for k in x.shape]); '-'.join([]) + str(n); ''.join([str([n])])
+str([str(n), f"{m}"]); (f"{x.shape}" + '!').upper(); str(n).zfill(4) + str(m).rjust(5); str([x.shape])
+"""
+
+
+@pytest.mark.parametrize("part", [e.strip() for line in TEXTS.strip().splitlines() for e in line.split("; ")])
+def test_texts_of_sizes_in_containers_are_made_by_each_call(part: str) -> None:
+    space: dict[str, Any] = {}
+    exec(f"def program(x, log):\n    n, m = x.shape\n    log.append({part})\n    return x * 2, {part}", space)
+    compiled = pycompiler.compile(space["program"], backend="eager", dynamic=True, fullgraph=True)
+    got: list[str] = []
+    want: list[str] = []
+    for size in (4, 9, 13, 101):
+        assert compiled(torch.ones(size, size + 2), got)[1] == space["program"](torch.ones(size, size + 2), want)[1]
+    assert got == want
+    assert pycompiler.counters(compiled)["compiles"] == 1
+
+
+def test_texts_of_containers_that_are_looked_at_are_of_one_size() -> None:
+    assert compiles(lambda t: (t, 1 if f"{t.shape}" == "torch.Size([4])" else 2)) == len(SIZES)
+    compiles(lambda t: (t, told(lambda: "%d" % [t.shape[0]]), told(lambda: format(t.shape, ">9"))))
+
+
+def test_a_container_that_changes_behind_its_text() -> None:
+    def program(x: torch.Tensor, held: list[Any]) -> Any:
+        n = x.shape[0]
+        held[0] = n
+        told = f"{held}"
+        held.append(str(held))
+        return x * 2, told, str(held)
+
+    for _ in range(2):
+        assert compiles(lambda t: program(t, [1, "a", 2.5])) <= 2
+
+
+@pytest.mark.parametrize("part", ["f'{x.shape}'", "str([x.shape[0]])", "'%s' % (x.shape,)", "'{}'.format(x.shape)"])
+def test_a_marked_size_in_the_text_of_a_container(part: str) -> None:
+    program = eval(f"lambda x: (x * 2, {part})")
+    compiled = pycompiler.compile(program, backend="eager")
+    for size in SIZES:
+        marked = torch.ones(size)
+        pycompiler.mark_dynamic(marked, 0)
+        assert compiled(marked)[1] == program(marked)[1]
+    assert pycompiler.counters(compiled)["compiles"] == 1

@@ -23,7 +23,7 @@ from pycompiler.capture.values.keys import Key, distinct_members
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.sequences import List, Slice, Tuple
 from pycompiler.capture.values.sets import Set
-from pycompiler.capture.values.symbolic import text
+from pycompiler.capture.values.symbolic import Text, text
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.computed import joined
 
@@ -230,7 +230,8 @@ def peek(frame: Frame, depth: int) -> Any:
 
 @opcode("LIST_APPEND")
 def list_append(frame: Frame, ins: Instruction) -> None:
-    value, target = frame.pop(), peek(frame, ins.number)
+    value = frame.stack.pop()
+    value, target = value if isinstance(value, Text) else frame.cx.realize(value), peek(frame, ins.number)
     frame.cx.effects.mutate(target, ())
     target.items.append(value)
 
@@ -375,7 +376,7 @@ def format_value(frame: Frame, ins: Instruction) -> None:
 @opcode("CONVERT_VALUE")
 def convert_value(frame: Frame, ins: Instruction) -> None:
     taken = frame.stack.pop()
-    if (made := open_texts.converted(frame.cx, taken, ins.number)) is not None:
+    if (made := open_texts.converted(frame.cx, taken, open_texts.CONVERTED[ins.number])) is not None:
         frame.push(made)
         return
     value = frame.cx.realize(taken)

@@ -85,6 +85,10 @@ class Value:
         """A number over symbols (`symbolic.py`) as the constant that it is today; any other value as it is."""
         return self
 
+    def among(self, cx: Capture, container: Any) -> bool | None:
+        """Whether a range, a set of constants or their list has it: of a number over symbols, which is compared with them."""
+        return None
+
     def plain_number(self) -> Value:
         """A number of NumPy's as Python's, where a call knows it and torch takes it for that; any other value as it is."""
         return self

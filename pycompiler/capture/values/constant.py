@@ -78,6 +78,8 @@ class Const(Value):
         return (cx.make(v) for v in self.value)
 
     def contains(self, cx: Capture, item: Value) -> bool:
+        if (known := item.among(cx, self.value)) is not None:
+            return known
         item = item.settle("to look for it in a constant")
         if not item.is_const():
             raise Break("unsupported-operation", f"{item.describe()} in a constant")

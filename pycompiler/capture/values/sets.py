@@ -97,6 +97,9 @@ class Set(Value):
 
     def contains(self, cx: Capture, item: Value) -> bool:
         known = self._asks(cx, item)
+        if known is None and self.source is None:
+            values = [v.value for v in self.raw.values() if isinstance(v, Const)]
+            known = cx.realize(item).among(cx, values) if len(values) == len(self.raw) else None
         return self.asked(cx, cx.realize(item)) in self.entries if known is None else known
 
     def takes(self, item: Value) -> bool:

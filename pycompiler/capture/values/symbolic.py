@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import math
 import operator
+import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeGuard
@@ -25,6 +26,7 @@ from pycompiler.capture.values.constant import Const
 from pycompiler.ir.computed import PLAIN as KEYS
 from pycompiler.ir.computed import evaluated, given_text, joined, percent
 from pycompiler.ir.expr import Expr
+from pycompiler.ir.of_integers import common_divisor, stepped
 from pycompiler.ir.size_graph import MATH
 from pycompiler.ir.source import Source
 from pycompiler.ir.source import const as const_source
@@ -33,6 +35,7 @@ from pycompiler.ir.symbols import Specialise, hint_of, is_symbolic, symbols_of
 
 NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 PLAIN = (int, float, bool)
+MOST_COMPARED = 16  # elements of a constant
 
 
 class Symbolic(Value):
@@ -60,6 +63,9 @@ class Symbolic(Value):
         return self.settle("where only a constant will do").value
 
     def getattr(self, cx: Capture, name: str) -> Value:
+        if name in NAMED and self.python_type() is int:
+            part = NAMED[name]
+            return cx.class_attribute(self, name) if part is None else cx.make(part(self.sym))
         known = self.settle(f"to read its {name}") if self.has_method(cx, name) else self.like()
         return known.getattr(cx, name)
 
@@ -82,6 +88,19 @@ class Symbolic(Value):
             return known
         return bool(self.sym)
 
+    def among(self, cx: Capture, container: Any) -> bool | None:
+        if not isinstance(self.sym, torch.SymInt) or is_late(self.sym):
+            return None
+        if type(container) is range:
+            low, *_, high = sorted((*container[:1], *container[-1:])) or (0, -1)
+            return bool(self.sym >= low and self.sym <= high and (self.sym - low) % abs(container.step) == 0)
+        if type(container) not in (list, frozenset) or len(container) > MOST_COMPARED:
+            return None
+        if any(type(e) not in KEYS for e in container):
+            return None
+        numbers = [e for e in container if isinstance(e, PLAIN) and math.isfinite(e) and e == int(e)]
+        return any(bool(self.sym == int(e)) for e in numbers)
+
     def like(self) -> Const:
         """A number of this class, for what goes by the class alone."""
         return Const(self.python_type()())
@@ -101,6 +120,13 @@ class Symbolic(Value):
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         return self.like().call(cx, args, kwargs)
+
+
+NAMED: dict[str, Callable[[Any], Any] | None] = {
+    "real": lambda n: n, "numerator": lambda n: n, "imag": lambda n: 0, "denominator": lambda n: 1,
+    **dict.fromkeys(("bit_length", "conjugate", "__index__")),
+}  # fmt: skip
+"""Attributes of integers, and what they are of one over symbols; methods of which `FUNCTIONS` says that."""
 
 
 class NestedInt(Value):
@@ -270,6 +296,41 @@ def _to_int(number: Any) -> Any:
     return number if isinstance(number, torch.SymInt) else int(number)
 
 
+def _stepped(function: Callable[[int], int]) -> Callable[[Any], Any]:
+    """A function of integers that does not fall."""
+
+    def of(number: Any) -> Any:
+        if not isinstance(number, torch.SymInt):
+            raise NotImplementedError
+        node: Any = number.node
+        found = stepped(node.env, node.value, function)
+        if found is None:
+            raise NotImplementedError
+        return found
+
+    return of
+
+
+def _common_divisor(a: Any, b: Any) -> Any:
+    number, by = (b, a) if type(a) is int else (a, b)
+    if type(by) is not int or not isinstance(number, torch.SymInt) or not 0 < abs(by) < 2**20 or is_late(number):
+        raise NotImplementedError
+    node: Any = number.node
+    return common_divisor(node.env, node.value, abs(by))
+
+
+def _hash(number: Any) -> Any:
+    if not isinstance(number, torch.SymInt) or not (number >= 0 and number < sys.hash_info.modulus):
+        raise NotImplementedError
+    return number
+
+
+def _same(number: Any) -> Any:
+    if not isinstance(number, torch.SymInt):
+        raise NotImplementedError
+    return number
+
+
 def _to_index(number: Any) -> Any:
     return number if isinstance(number, torch.SymInt) else operator.index(number)
 
@@ -291,12 +352,15 @@ def _negated(number: Any) -> Any:
 
 PYTHONS: dict[Callable[..., Any], Callable[..., Any]] = {
     operator.pow: _power, operator.floordiv: _floor_division, operator.index: _of_integers(_to_index),
+    operator.invert: _of_integers(lambda n: -n - 1),
     **{fn: _of_integers(fn) for fn in (operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor)},
 }  # fmt: skip
 """Where torch's numbers compute otherwise than Python's."""
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     abs: abs, pow: operator.pow, divmod: lambda a, b: (_floor_division(a, b), a % b), operator.index: operator.index,
     math.floor: math.floor, math.ceil: math.ceil, math.trunc: math.trunc,
+    round: lambda number: round(number), math.isqrt: _stepped(math.isqrt), int.bit_length: _stepped(int.bit_length),
+    math.gcd: _common_divisor, hash: _hash, int.conjugate: _same, int.__index__: _same,
     int: _to_int, float: torch.sym_float, bool: _to_bool, operator.truth: _to_bool, operator.not_: _negated,
     math.pow: lambda a, b: _power(torch.sym_float(a), torch.sym_float(b)),
     **{getattr(math, name): fn for name, fn in MATH.items()},
