@@ -87,8 +87,11 @@ def infer_parameters(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(torch.compiler.is_compiling)
 def is_compiling(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Not for a module with hooks that run after errors, too: torch's call of a module leaves these out where it is compiled."""
+    """Not for a module with hooks that run after errors, too: torch's call of a module leaves these out where it is compiled; nor
+    for transforms, which do not name what they give then."""
     frame = cx.frames[-1]
+    if frame.code.co_filename == torch._functorch.apis.__file__:
+        return Const(False)
     if frame.code is not torch.nn.Module._call_impl.__code__:
         return Const(True)
     module = frame.cell("self").contents

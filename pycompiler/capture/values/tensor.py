@@ -29,6 +29,7 @@ from pycompiler.capture.values.sequences import Tuple
 from pycompiler.ir import arrays
 from pycompiler.ir.heard import Listening
 from pycompiler.ir.jagged import CACHED, is_jagged
+from pycompiler.ir.source import const as const_source
 from pycompiler.ir.subclasses import held_by, is_wrapper
 from pycompiler.ir.symbols import expr_of, is_symbolic
 
@@ -529,10 +530,17 @@ class TensorMethod(Value):
             return self.tensor
         if name == "__name__":
             return Const(self.name)
+        if name == "__qualname__" and self.python_type() is types.BuiltinMethodType:
+            return Const(f"{self.tensor.cls.__qualname__}.{self.name}")
         if name in ("__doc__", "__qualname__"):
             return cx.make(getattr(getattr(torch.Tensor, self.name), name))
         if name == "__class__":
             return cx.make(self.python_type())
+        if name in ("__module__", "__dict__"):
+            if self.python_type() is types.BuiltinMethodType:
+                return cx.make(cx.evaluate_raw(getattr, [].append, name))
+            function = getattr(torch.Tensor, self.name)
+            return cx.wrap(function, const_source(function)).getattr(cx, name)
         return super().getattr(cx, name)
 
 
