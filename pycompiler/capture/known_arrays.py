@@ -113,7 +113,7 @@ def _computed(
 ) -> Value:
     """What a call gives: an array that is known where its arguments are."""
     try:
-        if is_wrapped(cx) or "out" in kwargs:
+        if "out" in kwargs:
             raise Unknown
         given, named = _constants(cx, args), dict(zip(kwargs, _constants(cx, kwargs.values()), strict=True))
     except Unknown:
@@ -135,9 +135,11 @@ def _computed(
         return made
     if not made.scalar:
         made.knows(evaluate)
-        return made
+        if not is_wrapped(cx) or made.tensor.fake.dim():
+            return made
     found = _plain(evaluate)
-    return cx.make(found) if arrays.is_number(found) and type(found) is made.python_type() else made
+    cls = made.python_type() if made.scalar else arrays.dtype_of(made.tensor.fake.dtype).type
+    return cx.make(found) if arrays.is_number(found) and type(found) is cls else made
 
 
 def _plain(evaluate: Callable[[], Any]) -> Any:

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
+from torch.utils import _pytree as pytree
 from torch.utils._device import DeviceContext
 
 from pycompiler import config
@@ -21,11 +22,11 @@ from pycompiler.capture.breaks import Break, EagerOnce
 from pycompiler.capture.builtins.tensors_of_numbers import dtype_of_numbers, of_tensors, stacked
 from pycompiler.capture.calls import LATE, Args, Kept, Kwargs, builtin, constructor
 from pycompiler.capture.deep import programs_limit
+from pycompiler.capture.tracers import mapped
 from pycompiler.capture.values import array, symbolic
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor, as_subclass
@@ -308,18 +309,6 @@ def numpy_of_tensor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return array.of_tensor(cx, args[0], args[1:], kwargs)
 
 
-def _mapped(cx: Capture, value: Value, kind: type[Value], change: Callable[[Any], Value]) -> Value:
-    """A nest of tuples, lists and dicts with `change` of each value of that kind."""
-    value = cx.realize(value)
-    if isinstance(value, kind):
-        return change(value)
-    if isinstance(value, (Tuple, List)):
-        return cx.sequence([_mapped(cx, v, kind, change) for v in value.items], value.cls)
-    if isinstance(value, Dict) and value.cls is dict:
-        return Dict({cx.key(k): _mapped(cx, v, kind, change) for k, v in value.pairs(cx)})
-    return value
-
-
 @builtin(arrays.method)
 def method_of_array(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return known_arrays.call_method(cx, args[0].const(), args[1:], kwargs)
@@ -332,12 +321,27 @@ def attribute_of_array(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(arrays.mark)
 def arrays_of_tensors(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return _mapped(cx, args[0], Tensor, Array)
+    return mapped(cx, args[0], Array, _leaf)
 
 
 @builtin(arrays.unmark)
 def tensors_of_arrays(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return _mapped(cx, args[0], Array, lambda v: v.tensor)
+    def tensor(value: Value) -> Value:
+        if isinstance(value, Array):
+            return value.tensor
+        if not isinstance(value, Const) or not arrays.is_number(value.value):
+            return _leaf(value)
+        dtype = cx.evaluate_raw(torch.as_tensor, value.value).dtype
+        return tensor_from(cx, torch.as_tensor, [Const(value.value.item())], {"dtype": Const(dtype)})
+
+    return mapped(cx, args[0], lambda t: t, tensor)
+
+
+def _leaf(value: Value) -> Value:
+    """What torch's trees have in one piece."""
+    if value.python_type() in pytree.SUPPORTED_NODES and not isinstance(value, Const):
+        raise Break("unsupported-operation", f"wrap_numpy of what holds {value.describe()}")
+    return value
 
 
 def _holds_tensor(value: Value) -> bool:
