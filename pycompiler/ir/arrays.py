@@ -409,8 +409,29 @@ def result_class(name: str) -> type:
 
 def raises_errors() -> bool:
     """Whether NumPy raises, or calls somebody, where a floating-point operation is invalid."""
+    return numpy() is not None and may_raise(errors())
+
+
+def may_raise(state: Iterable[tuple[str, str]]) -> bool:
+    return any(how in ("raise", "call", "log") for _, how in state)
+
+
+def errors() -> tuple[tuple[str, str], ...]:
+    """What NumPy does about each kind of error of floating-point operations."""
+    return tuple(numpy().geterr().items())  # type: ignore[union-attr]
+
+
+def errors_within(around: Iterable[tuple[str, str]], wanted: dict[str, str | None]) -> tuple[tuple[str, str], ...]:
+    """... inside of `numpy.errstate(**wanted)`."""
     module = numpy()
-    return module is not None and bool(set(module.geterr().values()) & {"raise", "call", "log"})
+    assert module is not None
+    with module.errstate(**dict(around)), module.errstate(**wanted):
+        return errors()
+
+
+def errors_variable() -> Any:
+    """The context variable that has this state."""
+    return numpy()._core._ufunc_config._extobj_contextvar  # type: ignore[union-attr]
 
 
 def is_dtype(value: object) -> bool:

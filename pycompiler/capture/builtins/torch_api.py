@@ -252,7 +252,7 @@ def ask(cx: Capture, fn: Any) -> Value:
     return cx.wrap(kept.result, const_source(kept).attr("result"))
 
 
-_asked(torch._C._get_cublas_allow_tf32, torch.get_num_threads, torch.get_float32_matmul_precision, arrays.raises_errors,
+_asked(torch._C._get_cublas_allow_tf32, torch.get_num_threads, torch.get_float32_matmul_precision,
        torch.autograd._is_checkpoint_valid, torch.fx._symbolic_trace.is_fx_tracing)  # fmt: skip
 builtin(sys.getrecursionlimit)(lambda cx, args, kwargs: ask(cx, programs_limit))
 LATE["torch.distributed", "is_available"] = lambda cx, args, kwargs: Const(torch.distributed.is_available())
