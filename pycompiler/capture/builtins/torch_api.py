@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -486,6 +487,8 @@ def check_tensor_all_with(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(torch._check_is_size)
 def check_is_size(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(text := getattr(torch._check_is_size, "__deprecated__", None), str):
+        cx.call_builtin(warnings.warn, [Const(text), Const(FutureWarning)], {})
     _demanded(cx, operators.compare(cx, ">=", args[0], Const(0)), "_check_is_size")
     most = kwargs.get("max")
     if most is not None and not cx.is_none(most):

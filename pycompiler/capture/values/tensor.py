@@ -39,9 +39,13 @@ DATA_ATTRIBUTES = frozenset({"data_ptr", "storage", "untyped_storage", "numpy", 
 AUTOGRAD_ATTRIBUTES = frozenset({"_backward_hooks", "register_hook", "backward", "retain_grad",
                                  "register_post_accumulate_grad_hook"})  # fmt: skip
 FLAGS = frozenset(
-    {"shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_sparse",
-     "is_quantized", "is_meta", "names", "is_mkldnn", "itemsize", "nbytes", "is_nested", "is_xpu", "is_mps",
-     "is_sparse_csr", "output_nr", "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_mtia", "is_maia"}
+    name
+    for name in (
+        "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_sparse",
+        "is_quantized", "is_meta", "names", "is_mkldnn", "itemsize", "nbytes", "is_nested", "is_xpu", "is_mps",
+        "is_sparse_csr", "output_nr", "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_mtia", "is_maia",
+    )
+    if hasattr(torch.Tensor, name)  # torch 2.15 has no names
 )  # fmt: skip
 SAME_OF_ALL = frozenset({"volatile", "name", "_has_symbolic_sizes_strides"})
 OTHER_NAMES = {"_grad": "grad", "_grad_fn": "grad_fn"}
