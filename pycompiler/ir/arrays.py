@@ -105,9 +105,11 @@ def _names() -> dict[int, tuple[Any, str]]:
                 if whole not in LEFT_OUT:
                     found.setdefault(id(fn), (fn, whole))
     for name in MORE:
-        fn = functools.reduce(lambda m, part: getattr(m, part, None), name.split("."), module)
-        if fn is not None:
-            found[id(fn)] = fn, name
+        rule: Any = module
+        for part in name.split("."):
+            rule = getattr(rule, part, None)
+        if rule is not None:
+            found[id(rule)] = rule, name
     return found
 
 
