@@ -294,7 +294,7 @@ def _const(head: Head, value: Any, name: str) -> None:
 
 
 def _partial(head: Head, value: Partial, name: str) -> None:
-    if value.shown:
+    if value.shown.keys() - {"__dict__"}:
         raise SkipFrame("a partial leaves the graph that made it and looked at its parts")
     names = tuple(value.kwargs)
     loads = [head.load(value.function), *(head.load_item(v) for v in (*value.args, *value.kwargs.values()))]

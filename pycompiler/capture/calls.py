@@ -404,6 +404,10 @@ def call_builtin(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Valu
         return known_arrays.call_function(cx, fn, numpys, args, kwargs)
     if config.trace_numpy and (numpys := arrays.folded_name(fn)) is not None:
         return known_arrays.folded(cx, fn, numpys, args, kwargs)
+    if config.trace_numpy and args and getattr(fn, "__objclass__", None) is arrays.ufunc_class():
+        made = known_arrays.of_ufunc(cx, fn, args, kwargs)
+        if made is not None:
+            return made
     if config.trace_numpy and numpy_random.is_method(fn):
         return call_builtin(cx, numpy_random.drawing, [Builtin(fn), *args], kwargs)
     owner = getattr(fn, "__objclass__", None)

@@ -48,8 +48,8 @@ from pycompiler.capture.values.constant import LITERAL_IDS, LITERALS, Const, Ide
 from pycompiler.capture.values.deferred import Deferred, is_one
 from pycompiler.capture.values.dicts import Dict, DictView
 from pycompiler.capture.values.finalizers import ARGUMENT
-from pycompiler.capture.values.functions import ALIASES, Builtin, Function
-from pycompiler.capture.values.instance_dicts import FunctionDict
+from pycompiler.capture.values.functions import ALIASES, Builtin, Function, Partial
+from pycompiler.capture.values.instance_dicts import FunctionDict, PartialDict
 from pycompiler.capture.values.iterators import (
     INDEXING,
     PASSING,
@@ -923,9 +923,9 @@ class Capture:
     def throw_into_generator(self, frame: Frame, exception: Value) -> tuple[str, Value]:
         return calls.run_frame(self, frame, None, exception)
 
-    def function_dict(self, function: Function) -> Value:
+    def function_dict(self, function: Function | Partial) -> Value:
         """vars(function), of one that is made here."""
-        return FunctionDict(self, function)
+        return (PartialDict if isinstance(function, Partial) else FunctionDict)(self, function)
 
     def builtin_namespace(self) -> dict[str, Any]:
         return builtins.__dict__

@@ -33,6 +33,8 @@ class Unknown(Exception):
 
 def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """A function of NumPy's."""
+    if name == "where" and len(args) == 1:
+        return folded(cx, arrays.numpy().nonzero, "nonzero", args, kwargs)  # type: ignore[union-attr]
 
     def ordinary() -> Value:
         return numpy_numbers.call_function(cx, fn, name, args, kwargs)
@@ -49,6 +51,19 @@ def folded(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: dict[str,
         raise Break("skipped-call", f"numpy.{name}")
 
     return _computed(cx, fn, [_settled(cx, a) for a in args], kwargs, ordinary)
+
+
+def of_ufunc(cx: Capture, method: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
+    """A method of a ufunc, of an array; None of what is no function by another name."""
+    ufunc, *given = args
+    found = arrays.of_ufunc(method, getattr(ufunc, "fn", None))
+    array = cx.realize(given[0]) if given else None
+    if found is None or len(given) > 2 or kwargs.keys() - {"axis", "keepdims"}:
+        return None
+    if not isinstance(array, Array) or array.scalar or not array.tensor.fake.dim():
+        return None
+    axis = given[1] if len(given) > 1 else kwargs.get("axis", Const(0))
+    return call_function(cx, *found, [array], {**kwargs, "axis": axis})
 
 
 def _settled(cx: Capture, value: Value) -> Value:
@@ -113,7 +128,7 @@ def _computed(
 ) -> Value:
     """What a call gives: an array that is known where its arguments are."""
     try:
-        if is_wrapped(cx) or "out" in kwargs:
+        if "out" in kwargs:
             raise Unknown
         given, named = _constants(cx, args), dict(zip(kwargs, _constants(cx, kwargs.values()), strict=True))
     except Unknown:
@@ -135,9 +150,11 @@ def _computed(
         return made
     if not made.scalar:
         made.knows(evaluate)
-        return made
+        if not is_wrapped(cx) or made.tensor.fake.dim():
+            return made
     found = _plain(evaluate)
-    return cx.make(found) if arrays.is_number(found) and type(found) is made.python_type() else made
+    cls = made.python_type() if made.scalar else arrays.dtype_of(made.tensor.fake.dtype).type
+    return cx.make(found) if arrays.is_number(found) and type(found) is cls else made
 
 
 def _plain(evaluate: Callable[[], Any]) -> Any:

@@ -127,7 +127,12 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
     check_vectors(name, args)
     check_squeezed(cx, name, args, kwargs)
     if name == "average":
-        check_weights(cx, kwargs["weights"] if "weights" in kwargs else args[2] if len(args) > 2 else Const(None))
+        weights = cx.realize(kwargs["weights"] if "weights" in kwargs else args[2] if len(args) > 2 else Const(None))
+        if isinstance(weights, (Tuple, List)):
+            weights = record(cx, arrays.function, [Const("array"), weights], {})
+        check_weights(cx, weights)
+        args = [*args[:2], weights, *args[3:]] if len(args) > 2 else args
+        kwargs = {**kwargs, "weights": weights} if "weights" in kwargs else kwargs
     dtype = kwargs.get("dtype", args[3] if len(args) > 3 else Const(None))
     if name == "arange" and not cx.is_none(dtype) and argument(cx, dtype).const() == "bool":
         raise Break("unsupported-operation", "numpy.arange of bool")

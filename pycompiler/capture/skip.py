@@ -186,6 +186,7 @@ INLINE_ANYWAY = (
 
 
 INLINED: set[Any] = set()  # ... but for these
+INLINED_LATE: set[tuple[str, str]] = set()  # ... and (module, name) of what only some programs import
 
 
 def module_of(fn: types.FunctionType) -> str:
@@ -201,7 +202,8 @@ def why_not_inlined(fn: types.FunctionType) -> tuple[str, str] | None:
     if getattr(fn, "_pycompiler_break", False):
         return ("explicit-break", "")
     module = module_of(fn)
-    if _has_prefix(module, SKIP_PREFIXES) and not _has_prefix(module, INLINE_ANYWAY) and fn not in INLINED:
+    inlined = fn in INLINED or (module, fn.__qualname__) in INLINED_LATE
+    if _has_prefix(module, SKIP_PREFIXES) and not _has_prefix(module, INLINE_ANYWAY) and not inlined:
         return ("skipped-call", f"{module}.{fn.__qualname__}")
     if has_other_builtins(fn):
         return ("skipped-call", f"{fn.__qualname__}, {OTHER_BUILTINS}")

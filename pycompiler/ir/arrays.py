@@ -17,6 +17,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
+from pycompiler.ir.array_functions import MORE, OF_UFUNCS
 from pycompiler.ir.promotion import IN_PLACE, NARROW, check_fits, dtype_of, numpy, promoted
 
 T = TypeVar("T")
@@ -30,8 +31,7 @@ LEFT_OUT = frozenset(
      "cbrt", "fix", "modf", "reciprocal", "median", "percentile", "quantile", "choose", "ascontiguousarray", "tri",
      "identity", "bincount", "histogram", "histogram2d", "histogramdd", "linalg.lstsq", "i0", "vander", "gradient",
      "fill_diagonal", "unique", "searchsorted", "sign", "heaviside", "angle",
-     "flip", "fliplr", "flipud", "rot90",
-     "linalg.matrix_power", "broadcast_to", "broadcast_arrays", "diagonal", "diag",
+     "flip", "fliplr", "flipud", "rot90", "broadcast_to", "broadcast_arrays", "diagonal", "diag",
      "nonzero", "argwhere", "flatnonzero", "eye", "copyto", "put", "put_along_axis",
      "row_stack"}
 )  # fmt: skip
@@ -56,7 +56,7 @@ OWN_METHODS = frozenset(
 VIEWS = frozenset(
     {"asarray", "reshape", "ravel", "transpose", "squeeze", "swapaxes", "moveaxis", "rollaxis", "expand_dims", "atleast_1d",
      "atleast_2d", "atleast_3d", "split", "array_split", "hsplit", "vsplit", "dsplit", "__getitem__", "T", "real", "imag",
-     "real_if_close"}
+     "real_if_close", "matrix_transpose"}
 )  # fmt: skip
 # Of these, which give their very argument where there is nothing to do; the others give another array.
 SAME = frozenset({"asarray", "atleast_1d", "atleast_2d", "atleast_3d", "squeeze", "real", "real_if_close"})
@@ -104,7 +104,19 @@ def _names() -> dict[int, tuple[Any, str]]:
                 whole = f"{space}.{name}".lstrip(".")
                 if whole not in LEFT_OUT:
                     found.setdefault(id(fn), (fn, whole))
+    for name in MORE:
+        rule: Any = module
+        for part in name.split("."):
+            rule = getattr(rule, part, None)
+        if rule is not None:
+            found[id(rule)] = rule, name
     return found
+
+
+def of_ufunc(method: Any, ufunc: Any) -> tuple[Any, str] | None:
+    """The function, and its name, that a method of a ufunc is the same as."""
+    name = OF_UFUNCS.get((name_of(ufunc) or "", getattr(method, "__name__", "")))
+    return None if name is None else (getattr(numpy(), name), name)
 
 
 def name_of(fn: Any) -> str | None:
@@ -167,13 +179,25 @@ def function(name: str, *args: Any, **kwargs: Any) -> Any:
     """`numpy.<name>(*args, **kwargs)` of tensors; one that works elementwise has the dtypes that NumPy says it has."""
     made, named, dtype = promoted(name, args, kwargs)
     own = OWN.get(name)
-    result = own(*made, **named) if own is not None else NotImplemented
+    result = own(*made, **named) if own is not None and _takes(own, made, named) else NotImplemented
+    if result is NotImplemented and name in MORE and name != "outer":
+        raise NotImplementedError(f"numpy.{name} of these arguments")
     if result is NotImplemented:
         result = _plain(_lookup(name)(*map(_arrays, made), **{k: _arrays(v) for k, v in named.items()}))
     if name in _REMAINDERS:
         *quotient, rest = result if isinstance(result, tuple) else (result,)
         result = (*quotient, _signed(rest, made[1])) if quotient else _signed(rest, made[1])
     return result.to(dtype) if dtype is not None and isinstance(result, torch.Tensor) else result
+
+
+def _takes(own: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    if own not in MORE.values():
+        return True
+    try:
+        inspect.signature(own).bind(*args, **kwargs)
+    except TypeError:
+        return False
+    return True
 
 
 def _signed(rest: torch.Tensor, divisor: Any) -> torch.Tensor:
@@ -286,7 +310,7 @@ def _slid(a: torch.Tensor, v: torch.Tensor, mode: str) -> torch.Tensor:
 OWN: dict[str, Callable[..., Any]] = {
     "maximum": functools.partial(_extreme, "maximum"), "minimum": functools.partial(_extreme, "minimum"), "power": _power,
     "full": _full, "linspace": _linspace, "convolve": _convolve, "correlate": _correlate,
-    "square": lambda x: x * x, "power of a number": _by_power,
+    "square": lambda x: x * x, "power of a number": _by_power, **MORE,
 }  # fmt: skip
 
 
@@ -306,7 +330,8 @@ def method(name: str, array: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 def _signature(name: str, of_method: bool) -> inspect.Signature | None:
     """NumPy's own where it is a function of Python's, else that of `torch._numpy`."""
     theirs = functools.reduce(lambda found, part: getattr(found, part, None), name.split("."), numpy())
-    for fn in (theirs, getattr(_tensors().ndarray, name, None) if of_method else _lookup(name)):
+    ours = getattr(_tensors().ndarray, name, None) if of_method else None if name in MORE else _lookup(name)
+    for fn in (theirs, ours):
         with contextlib.suppress(TypeError, ValueError):
             signature = inspect.signature(fn)  # type: ignore[arg-type]
             if not all(p.kind in (p.VAR_POSITIONAL, p.VAR_KEYWORD) for p in signature.parameters.values()):
@@ -409,8 +434,29 @@ def result_class(name: str) -> type:
 
 def raises_errors() -> bool:
     """Whether NumPy raises, or calls somebody, where a floating-point operation is invalid."""
+    return numpy() is not None and may_raise(errors())
+
+
+def may_raise(state: Iterable[tuple[str, str]]) -> bool:
+    return any(how in ("raise", "call", "log") for _, how in state)
+
+
+def errors() -> tuple[tuple[str, str], ...]:
+    """What NumPy does about each kind of error of floating-point operations."""
+    return tuple(numpy().geterr().items())  # type: ignore[union-attr]
+
+
+def errors_within(around: Iterable[tuple[str, str]], wanted: dict[str, str | None]) -> tuple[tuple[str, str], ...]:
+    """... inside of `numpy.errstate(**wanted)`."""
     module = numpy()
-    return module is not None and bool(set(module.geterr().values()) & {"raise", "call", "log"})
+    assert module is not None
+    with module.errstate(**dict(around)), module.errstate(**wanted):
+        return errors()
+
+
+def errors_variable() -> Any:
+    """The context variable that has this state."""
+    return numpy()._core._ufunc_config._extobj_contextvar  # type: ignore[union-attr]
 
 
 def is_dtype(value: object) -> bool:
@@ -429,6 +475,10 @@ def is_taken(cls: type) -> bool:
     if module is None or not issubclass(cls, (module.integer, module.floating)):
         return False
     return bool(module.dtype(cls).itemsize <= 8)
+
+
+def ufunc_class() -> type | None:
+    return getattr(numpy(), "ufunc", None)
 
 
 def is_ufunc(fn: object) -> bool:

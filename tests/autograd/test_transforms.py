@@ -503,3 +503,20 @@ def test_gradients_of_compiled_results_inside_of_transforms(program: Any, backen
     compiled = pycompiler.compile(program, backend=backend)
     torch.testing.assert_close(ask(compiled), ask(program))
     assert compiled.counters()["compiles"] == 1
+
+
+@pytest.mark.parametrize("transform", [torch.func.vjp, torch.func.linearize])
+def test_what_maps_along_a_function_leaves_the_frame(transform: Any) -> None:
+    def fn(x: torch.Tensor) -> Any:
+        y = x * 2
+        value, along = transform(torch.sin, y)
+        return value.cos() + y, along
+
+    report = pycompiler.explain(fn)(torch.ones(3))
+    assert [b.kind for b in report.break_reasons] == ["inner-graph"] and report.graph_count >= 2
+    compiled = pycompiler.compile(fn, backend="eager")
+    for scale in (1, 2):
+        (want, theirs), (made, ours) = fn(torch.ones(3) * scale), compiled(torch.ones(3) * scale)
+        torch.testing.assert_close(made, want)
+        torch.testing.assert_close(ours(torch.ones(3)), theirs(torch.ones(3)))
+    assert compiled.counters()["compiles"] == 1

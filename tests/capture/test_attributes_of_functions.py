@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -118,3 +119,117 @@ def test_what_a_hook_reads_of_a_function() -> None:
         except RuntimeError as e:
             found.append(str(e))
     assert "double" in str(found[1]) or torch.equal(found[0], found[1])
+
+
+def measured(x: torch.Tensor, by: float = 2.0) -> torch.Tensor:
+    """A measure."""
+    return (x * x).sum() * by
+
+
+measured.tag = ["tag"]  # type: ignore[attr-defined]
+PART = functools.partial(measured, by=3.0)
+
+
+class Measure:
+    def of(self, x: torch.Tensor) -> torch.Tensor:
+        return measured(x)
+
+    def __call__(self, x: torch.Tensor) -> torch.Tensor:
+        return measured(x)
+
+
+MEASURES = {
+    "function": measured, "partial": PART, "method": Measure().of, "callable": Measure(), "operator": torch.sum,
+    "module": torch.nn.Sequential(torch.nn.Flatten(0), torch.nn.Linear(3, 1), torch.nn.Flatten(0)).forward,
+    "compiled": pycompiler.compile(measured, backend="eager"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", MEASURES)
+@pytest.mark.parametrize("transform", [torch.func.grad, torch.func.grad_and_value, torch.func.vmap, torch.func.jacrev])
+def test_what_a_transform_gives_is_named_as_what_it_was_given(name: str, transform: Any) -> None:
+    fn = MEASURES[name]
+
+    def named(x: torch.Tensor) -> Any:
+        def inner(z: torch.Tensor) -> torch.Tensor:
+            "Inside."
+            return (z * x.sum()).sum()
+
+        part = functools.partial(fn)
+        said = [
+            [getattr(a, n, None) for n in ("__name__", "__qualname__", "__module__", "__doc__", "tag")]
+            for a in map(transform, (fn, inner, part))
+        ]
+        wrapped = [transform(v).__wrapped__ is v for v in (fn, inner, part)]
+        return said, wrapped, transform(inner)(x)
+
+    x = torch.arange(3.0)[:, None] if transform is torch.func.vmap else torch.arange(3.0)
+    compiled = pycompiler.compile(named, backend="eager", fullgraph=True)
+    assert repr(compiled(x)) == repr(named(x))
+
+
+def test_what_a_transform_gives_leaves_the_frame_with_its_name() -> None:
+    def made(x: torch.Tensor) -> Any:
+        return torch.func.grad(measured), torch.func.vmap(functools.partial(measured, by=1.0)), x * 2
+
+    (a, b, _), (c, d, _) = made(torch.ones(3)), pycompiler.compile(made, backend="eager")(torch.ones(3))
+    assert (c.__name__, c.__doc__, c.tag) == (a.__name__, a.__doc__, a.tag) and c.__wrapped__ is measured
+    assert d.__wrapped__.func is measured and d.__doc__ == b.__doc__
+    assert torch.equal(c(torch.ones(3)), a(torch.ones(3))) and torch.equal(d(torch.ones(2, 3)), b(torch.ones(2, 3)))
+
+
+def test_the_dict_of_a_partial_shows_its_attributes() -> None:
+    def looked(x: torch.Tensor) -> Any:
+        part = functools.partial(measured, by=2.0)
+        space = part.__dict__
+        part.note = "a"  # type: ignore[attr-defined]
+        space["other"] = 1
+        del space["note"]
+        again = functools.partial(part, x)
+        with contextlib.suppress(KeyError):
+            del space["none"]
+        return space, part.__dict__ is space, hasattr(part, "note"), part.other, again.func is part, x + 1  # type: ignore[attr-defined]
+
+    compiled = pycompiler.compile(looked, backend="eager", fullgraph=True)
+    assert repr(compiled(torch.ones(2))) == repr(looked(torch.ones(2)))
+
+
+def test_an_existing_partial_has_no_name() -> None:
+    def named(x: torch.Tensor) -> Any:
+        def inner() -> None: ...
+
+        functools.update_wrapper(inner, PART, updated=())
+        return inner.__name__, inner.__doc__, getattr(PART, "__name__", None), PART.__dict__, x + 1
+
+    compiled = pycompiler.compile(named, backend="eager", fullgraph=True)
+    assert repr(compiled(torch.ones(2))) == repr(named(torch.ones(2)))
+
+
+class Words(list[str]):
+    pass
+
+
+class Doubled(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+
+BOUND = {
+    "function": lambda x: Doubled.apply, "list": lambda x: Words().append, "tensor": lambda x: x.add,
+    "text": lambda x: "".join, "class": lambda x: dict.fromkeys, "wrapper": lambda x: (1).__add__, "python": lambda x: x.norm,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BOUND)
+def test_what_methods_in_c_say_of_themselves(name: str) -> None:
+    method = BOUND[name]
+
+    def told(x: torch.Tensor) -> Any:
+        bound = method(x)
+        return [
+            getattr(bound, n, "none") for n in ("__name__", "__qualname__", "__module__", "__doc__", "__dict__")
+        ], x + 1
+
+    compiled = pycompiler.compile(told, backend="eager", fullgraph=True)
+    assert repr(compiled(torch.ones(2))) == repr(told(torch.ones(2)))

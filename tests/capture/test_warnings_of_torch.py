@@ -340,3 +340,26 @@ def test_what_torch_warns_of_once_a_process(before: str) -> None:
     want = told("eager")
     assert "reverse their shape" in want and "degrees of freedom" in want
     assert told("compiled") == want
+
+
+def test_a_check_of_a_size_is_deprecated() -> None:
+    def checked(x: torch.Tensor, n: int) -> torch.Tensor:
+        torch._check_is_size(n)
+        return x * n
+
+    compiled = pycompiler.compile(checked, backend="eager", fullgraph=True)
+    for n in (3, 4, 5, 5):
+        assert shown(checked, torch.ones(2), n) == shown(compiled, torch.ones(2), n)
+    assert compiled.counters()["compiles"] == 2
+
+
+def test_an_attribute_that_tensors_have_no_more() -> None:
+    def asked(x: torch.Tensor) -> Any:
+        try:
+            return x.names, x + 1
+        except AttributeError as error:
+            return str(error), x + 1
+
+    compiled = pycompiler.compile(asked, backend="eager", fullgraph=not hasattr(torch.Tensor, "names"))
+    for n in (2, 3, 4):
+        assert repr(compiled(torch.ones(n))) == repr(asked(torch.ones(n)))

@@ -31,6 +31,7 @@ from pycompiler.capture.builtins import (
     metaclasses,
     nested,
     numbers,
+    numpy_errors,
     optimizers,
     overrides,
     owned,
@@ -55,5 +56,5 @@ FAMILIES = (
     copied_tensors, copying, data, dates, devices, distributed, drawn, drawn_arrays, dtensors, evaluated, exceptions,
     frozen, generators, gradients, hooks, inference, iteration, jagged, metaclasses, nested, numbers, optimizers, overrides,
     owned, packed, patterns, python, ranges, references, scalars, schedulers, stand_ins, storages, texts, torch_api, transforms,
-    variables, warned,
+    numpy_errors, variables, warned,
 )  # fmt: skip

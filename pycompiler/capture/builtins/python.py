@@ -619,10 +619,7 @@ def partial(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn = args[0]
     if HOLE is not None and any(cx.realize(a).python_type() is type(HOLE) for a in (*args, *kwargs.values())):
         raise Break("builtin-call", HOLES)
-    has_dict = isinstance(fn, Partial) and (
-        fn.overlay or fn.real is not None and fn.real.__reduce__()[2][3] is not None
-    )
-    if isinstance(fn, Partial) and not has_dict:  # else it is one of a partial, as CPython sees it
+    if isinstance(fn, Partial) and not fn.has_dict:  # else it is one of a partial, as CPython sees it
         return Partial(fn.function, [*fn.args, *args[1:]], {**fn.words(cx), **kwargs}, functools.partial)
     if not callable_(cx, [fn], {}).const():
         cx.throw(TypeError, "the first argument must be callable")

@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import sys
 import threading
+import warnings
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch.nn.modules.lazy import LazyModuleMixin
+from torch.utils import _pytree as pytree
 from torch.utils._device import DeviceContext
 
 from pycompiler import config
@@ -21,11 +23,11 @@ from pycompiler.capture.breaks import Break, EagerOnce
 from pycompiler.capture.builtins.tensors_of_numbers import dtype_of_numbers, of_tensors, stacked
 from pycompiler.capture.calls import LATE, Args, Kept, Kwargs, builtin, constructor
 from pycompiler.capture.deep import programs_limit
+from pycompiler.capture.tracers import mapped
 from pycompiler.capture.values import array, symbolic
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor, as_subclass
@@ -87,8 +89,11 @@ def infer_parameters(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(torch.compiler.is_compiling)
 def is_compiling(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Not for a module with hooks that run after errors, too: torch's call of a module leaves these out where it is compiled."""
+    """Not for a module with hooks that run after errors, too: torch's call of a module leaves these out where it is compiled; nor
+    for transforms, which do not name what they give then."""
     frame = cx.frames[-1]
+    if frame.code.co_filename == torch._functorch.apis.__file__:
+        return Const(False)
     if frame.code is not torch.nn.Module._call_impl.__code__:
         return Const(True)
     module = frame.cell("self").contents
@@ -248,7 +253,7 @@ def ask(cx: Capture, fn: Any) -> Value:
     return cx.wrap(kept.result, const_source(kept).attr("result"))
 
 
-_asked(torch._C._get_cublas_allow_tf32, torch.get_num_threads, torch.get_float32_matmul_precision, arrays.raises_errors,
+_asked(torch._C._get_cublas_allow_tf32, torch.get_num_threads, torch.get_float32_matmul_precision,
        torch.autograd._is_checkpoint_valid, torch.fx._symbolic_trace.is_fx_tracing)  # fmt: skip
 builtin(sys.getrecursionlimit)(lambda cx, args, kwargs: ask(cx, programs_limit))
 LATE["torch.distributed", "is_available"] = lambda cx, args, kwargs: Const(torch.distributed.is_available())
@@ -305,18 +310,6 @@ def numpy_of_tensor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return array.of_tensor(cx, args[0], args[1:], kwargs)
 
 
-def _mapped(cx: Capture, value: Value, kind: type[Value], change: Callable[[Any], Value]) -> Value:
-    """A nest of tuples, lists and dicts with `change` of each value of that kind."""
-    value = cx.realize(value)
-    if isinstance(value, kind):
-        return change(value)
-    if isinstance(value, (Tuple, List)):
-        return cx.sequence([_mapped(cx, v, kind, change) for v in value.items], value.cls)
-    if isinstance(value, Dict) and value.cls is dict:
-        return Dict({cx.key(k): _mapped(cx, v, kind, change) for k, v in value.pairs(cx)})
-    return value
-
-
 @builtin(arrays.method)
 def method_of_array(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return known_arrays.call_method(cx, args[0].const(), args[1:], kwargs)
@@ -329,12 +322,27 @@ def attribute_of_array(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(arrays.mark)
 def arrays_of_tensors(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return _mapped(cx, args[0], Tensor, Array)
+    return mapped(cx, args[0], Array, _leaf)
 
 
 @builtin(arrays.unmark)
 def tensors_of_arrays(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return _mapped(cx, args[0], Array, lambda v: v.tensor)
+    def tensor(value: Value) -> Value:
+        if isinstance(value, Array):
+            return value.tensor
+        if not isinstance(value, Const) or not arrays.is_number(value.value):
+            return _leaf(value)
+        dtype = cx.evaluate_raw(torch.as_tensor, value.value).dtype
+        return tensor_from(cx, torch.as_tensor, [Const(value.value.item())], {"dtype": Const(dtype)})
+
+    return mapped(cx, args[0], lambda t: t, tensor)
+
+
+def _leaf(value: Value) -> Value:
+    """What torch's trees have in one piece."""
+    if value.python_type() in pytree.SUPPORTED_NODES and not isinstance(value, Const):
+        raise Break("unsupported-operation", f"wrap_numpy of what holds {value.describe()}")
+    return value
 
 
 def _holds_tensor(value: Value) -> bool:
@@ -479,6 +487,8 @@ def check_tensor_all_with(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(torch._check_is_size)
 def check_is_size(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if isinstance(text := getattr(torch._check_is_size, "__deprecated__", None), str):
+        cx.call_builtin(warnings.warn, [Const(text), Const(FutureWarning)], {})
     _demanded(cx, operators.compare(cx, ">=", args[0], Const(0)), "_check_is_size")
     most = kwargs.get("max")
     if most is not None and not cx.is_none(most):

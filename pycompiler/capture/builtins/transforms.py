@@ -20,6 +20,7 @@ from pycompiler import config
 from pycompiler.capture import polyfills, tracers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import LATE, Args, Kwargs
+from pycompiler.capture.codegen import BUILDERS
 from pycompiler.capture.tracers import Lifted, Tracer
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
@@ -330,6 +331,13 @@ class _Linear(Value):
         if not alike(cx, self.like, given):
             raise Break("inner-graph", f"a call of what {name} gave of what is not like its {self.what}")
         return tracers.tensors(cx, given)
+
+
+def _leaves(head: Any, value: _Linear, name: str) -> None:
+    raise Break("inner-graph", "what torch.func.vjp or linearize gave leaves the graph", value.step)
+
+
+BUILDERS[_Linear] = _leaves
 
 
 class _Pullback(_Linear):

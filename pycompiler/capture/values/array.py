@@ -146,6 +146,8 @@ class Array(Value):
             return cx.make(METADATA[name](self.tensor.fake))
         if name in PARTS:
             return cx.call_builtin(arrays.attribute, [Const(name), self], {})
+        if name == "mT" and hasattr(self.python_type(), name) and self.tensor.fake.dim() > 1:
+            return cx.call_builtin(arrays.method, [Const("swapaxes"), self, Const(-2), Const(-1)], {})
         if not hasattr(self.python_type(), name):
             cx.throw(
                 AttributeError,

@@ -279,6 +279,12 @@ class Method(Value):
                 return self.function.getattr(cx, name)
         elif not known:
             cx.throw(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
+        elif name == "__module__":
+            return Const(None)
+        elif name == "__qualname__" and cls is types.BuiltinMethodType:  # by the class of what it is bound to
+            of = self.receiver.python_type()
+            owner = self.receiver if issubclass(of, type) else cx.make(of)
+            return Const(f"{owner.getattr(cx, name).const()}.{self.function.getattr(cx, '__name__').const()}")
         elif name in ("__name__", "__qualname__", "__doc__"):
             return self.function.getattr(cx, name)
         raise Break("unsupported-attribute", f"{name} of a bound method")
@@ -387,6 +393,7 @@ HOLE = getattr(functools, "Placeholder", None)
 HOLES = "a partial with places for arguments"
 
 
+ABSENT = object()
 PARTIAL = ("func", "args", "keywords", "__dict__", "__class__")
 """Attributes of a partial that its own dict cannot hide."""
 
@@ -432,6 +439,8 @@ class Partial(Value):
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in self.overlay:
             return self.overlay[name]
+        if name == "__dict__" and self.cls is functools.partial:
+            return self._namespace(cx)
         if name not in PARTIAL and self.source is not None and (own := self._own(cx, name)) is not None:
             return own
         if name == "func":
@@ -447,11 +456,24 @@ class Partial(Value):
             return cx.wrap(getattr(self.real, name), self.source.attr(name))
         return Tuple(list(self.args)) if name == "args" else Dict({cx.key(Const(k)): v for k, v in self.kwargs.items()})
 
+    def _namespace(self, cx: Capture) -> Value:
+        """Its dict, which the program makes there if there is none."""
+        if self.source is None:
+            return self.shown.setdefault("__dict__", cx.function_dict(self))
+        cx.effects.namespaces.reached(self.real.__dict__, self)
+        return cx.wrap(self.real.__dict__, self.source.attr("__dict__"))
+
+    @property
+    def has_dict(self) -> bool:
+        if self.real is not None:
+            return self.real.__reduce__()[2][3] is not None
+        return bool(self.overlay) or "__dict__" in self.shown
+
     def _own(self, cx: Capture, name: str) -> Value | None:
         """An attribute in the dict of an existing partial.  To look at the dict would make one, which partials of it see."""
         assert self.source is not None
-        found = getattr(self.real, name, None)
-        if found is not getattr(type(self.real), name, None):
+        found = getattr(self.real, name, ABSENT)
+        if found is not ABSENT and found is not getattr(type(self.real), name, None):
             return cx.wrap(found, self.source.attr(name))
         cx.guard("instance_absent", self.source, name)
         return None

@@ -20,7 +20,7 @@ from pycompiler.capture.values.attributes import (
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.dicts import Dict
-from pycompiler.capture.values.functions import shadowed, unshadowed
+from pycompiler.capture.values.functions import PARTIAL, shadowed, unshadowed
 from pycompiler.capture.values.keys import Key
 
 
@@ -163,4 +163,22 @@ class FunctionDict(InstanceDict):
             self.owner.setattr(cx, name, value)
 
     def delitem(self, cx: Capture, key: Value) -> None:
-        raise Break("mutation-unsupported", f"del vars(function)[{key.describe()}]")
+        if self.lookup(cx, key) is None:
+            cx.throw_value(KeyError, [key])
+        self.remove(cx, Key(cx, key))
+
+    def remove(self, cx: Capture, k: Key) -> None:
+        cx.effects.allow(self.owner, self.owner.describe())
+        del self.owner.overlay[self._kept_as(k.value.const())]
+
+
+class PartialDict(FunctionDict):
+    """vars(partial), of one that the program makes."""
+
+    def _own_slots(self, name: str) -> bool:
+        return name in PARTIAL
+
+    def setitem(self, cx: Capture, key: Value, value: Value) -> None:
+        if key.is_const() and key.const() in PARTIAL:
+            raise Break("mutation-unsupported", f"vars(partial)[{key.describe()}] = ...")
+        super().setitem(cx, key, value)

@@ -219,6 +219,15 @@ def _led_to(cx: Capture, known: Value, variables: list[Value]) -> bool:
 class Compiled(Opaque):
     """A compiled callable inside of another one: its function is captured as any other."""
 
+    def getattr(self, cx: Capture, name: str) -> Value:
+        """What `functools.wraps` gave it is in its dict."""
+        assert self.source is not None
+        space = self.real.__dict__
+        if name != "__dict__" and name not in space:
+            return super().getattr(cx, name)
+        cx.effects.namespaces.reached(space, self)
+        return cx.wrap(space if name == "__dict__" else space[name], self.source.attr(name))
+
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         assert self.source is not None
         return cx.call(cx.wrap(self.real.fn, self.source.attr("fn")), args, kwargs)

@@ -29,6 +29,7 @@ from pycompiler.capture.values.sequences import Tuple
 from pycompiler.ir import arrays
 from pycompiler.ir.heard import Listening
 from pycompiler.ir.jagged import CACHED, is_jagged
+from pycompiler.ir.source import const as const_source
 from pycompiler.ir.subclasses import held_by, is_wrapper
 from pycompiler.ir.symbols import expr_of, is_symbolic
 
@@ -38,9 +39,13 @@ DATA_ATTRIBUTES = frozenset({"data_ptr", "storage", "untyped_storage", "numpy", 
 AUTOGRAD_ATTRIBUTES = frozenset({"_backward_hooks", "register_hook", "backward", "retain_grad",
                                  "register_post_accumulate_grad_hook"})  # fmt: skip
 FLAGS = frozenset(
-    {"shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_sparse",
-     "is_quantized", "is_meta", "names", "is_mkldnn", "itemsize", "nbytes", "is_nested", "is_xpu", "is_mps",
-     "is_sparse_csr", "output_nr", "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_mtia", "is_maia"}
+    name
+    for name in (
+        "shape", "dtype", "device", "ndim", "layout", "requires_grad", "is_leaf", "is_cuda", "is_cpu", "is_sparse",
+        "is_quantized", "is_meta", "names", "is_mkldnn", "itemsize", "nbytes", "is_nested", "is_xpu", "is_mps",
+        "is_sparse_csr", "output_nr", "is_xla", "is_hpu", "is_ipu", "is_vulkan", "is_mtia", "is_maia",
+    )
+    if hasattr(torch.Tensor, name)  # torch 2.15 has no names
 )  # fmt: skip
 SAME_OF_ALL = frozenset({"volatile", "name", "_has_symbolic_sizes_strides"})
 OTHER_NAMES = {"_grad": "grad", "_grad_fn": "grad_fn"}
@@ -529,10 +534,17 @@ class TensorMethod(Value):
             return self.tensor
         if name == "__name__":
             return Const(self.name)
+        if name == "__qualname__" and self.python_type() is types.BuiltinMethodType:
+            return Const(f"{self.tensor.cls.__qualname__}.{self.name}")
         if name in ("__doc__", "__qualname__"):
             return cx.make(getattr(getattr(torch.Tensor, self.name), name))
         if name == "__class__":
             return cx.make(self.python_type())
+        if name in ("__module__", "__dict__"):
+            if self.python_type() is types.BuiltinMethodType:
+                return cx.make(cx.evaluate_raw(getattr, [].append, name))
+            function = getattr(torch.Tensor, self.name)
+            return cx.wrap(function, const_source(function)).getattr(cx, name)
         return super().getattr(cx, name)
 
 

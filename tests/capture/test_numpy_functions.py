@@ -1,0 +1,109 @@
+"""Functions of NumPy's that graphs compute by rules of ours (`ir/array_functions.py`), and those that break the graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import pycompiler
+
+BACKENDS = ("eager", "native")
+FLOATS: dict[str, Callable[[Any], Any]] = {
+    "pad": lambda a: np.pad(a, 1),
+    "pad each": lambda a: np.pad(a, ((1, 0), (0, 2)), constant_values=3),
+    "pad a pair": lambda a: np.pad(a, (1, 2)),
+    "cov": lambda a: (np.cov(a), np.cov(a, rowvar=False, ddof=0), np.cov(a[:1])),
+    "corrcoef": lambda a: np.corrcoef(a),
+    "average": lambda a: (np.average(a, axis=0, weights=[1, 2, 3]), np.average(a[:, 0], weights=(1.0, 2.0, 0.5))),
+    "average, returned": lambda a: np.average(a, 0, [1, 2, 3], True),
+    "outer": lambda a: np.outer(a, a),
+    "matrix_power": lambda a: [np.linalg.matrix_power(a[:3, :3], n) for n in range(2, 7)],
+    "nansum": lambda a: (np.nansum(np.where(a > 0, np.nan, a), axis=0), np.nansum(a), np.nansum(a, axis=1, keepdims=True)),
+    "trapezoid": lambda a: (np.trapezoid(a, axis=0), np.trapezoid(a, dx=0.5), np.trapezoid(a[0])),
+    "transposed": lambda a: (np.matrix_transpose(a), a.mT, a.mT is a),
+    "reduce": lambda a: (np.add.reduce(a), np.multiply.reduce(a, axis=1), np.maximum.reduce(a, 1), np.minimum.reduce(a, axis=None)),
+    "reduce truths": lambda a: (np.logical_or.reduce(a > 0, axis=1), np.logical_and.reduce(a > 0), np.add.reduce(a > 0)),
+    "accumulate": lambda a: (np.add.accumulate(a), np.multiply.accumulate(a, axis=1), np.add.accumulate(a[0])),
+}  # fmt: skip
+BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
+    "pad by the edge": (lambda a: np.pad(a, 1, mode="edge"), "numpy.pad of these arguments"),
+    "where": (lambda a: np.where(a > 0), "numpy.nonzero"),
+    "no power": (lambda a: np.linalg.matrix_power(a[:3, :3], 0), "numpy.linalg.matrix_power of these arguments"),
+    "flip": (lambda a: np.flip(a, 0), "numpy.flip"),
+    "reduced to a dtype": (lambda a: np.add.reduce(a, dtype=np.float32), "ufunc.reduce"),
+    "outer of a ufunc": (lambda a: np.subtract.outer(a[0], a[1]), "ufunc.outer"),
+}
+
+
+def lying(value: Any) -> Any:
+    """An array with its dtype and strides (of dimensions with more than one element); a number with its class."""
+    if isinstance(value, (tuple, list)):
+        return [lying(v) for v in value]
+    if isinstance(value, np.ndarray):
+        strides = [s for s, n in zip(value.strides, value.shape, strict=True) if n > 1]
+        return value.dtype, value.shape, strides
+    return type(value)
+
+
+def same(want: Any, got: Any) -> None:
+    assert lying(want) == lying(got)
+    for a, b in zip(*(v if isinstance(v, (tuple, list)) else [v] for v in (want, got)), strict=True):
+        np.testing.assert_allclose(np.asarray(a), np.asarray(b), rtol=1e-5, atol=1e-6)
+
+
+def example(rows: int, columns: int, order: str, dtype: Any) -> Any:
+    made = np.random.default_rng(3).normal(size=(rows, columns)) * 3
+    return np.array(made, dtype=dtype, order=order)  # type: ignore[call-overload]
+
+
+@pytest.mark.parametrize("order", ["C", "F"])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("name", FLOATS)
+def test_values_dtypes_and_layouts_are_numpys(name: str, backend: str, order: str) -> None:
+    fn = FLOATS[name]
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph="average" not in name or order == "C")
+    for columns in (4, 6, 5):
+        same(fn(example(3, columns, order, np.float64)), compiled(example(3, columns, order, np.float64)))
+
+
+@pytest.mark.parametrize("dtype", [np.float32, np.int64, np.int8, np.bool_, np.complex128])
+@pytest.mark.parametrize("name", FLOATS)
+def test_other_dtypes_are_numpys(name: str, dtype: Any) -> None:
+    def outcome(fn: Callable[[Any], Any]) -> Any:
+        try:
+            return fn(example(3, 4, "C", dtype))
+        except TypeError as error:
+            return str(error)
+
+    want, got = outcome(FLOATS[name]), outcome(pycompiler.compile(FLOATS[name], backend="eager"))
+    if isinstance(want, str):
+        assert want == got
+    else:
+        same(want, got)
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_what_breaks_says_why(name: str) -> None:
+    fn, reason = BROKEN[name]
+    made = example(3, 4, "C", np.float64)
+    report = pycompiler.explain(fn)(made)
+    assert reason in report.break_reasons[0].reason
+    assert repr(pycompiler.compile(fn, backend="eager")(made)) == repr(fn(made))
+
+
+@pytest.mark.parametrize(
+    "name", ["pad", "pad each", "cov", "corrcoef", "average", "outer", "nansum", "trapezoid", "reduce"]
+)
+def test_gradients_are_those_of_differences(name: str) -> None:
+    compiled = pycompiler.compile(pycompiler.wrap_numpy(FLOATS[name]), backend="eager", fullgraph=True)
+
+    def results(x: torch.Tensor) -> Any:
+        made = compiled(x)
+        return tuple(made) if isinstance(made, (tuple, list)) else made
+
+    x = torch.from_numpy(example(3, 4, "C", np.float64)).requires_grad_()
+    assert torch.autograd.gradcheck(results, (x,))
