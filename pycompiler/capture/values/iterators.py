@@ -20,7 +20,7 @@ from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.base import Capture, Lazy, Value, class_name
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict, keys_now, last_key
+from pycompiler.capture.values.dicts import Dict, Proxy, keys_now, last_key
 from pycompiler.capture.values.finalizers import is_referred_to, lets_go_quietly, only_entries_refer, runs_code
 from pycompiler.capture.values.sequences import Deque, Sequence
 from pycompiler.capture.values.sets import Set, values_in
@@ -71,6 +71,7 @@ LETTING_GO: frozenset[Any] = frozenset(
 def iterator_class(value: Value, *, backwards: bool = False) -> type:
     """The class of iter(container), or of reversed(container)."""
     make: Callable[[Any], object] = reversed if backwards else iter
+    value = value.mapping if isinstance(value, Proxy) else value
     if value.is_const() and value.python_type() in (str, range):  # whose classes depend on what is in them
         return type(make(value.const()))
     name = "__reversed__" if backwards else "__iter__"
