@@ -340,12 +340,19 @@ def _changed(cx: Capture, op: str, left: Value) -> Value | None:
     return left.storage if own else None
 
 
+def _must_be_a_set(left: Value | None, right: Value) -> None:
+    """A set takes an instance of a subclass for what it holds, which is to be known."""
+    if isinstance(left, Set) and not isinstance(right, Set) and issubclass(right.python_type(), (set, frozenset)):
+        raise Break("unsupported-operation", f"{left.describe()} and {right.describe()}")
+
+
 def _number_in_place(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
     """Dicts and sets, which answer before the right operand does; so does a subclass of a sequence, which inherits `+=` as a
     number's."""
     if op == "+=" and isinstance(left, Object):
         return _sequence_in_place(cx, op, left, right)
     target, other = _changed(cx, op, left), fills.unwrapped(right)
+    _must_be_a_set(target, other)
     if isinstance(target, Dict) and op == "|=":
         fills.dict_update(cx, target, right)
         return left
@@ -424,6 +431,7 @@ def _sequences(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
 def _numbers(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
     """Operators of dicts, sets and views of dicts."""
     given, right = right, fills.unwrapped(right) if isinstance(right, Object) else right
+    _must_be_a_set(left, right)
     if isinstance(left, Dict) and isinstance(right, Dict) and op == "|":
         ours = right if issubclass(right.cls, left.cls) and right.cls.__ror__ is not left.cls.__ror__ else left
         plain = issubclass(ours.cls, dict) and ours.cls.__or__ is dict.__or__  # of a subclass, too, it gives a dict

@@ -469,7 +469,8 @@ def _made_of(cx: Capture, given: list[Value]) -> Value:
             return cx.as_exception(what)
         return cx.as_exception(what, list(value.iterate(cx)) if value.python_type() is tuple else [value])
     except Raised as raised:
-        return raised.value
+        error: Value = raised.value
+        return error
 
 
 def _throw(cx: Capture, inner: Value, given: list[Value]) -> tuple[Value | None, Value]:
