@@ -46,7 +46,7 @@ from pycompiler.capture.values.base import Cell, Lazy, Value, class_name, iterat
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import LITERAL_IDS, LITERALS, Const, Identity, Untold, reference
 from pycompiler.capture.values.deferred import Deferred, is_one
-from pycompiler.capture.values.dicts import Dict, DictView
+from pycompiler.capture.values.dicts import Dict, DictView, Proxy
 from pycompiler.capture.values.finalizers import ARGUMENT
 from pycompiler.capture.values.functions import ALIASES, Builtin, Function, Partial
 from pycompiler.capture.values.instance_dicts import FunctionDict, PartialDict
@@ -655,11 +655,11 @@ class Capture:
         if self.frames[-1].code.co_filename != contextlib.__file__:
             raise Break("builtin-call", "what a caller of the compiled function handles is asked for")
 
-    def as_exception(self, value: Value) -> Value:
-        """The instance that `raise value` raises."""
+    def as_exception(self, value: Value, args: Iterable[Value] = ()) -> Value:
+        """The instance that `raise value` raises; `args`: what a class is given."""
         if not isinstance(value, Class) or not issubclass(value.cls, BaseException):
             return value
-        made = self.call(value, [], {})
+        made = self.call(value, [*args], {})
         if not issubclass(made.python_type(), BaseException):
             given = (
                 f"calling {value.cls!r} should have returned an instance of BaseException, not {made.python_type()!r}"
@@ -856,8 +856,12 @@ class Capture:
             )
             made.indexes = value if kind is INDEXING else None
             return made
-        elements = list((value if isinstance(value, DictView) else held).iterate(self))
-        moving = held.backwards(self) if isinstance(held, List) else iter(elements[::-1])
+        given = value if isinstance(value, DictView) else held
+        elements = list(given.iterate(self))
+        if isinstance(given, (Dict, DictView, Proxy)):
+            moving = given.in_order(self, -1)
+        else:
+            moving = held.backwards(self) if isinstance(held, List) else iter(elements[::-1])
         length = Const(len(elements))
         return Iter(moving, kind, lambda taken: (rebuild.reversed_at, [value, length, Const(taken)]), over=over)
 

@@ -14,7 +14,7 @@ from typing import Any
 from pycompiler.capture import hints
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.attributes import MISSING, lookup
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.dicts import Dict, DictView, Proxy
 from pycompiler.capture.values.iterators import Iter
@@ -149,17 +149,37 @@ def unpacked(cx: Capture, value: Value, *, listed: bool = True) -> list[Value]:
     return cx.listed(value) if listed else list(cx.elements(value))
 
 
-def mapping_pairs(cx: Capture, mapping: Value, *, looked_at: bool = True) -> list[tuple[Value, Value]]:
-    """The pairs of a mapping given as ** argument or to update()."""
+def mapping_pairs(
+    cx: Capture,
+    mapping: Value,
+    *,
+    looked_at: bool = True,
+    listed: bool = True,
+    first: Callable[[Value], object] | None = None,
+) -> Iterable[tuple[Value, Value]]:
+    """The pairs of a mapping given as ** argument or to update(), one by one.  `first` is called with a key before its value is
+    asked for; `listed`: all keys are known before."""
     mapping = as_dict(cx, mapping)
     if isinstance(mapping, Dict):
         keys_of(mapping)
         if not looked_at and mapping.cls is dict:
             mapping.guard_keys(cx)
-            return [(k.value, v) for k, v in mapping.entries.items()]
-        return mapping.pairs(cx)
+            pairs = [(k.value, v) for k, v in mapping.entries.items()]
+        else:
+            pairs = mapping.pairs(cx)
+        for key, value in pairs:
+            if first is not None:
+                first(key)
+            yield key, value
+        return
     keys = cx.call(mapping.getattr(cx, "keys"), [], {})
-    return [(k, mapping.getitem(cx, k)) for k in cx.elements(keys)]
+    if listed and not iterable(cx, keys):
+        name, given = class_name(mapping.python_type()), class_name(keys.python_type())
+        cx.throw(TypeError, f"{name}.keys() returned a non-iterable (type {given})")
+    for key in list(cx.elements(keys)) if listed else cx.elements(keys):
+        if first is not None:
+            first(key)
+        yield key, mapping.getitem(cx, key)
 
 
 def stored_into(target: Any) -> Any:
@@ -171,7 +191,8 @@ def stored_into(target: Any) -> Any:
 def dict_update(cx: Capture, target: Any, source: Value) -> None:
     source, target = as_dict(cx, source), stored_into(target)
     if isinstance(source, Dict) or (isinstance(source, Object) and hasattr(source.cls, "keys")):
-        for key, value in mapping_pairs(cx, source):
+        lazily = issubclass(target.python_type(), collections.OrderedDict)
+        for key, value in mapping_pairs(cx, source, listed=not lazily):
             target.setitem(cx, key, value)
         return
     for i, element in enumerate(cx.elements(source)):

@@ -129,7 +129,7 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
             return formatting.printf(cx, left.value, right)
         return _of_plain(cx, fn, told, left, right)
     if inplace:
-        found = _inplace(cx, op, left, right) or _special(cx, left, INPLACE[op][1], right)
+        found = _number_in_place(cx, op, left, right) or _special(cx, left, INPLACE[op][1], right)
         if found is not None:
             return found
     if _of_types(cx, left, right):
@@ -138,26 +138,30 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     tuples = plain in ("+", "*") and (
         isinstance(left, Tuple) or isinstance(right, Tuple)
     )  # whose elements stay what they are
-    constant = left.is_const() and right.is_const()
+    constant = left.is_const() and right.is_const() and not (_has_metaclass(left) or _has_metaclass(right))
     if constant and not tuples:
         return cx.evaluate(told, left.const(), right.const())
     # `*=` asks what is right where the class of what is left is C's and knows no sequences, and nowhere else.
     repeated = op == "*=" and issubclass(right.python_type(), (list, tuple, str, bytes, bytearray))
     if repeated and left.python_type() not in (*EXAMPLES, *LITERALS):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
-    found = _special(cx, right, reflected, left) if _reflected_first(cx, left, right, reflected) else None
+    first = _reflected_first(cx, left, right, reflected)
+    found = _special(cx, right, reflected, left) if first else None
     if found is None:
-        found = _containers(cx, plain, left, right)
-    if found is None:
-        found = _special(cx, left, special, right)
+        found = _numbers(cx, plain, left, right) or _special(cx, left, special, right)
     if found is None and plain == "%":  # of a text, which never leaves it to the other operand
         if isinstance(left, Const) and isinstance(left.value, str):
             return formatting.printf(cx, left.value, right)
         if left.python_type() in (bytes, bytearray):
             raise Break("unsupported-operation", f"{left.describe()} % {right.describe()}")
-    if found is None and left.python_type() is not right.python_type():
+    if found is None and not first and left.python_type() is not right.python_type():
         _leave_to(left, special, right)
         found = _special(cx, right, reflected, left)
+    if found is None and plain in ("+", "*"):  # sequences come after the methods of both
+        found = _sequence_in_place(cx, op, left, right) if inplace else None
+        found = found or _sequences(
+            cx, plain, *(_as_sequence(cx, v, n) for v, n in ((left, special), (right, reflected)))
+        )
     if found is not None:
         return found
     return _unsupported(cx, op, told, left, right)
@@ -172,7 +176,7 @@ def _beside_tensor(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return found
     # the method of an object goes first, also where its class has `__torch_function__`
     if not isinstance(left, OPERANDS):
-        found = _inplace(cx, op, left, right) if op == "+=" else None  # a list takes the elements
+        found = _sequence_in_place(cx, op, left, right) if op == "+=" else None  # a list takes the elements
         found = found or (_special(cx, left, INPLACE[op][1], right) if inplace else None)
         found = found or _special(cx, left, special, right)
         if found is not None:
@@ -209,12 +213,15 @@ def _of_types(cx: Capture, left: Value, right: Value) -> bool:
     return None not in kinds and True in kinds
 
 
+ASKED_OF_CLASSES = ("__or__", "__ror__", "__eq__")
+
+
 def _annotates(cx: Capture, value: Value) -> bool | None:
     """True for what types give, False for a plain class or None, None for all else; no symbol is asked for its value."""
     if value.python_type() in ALIASES:
         return isinstance(value, (Object, Opaque, Builtin)) or None
     cls = value.cls if isinstance(value, Class) else value.fn if isinstance(value, Builtin) else type
-    plain = isinstance(cls, type) and mro_lookup(type(cls), "__or__") is type.__or__
+    plain = isinstance(cls, type) and all(mro_lookup(type(cls), n) is getattr(type, n) for n in ASKED_OF_CLASSES)
     return False if plain and (cls is not type or cx.is_none(value)) else None
 
 
@@ -255,7 +262,9 @@ def _of_plain(cx: Capture, fn: Callable[..., Any], told: Callable[..., Any], *va
 def _reflected_first(cx: Capture, left: Value, right: Value, reflected: str, *, compared: bool = False) -> bool:
     """Whether the right operand's method goes first: its class derives from the left's and has its own; for comparisons
     one that it inherits will do."""
-    if not isinstance(right, (Object, Opaque)) or not isinstance(left, (Object, Sequence, Set, Dict, *PLAIN_VALUES)):
+    if not isinstance(right, (Object, Opaque, Class)) or not isinstance(
+        left, (Object, Class, Sequence, Set, Dict, *PLAIN_VALUES)
+    ):
         return False
     ours, theirs = right.python_type(), left.python_type()
     if ours is theirs or theirs not in mro_of(ours):  # an abstract class need not be one of its bases
@@ -287,9 +296,14 @@ def _must_be_known(*values: Value) -> None:
             raise value.broke
 
 
+def _has_metaclass(value: Value) -> bool:
+    """A class whose operators may be the program's."""
+    return isinstance(value, Class) and type(value.cls) is not type
+
+
 def _example(value: Value) -> Any:
     """What an operator says the same of."""
-    if value.is_const():
+    if value.is_const() and not _has_metaclass(value):
         return value.const()
     cls = value.python_type()
     if isinstance(value, Symbolic):
@@ -320,38 +334,73 @@ def _type(value: Value) -> str:
     return class_name(value.python_type())
 
 
-def _inplace(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
-    if isinstance(left, Object) and isinstance(left.storage, (List, Set, Dict)):
-        name = INPLACE[op][1]
-        base = builtin_base(left.python_type())
-        if base not in CHANGED_IN_PLACE or lookup(cx, left.python_type(), name) is not mro_lookup(base, name):
-            return None  # it has one of its own
-        return left if _inplace(cx, op, left.storage, right) is not None else None
-    if isinstance(left, List) and op == "+=":
-        cx.effects.mutate(left, left.dropped())
-        for value in fills.additions(cx, left, right):
-            left.push(value) if isinstance(left, Deque) else left.add(value)
+def _changed(cx: Capture, op: str, left: Value) -> Value | None:
+    """What `op` changes in place by a method of C's: a container, or the storage of an object whose class inherits the method."""
+    if not isinstance(left, Object) or left.storage is None:
         return left
-    if isinstance(left, Dict) and op == "|=":
-        fills.dict_update(cx, left, right)
+    name, base = INPLACE[op][1], builtin_base(left.python_type())
+    own = base in CHANGED_IN_PLACE and lookup(cx, left.python_type(), name) is mro_lookup(base, name)
+    return left.storage if own else None
+
+
+def _must_be_a_set(left: Value | None, right: Value) -> None:
+    """A set takes an instance of a subclass for what it holds, which is to be known."""
+    if isinstance(left, Set) and not isinstance(right, Set) and issubclass(right.python_type(), (set, frozenset)):
+        raise Break("unsupported-operation", f"{left.describe()} and {right.describe()}")
+
+
+def _number_in_place(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+    """Dicts and sets, which answer before the right operand does; so does a subclass of a sequence, which inherits `+=` as a
+    number's."""
+    if op == "+=" and isinstance(left, Object):
+        return _sequence_in_place(cx, op, left, right)
+    target, other = _changed(cx, op, left), fills.unwrapped(right)
+    _must_be_a_set(target, other)
+    if isinstance(target, Dict) and op == "|=":
+        fills.dict_update(cx, target, right)
         return left
-    if isinstance(left, Set) and issubclass(left.cls, set) and isinstance(right, Set) and op[:-1] in SETS:
+    if isinstance(target, Set) and issubclass(target.cls, set) and isinstance(other, Set) and op[:-1] in SETS:
         if op == "|=":
-            fills.set_update(cx, left, right)
+            fills.set_update(cx, target, other)
         else:
-            fills.set_in_place(cx, op[0], left, right)
-        return left
-    if isinstance(left, List) and not isinstance(left, Deque) and op == "*=":
-        right = right.settle("as the number of times a list is repeated")
-        if not right.is_const():
-            return None
-        cx.effects.mutate(left)
-        left.items[:] = cx.evaluate_raw(operator.mul, left.items, right.const())
+            fills.set_in_place(cx, op[0], target, other)
         return left
     return None
 
 
-def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+def _sequence_in_place(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+    """Lists and deques, which answer after all methods of numbers have."""
+    target = _changed(cx, op, left)
+    if not isinstance(target, List):
+        return None
+    reflected = BINARY[op[:-1]][2]
+    if left is target and isinstance(right, Opaque) and mro_lookup(right.python_type(), reflected) is not MISSING:
+        raise Break("unsupported-operation", f"{right.describe()}.{reflected}, which is asked before {left.describe()}")
+    if op == "+=":
+        cx.effects.mutate(target, target.dropped())
+        for value in fills.additions(cx, target, right):
+            target.push(value) if isinstance(target, Deque) else target.add(value)
+        return left
+    if op == "*=" and not isinstance(target, Deque):
+        right = right.settle("as the number of times a list is repeated")
+        if not right.is_const():
+            return None
+        cx.effects.mutate(target)
+        target.items[:] = cx.evaluate_raw(operator.mul, target.items, right.const())
+        return left
+    return None
+
+
+def _as_sequence(cx: Capture, value: Value, name: str) -> Value:
+    """The storage of an object whose class has a sequence's method of C's."""
+    if not isinstance(value, Object) or not isinstance(value.storage, Sequence):
+        return value
+    base = builtin_base(value.python_type())
+    return value.storage if lookup(cx, value.python_type(), name) is mro_lookup(base, name) else value
+
+
+def _sequences(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+    """+ and * of sequences."""
     if isinstance(left, Deque) or isinstance(right, Deque):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     if isinstance(left, Sequence) and isinstance(right, Sequence) and op == "+":
@@ -379,6 +428,13 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
                 if len(a.items) * b.value > MOST_ELEMENTS:
                     raise Break("unsupported-operation", f"a {a.cls.__name__} of {len(a.items) * b.value} elements")
                 return cx.sequence(a.items * b.value, list if isinstance(a, List) else _plain(a, b, operator.mul))
+    return None
+
+
+def _numbers(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+    """Operators of dicts, sets and views of dicts."""
+    given, right = right, fills.unwrapped(right) if isinstance(right, Object) else right
+    _must_be_a_set(left, right)
     if isinstance(left, Dict) and isinstance(right, Dict) and op == "|":
         ours = right if issubclass(right.cls, left.cls) and right.cls.__ror__ is not left.cls.__ror__ else left
         plain = issubclass(ours.cls, dict) and ours.cls.__or__ is dict.__or__  # of a subclass, too, it gives a dict
@@ -387,7 +443,7 @@ def _containers(cx: Capture, op: str, left: Value, right: Value) -> Value | None
         keys_of(left)
         merged = Dict({cx.key(k): v for k, v in left.pairs(cx)}, dict if plain else ours.cls,
                       default_factory=None if plain else ours.default_factory)  # fmt: skip
-        fills.dict_update(cx, merged, right)
+        fills.dict_update(cx, merged, given)
         return merged
     if op in SETS and any(isinstance(v, (Set, DictView)) for v in (left, right)):
         return _set_operator(cx, op, left, right)
@@ -459,8 +515,17 @@ def binary_on_storage(cx: Capture, name: str, value: Object, other: Value) -> Va
     ):
         raise Break("unsupported-operation", f"{value.describe()}.{name} of a dict that says how it is iterated")
     text = next((t for t, (_, s, _) in BINARY.items() if s == name), None)
-    plain = other.storage if isinstance(other, Object) and other.storage is not None else other
-    return _containers(cx, text, value.storage, plain) if text else _compared_in_c(cx, name, value, other)
+    if text is None:
+        return _compared_in_c(cx, name, value, other)
+    if not isinstance(value.storage, Sequence):
+        return _numbers(cx, text, value.storage, other)
+    if lookup(cx, value.cls, BINARY[text][2]) is mro_lookup(builtin_base(value.cls), BINARY[text][2]):
+        return None
+    # A class that has the reflected method asks the other one as a number's, and that says at once what it cannot do.
+    found = _sequences(cx, text, value.storage, fills.unwrapped(other))
+    if found is None:
+        raise Break("unsupported-operation", f"{value.describe()}.{name} with {other.describe()}")
+    return found
 
 
 def _compared_in_c(cx: Capture, name: str, value: Value, other: Value) -> Value | None:
@@ -530,7 +595,8 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         return Const(fn(len(left.items), len(right.items)))
     if isinstance(left, (Set, DictView)) and isinstance(right, (Set, DictView)):
         return Const(fn(_keys(cx, left), _keys(cx, right)))
-    if left is given[0] and right is given[1] and left.is_const() and right.is_const():
+    constant = left is given[0] and right is given[1] and left.is_const() and right.is_const()
+    if constant and not (_has_metaclass(left) or _has_metaclass(right)):
         return cx.evaluate(fn, left.const(), right.const())
     left, right = given  # whose classes the error tells
     _must_be_known(left, right)
@@ -553,6 +619,11 @@ def _compare_ids(cx: Capture, op: str, left: Value, right: Value) -> Value:
 def _says_itself(value: Value) -> bool:
     """Whether an existing object's class has an `__eq__` of its own: a number of numpy's equals a tensor elementwise."""
     return isinstance(value, Opaque) and mro_lookup(value.python_type(), "__eq__") is not mro_lookup(object, "__eq__")
+
+
+def by_method(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+    """What the left operand's own method says of a comparison; None: nothing."""
+    return _special(cx, left, COMPARE[op][1], right)
 
 
 def _compare_special(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
@@ -629,7 +700,7 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
         return False  # compared by identity
     if isinstance(left, (Set, DictView)) and isinstance(right, (Set, DictView)):
         return _keys(cx, left) == _keys(cx, right)
-    if left.is_const() and right.is_const():
+    if left.is_const() and right.is_const() and not (_has_metaclass(left) or _has_metaclass(right)):
         return bool(cx.evaluate_raw(operator.eq, left.const(), right.const()))
     for v, other in ((left, right), (right, left)):
         if isinstance(v, Opaque) or isinstance(v, Object) and _compares_natively(cx, v.cls):

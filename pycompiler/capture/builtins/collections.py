@@ -198,7 +198,10 @@ def move_to_end(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not (args[1].is_const() and isinstance(args[1].const(), (str, bytes))):  # which of those that are equal
         target.guard_keys(cx)
     asked = target.key(cx, args[1])
-    stored = next(k for k in target.entries if k == asked).value
+    keys = list(target.entries)
+    stored = next(k for k in keys if k == asked).value
+    if stored is keys[-1 if cx.truth(last) else 0].value:
+        return Const(None)
     target.delitem(cx, stored)
     if cx.truth(last):
         target.setitem(cx, stored, found)

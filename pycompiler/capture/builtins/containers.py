@@ -12,6 +12,7 @@ from pycompiler.capture import fills, formatting, operators
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.builtins.iteration import sort_values
 from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
+from pycompiler.capture.values.attributes import MISSING, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
@@ -88,6 +89,8 @@ constructor(collections.OrderedDict)(_dict_of(collections.OrderedDict))
 
 @constructor(collections.defaultdict)
 def defaultdict_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if args and not cx.is_none(args[0]) and mro_lookup(args[0].python_type(), "__call__") is MISSING:
+        cx.throw(TypeError, "first argument must be callable or None")
     made = _dict_of(collections.defaultdict)(cx, args[1:], kwargs)
     if args and not cx.is_none(args[0]) and isinstance(made, Dict):
         made.default_factory = args[0]

@@ -633,6 +633,28 @@ def all_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(all(cx.truth(v) for v in cx.elements(args[0])))
 
 
+def _comparison(cx: Capture, ranks: list[Value]) -> Callable[[Value, Value], Value]:
+    """What list.sort asks of these.  Of instances of one class it asks `__lt__` itself, and the operator where that says nothing;
+    so of the first elements of tuples."""
+    plain = functools.partial(operators.compare, cx, "<")
+    tuples = all(isinstance(v, Tuple) and v.cls is tuple and v.truth(cx) for v in ranks)
+    known = [v.at(cx, 0) for v in ranks if isinstance(v, Tuple)] if tuples else ranks
+    if not all(isinstance(v, Object) and v.cls is known[0].python_type() for v in known):
+        return plain
+
+    def less(a: Value, b: Value) -> Value:
+        return operators.by_method(cx, "<", a, b) or plain(a, b)
+
+    def of_tuples(a: Value, b: Value) -> Value:
+        assert isinstance(a, Tuple) and isinstance(b, Tuple)
+        apart = operators.first_apart(cx, a, b)
+        if apart is None:
+            return Const(len(a.items) < len(b.items))
+        return (less if apart[0] is a.at(cx, 0) and apart[1] is b.at(cx, 0) else plain)(*apart)
+
+    return of_tuples if tuples else less
+
+
 def sort_values(cx: Capture, values: list[Value], kwargs: Kwargs) -> None:
     """Sorts `values` in place; where a comparison raises, they are left as CPython's sort leaves them."""
     key = kwargs.get("key", NONE)
@@ -640,8 +662,10 @@ def sort_values(cx: Capture, values: list[Value], kwargs: Kwargs) -> None:
     reverse = cx.evaluate_raw(sorted, (0, 1), reverse=flag) == [1, 0]  # which flags there are depends on the version
     ranked = [(v if cx.is_none(key) else cx.call(key, [v], {}), v) for v in values]
 
+    less = _comparison(cx, [rank for rank, _ in ranked])
+
     def order(a: tuple[Value, Value], b: tuple[Value, Value]) -> int:
-        return -1 if cx.truth(operators.compare(cx, "<", a[0], b[0])) else 0  # all that list.sort asks is `<`
+        return -1 if cx.truth(less(a[0], b[0])) else 0  # all that list.sort asks is `<`
 
     try:
         ranked.sort(key=functools.cmp_to_key(order), reverse=reverse)

@@ -124,8 +124,8 @@ def _joins(cls: type) -> bool:
 def _concat(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if not _joins(left.python_type()):
         cx.throw(TypeError, f"{class_name(left.python_type())!r} object can't be concatenated")
-    reflected = mro_lookup(right.python_type(), "__radd__") is not MISSING
-    if not _joins(right.python_type()) and (isinstance(left, Object) or reflected):
+    reflected = mro_lookup(right.python_type(), "__radd__") is not MISSING  # which is not asked
+    if reflected or not _joins(right.python_type()) and isinstance(left, Object):
         raise Break("unsupported-operation", f"concat of {left.describe()} and {right.describe()}")
     return operators.binary(cx, op, left, right)
 

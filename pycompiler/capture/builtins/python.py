@@ -337,7 +337,7 @@ def namespace_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         cx.throw(TypeError, "no positional arguments expected")
     if len(given) > 1:
         cx.throw(TypeError, f"{made.cls.__name__} expected at most 1 argument, got {len(given)}")
-    pairs = fills.mapping_pairs(cx, given[0], looked_at=False) if given else []
+    pairs = list(fills.mapping_pairs(cx, given[0], looked_at=False)) if given else []
     if not all(issubclass(k.python_type(), str) for k, _ in pairs):
         cx.throw(TypeError, "keywords must be strings")
     for name, value in ({k.const(): v for k, v in pairs} | kwargs).items():

@@ -224,7 +224,7 @@ def call_function_ex(frame: Frame, ins: Instruction) -> None:
         frame.stack.pop()  # NULL
     if not fills.iterable(cx, iterable):
         raise Break("unsupported-operation", f"a call with * of {iterable.describe()}")
-    pairs = fills.mapping_pairs(cx, mapping, looked_at=False) if mapping is not None else []
+    pairs = list(fills.mapping_pairs(cx, mapping, looked_at=False)) if mapping is not None else []
     if not all(issubclass(k.python_type(), str) for k, _ in pairs):
         cx.throw(TypeError, "keywords must be strings")
     kwargs = {k.const(): v for k, v in pairs}

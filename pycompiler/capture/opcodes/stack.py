@@ -280,13 +280,17 @@ def dict_merge(frame: Frame, ins: Instruction) -> None:
     target = peek(frame, ins.number)
     if not isinstance(mapping, Dict) and lookup(cx, mapping.python_type(), "keys") is MISSING:
         raise Break("unsupported-operation", f"a call with ** of {mapping.describe()}")
-    for key, value in fills.mapping_pairs(cx, mapping, looked_at=False):
-        if Key(cx, key) in target.entries:
-            fn = cx.realize(frame.stack[-ins.number - (3 if operators.NULL_AFTER_CALLABLE else 2)])
-            if not isinstance(fn, Function):
-                raise Break("unsupported-operation", f"a name given twice to {fn.describe()}")
-            name = f"{fn.globals.get('__name__')}.{fn.qualname}()"
-            cx.throw(TypeError, f"{name} got multiple values for keyword argument {key.const()!r}")
+
+    def refuse(key: Value) -> None:
+        if Key(cx, key) not in target.entries:
+            return
+        fn = cx.realize(frame.stack[-ins.number - (3 if operators.NULL_AFTER_CALLABLE else 2)])
+        if not isinstance(fn, Function):
+            raise Break("unsupported-operation", f"a name given twice to {fn.describe()}")
+        name = f"{fn.globals.get('__name__')}.{fn.qualname}()"
+        cx.throw(TypeError, f"{name} got multiple values for keyword argument {key.const()!r}")
+
+    for key, value in fills.mapping_pairs(cx, mapping, looked_at=False, first=refuse):
         target.setitem(cx, key, value)
 
 

@@ -11,7 +11,7 @@ import operator
 import types
 import weakref
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Lazy, Value
@@ -27,6 +27,8 @@ from pycompiler.ir.source import const as const_source
 if TYPE_CHECKING:
     from pycompiler.capture.values.sets import Set
 
+T = TypeVar("T")
+
 
 def keys_now(keyed: Dict | Set) -> list[Key]:
     places = keyed.known_places() if isinstance(keyed, Dict) else None
@@ -38,27 +40,38 @@ def last_key(keyed: Dict | Set) -> Key | None:
     return next(reversed(keys_now(keyed)), None)
 
 
-def stable(cx: Capture, iterated: Dict | Set, values: list[Value]) -> Iterator[Value]:
-    """`values` one after the other, as long as the dict or set that they come from keeps the size that it has now."""
-    size, last = len(iterated.entries), last_key(iterated)
-    keeps = isinstance(iterated, Dict) and iterated.entries is iterated.entries  # one that is not made for each look
+class Stable(Iterator[T]):
+    """`values` one after the other, as long as the dict or set that they come from keeps the size that it has now: whoever asks
+    later is told so each time."""
 
-    def check() -> None:
-        if len(iterated.entries) != size:
-            kind = "dictionary" if isinstance(iterated, Dict) else "Set"
-            if issubclass(iterated.cls, collections.OrderedDict):
-                cx.throw(RuntimeError, "OrderedDict mutated during iteration")
-            cx.throw(RuntimeError, f"{kind} changed size during iteration")
-        if last_key(iterated) is not last and (keeps or last_key(iterated) != last):
+    def __init__(self, cx: Capture, iterated: Dict | Set, values: list[T]) -> None:
+        self.cx, self.iterated, self.values, self.at = cx, iterated, values, 0
+        self.size, self.last = len(iterated.entries), last_key(iterated)
+        self.keeps = isinstance(iterated, Dict) and iterated.entries is iterated.entries  # not made for each look
+        self.ordered = issubclass(iterated.cls, collections.OrderedDict)
+        self.moves = iterated.moves if isinstance(iterated, Dict) else 0
+
+    def __next__(self) -> T:
+        if self.at == len(self.values) and self.ordered:  # which does not look at its dict at its end
+            raise StopIteration
+        self._check()
+        if self.at == len(self.values):
+            raise StopIteration
+        self.at += 1
+        return self.values[self.at - 1]
+
+    def _check(self) -> None:
+        iterated = self.iterated
+        if self.ordered and isinstance(iterated, Dict) and iterated.moves != self.moves:
+            self.values, self.at = [], 0
+            self.cx.throw(RuntimeError, "OrderedDict mutated during iteration")
+        if len(iterated.entries) != self.size:
+            self.size = -1  # also where it has this size again
+            kind = "OrderedDict" if self.ordered else "dictionary" if isinstance(iterated, Dict) else "Set"
+            self.cx.throw(RuntimeError, f"{kind} changed size during iteration")
+        last = last_key(iterated)
+        if last is not self.last and (self.keeps or last != self.last):
             raise Break("unsupported-operation", f"a {iterated.cls.__name__} whose members change while it is iterated")
-
-    def each() -> Iterator[Value]:
-        for value in values:
-            check()
-            yield value
-        check()
-
-    return each()
 
 
 class Tally(Const):
@@ -90,6 +103,7 @@ class Dict(Value):
         self.emptied = self.flushed = 0
         self.restless = real is not None and restless(items) is not None
         self.attributes: dict[str, Value] = {}  # of an OrderedDict that is made here
+        self.moves = 0  # changes of which keys there are, and where: they end an OrderedDict's iterators
         self.seen_by: type = dict  # the class that gives views of it: attributes of classes are behind a proxy
 
     @property
@@ -380,6 +394,7 @@ class Dict(Value):
         if not there:  # it comes behind those that are there
             self._flush()
         self.mutate(cx, [entries[k]] if there else (), [k])
+        self.moves += not there
         if not there and not self.keys_guarded:
             self.added.add(k)
         entries[k] = value
@@ -393,6 +408,7 @@ class Dict(Value):
     def remove(self, cx: Capture, k: Key) -> None:
         entries = self.entries_at(k)
         self.mutate(cx, [entries[k]], [k])
+        self.moves += 1
         if not self.keys_guarded:
             (self.added.discard if k in self.added else self.taken.add)(k)
         del entries[k]
@@ -402,8 +418,12 @@ class Dict(Value):
             self.opened = [again if other is k else other for other in self.opened]
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
+        return self.in_order(cx, 1)
+
+    def in_order(self, cx: Capture, step: int) -> Iterator[Value]:
+        """The keys, forwards or backwards (-1)."""
         self.guard_keys(cx)
-        return stable(cx, self, [k.value for k in self.entries])
+        return Stable(cx, self, [k.value for k in self.entries][::step])
 
     def length(self, cx: Capture) -> int:
         if (keys := self.known_places()) is not None:
@@ -479,6 +499,9 @@ class Proxy(Value):
     def iterate(self, cx: Capture) -> Iterator[Value]:
         return self.mapping.iterate(cx)
 
+    def in_order(self, cx: Capture, step: int) -> Iterator[Value]:
+        return self.mapping.in_order(cx, step)
+
     def length(self, cx: Capture) -> int:
         return self.mapping.length(cx)
 
@@ -522,18 +545,20 @@ class DictView(Value):
         return issubclass(self.mapping.python_type(), collections.OrderedDict)
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
-        if self.what == "keys":
-            return self.mapping.iterate(cx)
-        mapping = self.mapping
-        if (known := mapping.known_places()) is not None:
-            return self._at_places(cx, known)
-        mapping.pairs(cx)
-        keys = list(mapping.entries)
-        elements = stable(cx, mapping, [k.value for k in keys])
-        return (self.element(cx, key) for _, key in zip(elements, keys, strict=False))
+        return self.in_order(cx, 1)
 
-    def _at_places(self, cx: Capture, keys: list[Key]) -> Iterator[Value]:
-        for key in keys:
+    def in_order(self, cx: Capture, step: int) -> Iterator[Value]:
+        """The elements, forwards or backwards (-1)."""
+        mapping = self.mapping
+        if self.what == "keys":
+            return mapping.in_order(cx, step)
+        if (known := mapping.known_places()) is not None:
+            return self._at_places(cx, known, step)
+        mapping.pairs(cx)
+        return map(lambda key: self.element(cx, key), Stable(cx, mapping, list(mapping.entries)[::step]))
+
+    def _at_places(self, cx: Capture, keys: list[Key], step: int) -> Iterator[Value]:
+        for key in keys[::step]:
             if self.mapping.known_places() != keys:
                 raise Break("unsupported-operation", "a dict whose keys change while it is iterated")
             value = self.mapping.at(cx, key)
@@ -572,9 +597,9 @@ class KeysOf(DictView):
         if cx.effects:
             raise Break("unsupported-operation", "keys of an existing dict, after a change of what may be the dict")
 
-    def iterate(self, cx: Capture) -> Iterator[Value]:
+    def in_order(self, cx: Capture, step: int) -> Iterator[Value]:
         self._settled(cx)
-        return self._each(cx, super().iterate(cx))
+        return self._each(cx, super().in_order(cx, step))
 
     def _each(self, cx: Capture, elements: Iterator[Value]) -> Iterator[Value]:
         for value in elements:

@@ -1,6 +1,7 @@
 """What runs when the last reference to an object goes: finalizers, callbacks of weak references, generators that end.
 
-In: an existing object.  Out: `runs_code`, whether letting go of it may run code of the program.  Capture breaks the graph where
+In: an existing object.  Out: `runs_code`, whether letting go of it may run code of the program, or let an
+array of bytes be resized.  Capture breaks the graph where
 such an object is dropped, so that what follows sees what its end did; generated code that drops something asks first
 (`rebuild.only_quiet`), since the next call may drop another object: then the frame runs eagerly.
 """
@@ -112,9 +113,19 @@ def _has_end(value: Any) -> bool:
         return bool(value.gi_suspended)
     if cls is types.CoroutineType:
         return bool(value.cr_suspended)
+    if cls is memoryview:
+        return _exports(value)
     if is_ended(cls):
         return True
     return bool(flags_of(cls) & HEAP_TYPE) and any(map(_calls_back, weakref.getweakrefs(value)))
+
+
+def _exports(view: memoryview) -> bool:
+    """Whether what a view is of may have another size when the view has ended."""
+    try:
+        return type(view.obj) is not bytes
+    except ValueError:  # it is released
+        return False
 
 
 def _calls_back(reference: Any) -> bool:

@@ -17,9 +17,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.values.base import Capture, Lazy, Value
+from pycompiler.capture.values.base import Capture, Lazy, Value, class_name
+from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict, keys_now, last_key
+from pycompiler.capture.values.dicts import Dict, Proxy, keys_now, last_key
 from pycompiler.capture.values.finalizers import is_referred_to, lets_go_quietly, only_entries_refer, runs_code
 from pycompiler.capture.values.sequences import Deque, Sequence
 from pycompiler.capture.values.sets import Set, values_in
@@ -56,16 +57,21 @@ PASSING: frozenset[Any] = frozenset(
 
 GROUP: type = type(next(itertools.groupby([0]))[1])
 TEE: type = itertools._tee  # type: ignore[attr-defined]
-GOING_ON = PASSING - {itertools.islice, itertools.pairwise} | {itertools.groupby, GROUP, TEE}
+GOING_ON = PASSING - {itertools.islice, itertools.pairwise} | {
+    itertools.groupby, GROUP, TEE, type(iter(collections.deque()))
+}  # fmt: skip
 """Those that ask again what has ended: it may go on."""
 
-LETTING_GO: frozenset[Any] = frozenset({itertools.islice, itertools.pairwise, itertools.zip_longest, reversed})
+LETTING_GO: frozenset[Any] = frozenset(
+    {itertools.islice, itertools.pairwise, itertools.zip_longest, reversed, type(reversed(collections.deque()))}
+)  # fmt: skip
 """Those that are at their end when what they ask has raised something."""
 
 
 def iterator_class(value: Value, *, backwards: bool = False) -> type:
     """The class of iter(container), or of reversed(container)."""
     make: Callable[[Any], object] = reversed if backwards else iter
+    value = value.mapping if isinstance(value, Proxy) else value
     if value.is_const() and value.python_type() in (str, range):  # whose classes depend on what is in them
         return type(make(value.const()))
     name = "__reversed__" if backwards else "__iter__"
@@ -85,11 +91,14 @@ class Over:
         self.length = len(container.items if isinstance(container, Sequence) else keys_now(container))
         self.last = None if isinstance(container, Sequence) else last_key(container)
         self.moves = container.moves if isinstance(container, Deque) else 0
+        self.failed = False  # the iterator has said that the container changed, and will again
 
     def is_moved(self, taken: int) -> bool:
         """Whether an iterator made anew, after `taken` elements, would be elsewhere: a dict or set has other keys now, a
         deque has ended its iterators, or the elements behind the place in a list are gone."""
         container = self.container
+        if self.failed:
+            return True
         if isinstance(container, Deque):
             return container.moves != self.moves
         if not isinstance(container, Sequence):
@@ -139,6 +148,8 @@ class Iter(Value):
             value = self.step()
         except Raised:
             self.exhausted = self.cls in LETTING_GO
+            if self.over is not None:
+                self.over.failed = True
             raise
         finally:
             self.busy = False
@@ -355,25 +366,26 @@ class Generator(Iter):
         value, self.returned = self.returned, Const(None)
         return value
 
-    def throw(self, cx: Capture, exception: Value, given: list[Value]) -> Value | None:
-        """Raise `exception` at the point where the generator is suspended: first in what it delegates to, which is told as the
-        program has `given` it."""
-        if self.running:
-            cx.throw(ValueError, "generator already executing")
-        if self.exhausted or not self.started:
+    def throw(self, cx: Capture, given: list[Value]) -> Value | None:
+        """Raise what the program has `given` at the point where the generator is suspended: first in what it delegates to, which
+        is told the same."""
+        inner = None if self.running or self.exhausted or not self.started else self.alive.delegate()
+        if inner is None:
+            exception = _made_of(cx, given)
+            if self.running:
+                cx.throw(ValueError, "generator already executing")
+            if self.started and not self.exhausted:
+                return self._run(cx, lambda: cx.throw_into_generator(self.alive, exception))
             ended, self.exhausted = self.exhausted, True
             if not ended and STOPS_BEFORE_THE_BEGIN:
                 _leave(cx, exception)
             raise Raised(exception)
-        inner = self.alive.delegate()
-        if inner is None:
-            return self._run(cx, lambda: cx.throw_into_generator(self.alive, exception))
         self.running = True  # whoever asks it meanwhile is told so
         try:
-            if issubclass(exception.python_type(), GeneratorExit):
+            if issubclass(_class_given(given[0]), GeneratorExit):
                 _close(cx, inner)
-                raise Raised(exception)
-            value, result = _throw(cx, inner, exception, given)
+                raise Raised(_made_of(cx, given))
+            value, result = _throw(cx, inner, given)
         except Raised as raised:
             self.running, passed = False, raised.value
             return self._run(cx, lambda: cx.throw_into_generator(self.alive, passed))
@@ -390,7 +402,7 @@ class Generator(Iter):
             self.exhausted = True
             return Const(None)
         try:
-            value = self.throw(cx, cx.as_exception(cx.make(GeneratorExit)), [])
+            value = self.throw(cx, [cx.as_exception(cx.make(GeneratorExit))])
         except Raised as raised:
             if not issubclass(raised.value.python_type(), (GeneratorExit, StopIteration)):
                 raise
@@ -432,13 +444,42 @@ def _leave(cx: Capture, exception: Value) -> None:
         cx.throw_from(RuntimeError, "generator raised StopIteration", exception)
 
 
-def _throw(cx: Capture, inner: Value, exception: Value, given: list[Value]) -> tuple[Value | None, Value]:
+def _class_given(value: Value) -> type:
+    """The class of exceptions that a program gives by itself or by an instance; of anything else its own."""
+    cls = value.cls if isinstance(value, Class) else value.python_type()
+    return cls if issubclass(cls, BaseException) else value.python_type()
+
+
+def _made_of(cx: Capture, given: list[Value]) -> Value:
+    """The exception that `throw` raises, given a class or an instance, and from a program of old a value of that class, or what
+    one is made of; the error of a class that makes none is raised in its place."""
+    what, value = given[0], given[1] if len(given) > 1 and not cx.is_none(given[1]) else None
+    cls = _class_given(what)
+    if not issubclass(cls, BaseException):
+        name = class_name(cls)
+        cx.throw(TypeError, f"exceptions must be classes or instances deriving from BaseException, not {name}")
+    if not isinstance(what, Class):
+        if value is not None:
+            cx.throw(TypeError, "instance exception may not have a separate value")
+        return what
+    if value is not None and issubclass(value.python_type(), cls):
+        return value
+    try:
+        if value is None:
+            return cx.as_exception(what)
+        return cx.as_exception(what, list(value.iterate(cx)) if value.python_type() is tuple else [value])
+    except Raised as raised:
+        error: Value = raised.value
+        return error
+
+
+def _throw(cx: Capture, inner: Value, given: list[Value]) -> tuple[Value | None, Value]:
     """Throw into what a generator delegates to: what it yields, or None and what it returns."""
     if isinstance(inner, Generator):
-        value = inner.throw(cx, exception, given)
+        value = inner.throw(cx, given)
         return value, inner.take_returned() if value is None else Const(None)
     if (method := _method(cx, inner, "throw")) is None:
-        raise Raised(exception)
+        raise Raised(_made_of(cx, given))
     try:
         return cx.call(method, list(given), {}), Const(None)
     except Raised as raised:
@@ -488,8 +529,7 @@ class IteratorMethod(Value):
             value = it.send(cx, args[0])
         else:
             assert isinstance(it, Generator)
-            exception = args[1] if len(args) > 1 and not cx.is_none(args[1]) else args[0]
-            value = it.throw(cx, cx.as_exception(exception), args)
+            value = it.throw(cx, args)
         if value is None:
             result = it.take_returned() if isinstance(it, Generator) else Const(None)
             cx.throw_value(StopIteration, [] if cx.is_none(result) else [result])

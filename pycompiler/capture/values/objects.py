@@ -573,10 +573,11 @@ class Object(Value):
             return bool(found.truth(cx))
         if self.storage is not None:
             return self.storage.contains(cx, item)
-        if all(lookup(cx, self.cls, n) is MISSING for n in ("__iter__", "__getitem__")):
+        iterator = cx.catching(TypeError, lambda: cx.iterator(self))
+        if iterator is None:
             what = "a container or iterable" if sys.version_info >= (3, 14) else "iterable"
             cx.throw(TypeError, f"argument of type {class_name(self.cls)!r} is not {what}")
-        return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
+        return any(cx.same(v, item) or cx.equal(v, item) for v in cx.pull(iterator))
 
 
 # What a `Tuple` does by itself: a class that has one of these of its own, or instances with attributes, is an `Object`.

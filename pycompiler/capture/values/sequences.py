@@ -359,22 +359,10 @@ class Deque(List):
         return answer
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
-        return self._walk(cx, range(len(self.items)))
+        return Walk(cx, self, range(len(self.items)))
 
     def backwards(self, cx: Capture) -> Iterator[Value]:
-        return self._walk(cx, range(len(self.items))[::-1])
-
-    def _walk(self, cx: Capture, places: range) -> Iterator[Value]:
-        moves = self.moves
-
-        def each() -> Iterator[Value]:
-            for i in (*places, None):
-                if self.moves != moves:
-                    cx.throw(RuntimeError, "deque mutated during iteration")
-                if i is not None:
-                    yield self.at(cx, i)
-
-        return each()
+        return Walk(cx, self, range(len(self.items))[::-1])
 
     def check(self, cx: Capture, key: Value) -> None:
         """Raise what CPython raises for a key that is no place in this deque."""
@@ -398,6 +386,23 @@ class Deque(List):
 
     def getattr(self, cx: Capture, name: str) -> Value:
         return Const(self.limit) if name == "maxlen" else super().getattr(cx, name)
+
+
+class Walk(Iterator[Value]):
+    """The elements of a deque at these places, as long as nothing moves in it: whoever asks later is told so each time, but for
+    backwards at the end."""
+
+    def __init__(self, cx: Capture, deque: Deque, places: range) -> None:
+        self.cx, self.deque, self.places, self.moves, self.at = cx, deque, places, deque.moves, 0
+
+    def __next__(self) -> Value:
+        ended = self.at == len(self.places)
+        if self.deque.moves != self.moves and not (ended and self.places.step < 0):
+            self.cx.throw(RuntimeError, "deque mutated during iteration")
+        if ended:
+            raise StopIteration
+        self.at += 1
+        return self.deque.at(self.cx, self.places[self.at - 1])
 
 
 def bounds_of(cx: Capture, key: Value) -> slice | None:

@@ -9,7 +9,7 @@ from typing import Any
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Lazy, Value
 from pycompiler.capture.values.constant import Const, settled
-from pycompiler.capture.values.dicts import Dict, stable
+from pycompiler.capture.values.dicts import Dict, Stable
 from pycompiler.capture.values.ends import Members
 from pycompiler.capture.values.keys import Key, known_hash, replayed, restless
 from pycompiler.capture.values.sequences import Sequence, Tuple
@@ -87,7 +87,7 @@ class Set(Value):
         return sorted(values, key=lambda v: place[v.const()])
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
-        return stable(cx, self, self.ordered(cx))
+        return Stable(cx, self, self.ordered(cx))
 
     def length(self, cx: Capture) -> int:
         return len(self.entries)

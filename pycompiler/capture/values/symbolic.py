@@ -230,8 +230,11 @@ def compute(cx: Capture, fn: Callable[..., Any], values: Sequence[Value]) -> Val
             raise Break("data-dependent-value", e.why) from e
         raise
     except (ArithmeticError, ValueError) as e:
-        cx.throw(type(e), *e.args)
-    return cx.make(result)  # type: ignore[no-any-return]
+        error = e
+    else:
+        return cx.make(result)  # type: ignore[no-any-return]
+    cx.evaluate_raw(fn, *map(today, values))  # in Python's words
+    cx.throw(type(error), *error.args)
 
 
 COMPARED = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
