@@ -620,9 +620,12 @@ def new_class(
     except TypeError as e:
         failed = e
     if failed is not None:
-        if told:
-            _check_order(meta, bases)
-        raise failed
+        try:
+            if told:
+                _check_order(meta, bases)
+            raise failed
+        finally:
+            del failed  # whose traceback has this frame
     if told:
         try:
             type.__dict__["__bases__"].__set__(made, bases)

@@ -230,11 +230,11 @@ def compute(cx: Capture, fn: Callable[..., Any], values: Sequence[Value]) -> Val
             raise Break("data-dependent-value", e.why) from e
         raise
     except (ArithmeticError, ValueError) as e:
-        error = e
+        cls, words = type(e), e.args  # not the error, whose traceback has this frame
     else:
         return cx.make(result)  # type: ignore[no-any-return]
     cx.evaluate_raw(fn, *map(today, values))  # in Python's words
-    cx.throw(type(error), *error.args)
+    cx.throw(cls, *words)
 
 
 COMPARED = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge)
@@ -355,7 +355,7 @@ def _negated(number: Any) -> Any:
 
 PYTHONS: dict[Callable[..., Any], Callable[..., Any]] = {
     operator.pow: _power, operator.floordiv: _floor_division, operator.index: _of_integers(_to_index),
-    operator.invert: _of_integers(lambda n: -n - 1),
+    operator.invert: lambda n: ~_number(n) if _is_float(n) else -n - 1,
     **{fn: _of_integers(fn) for fn in (operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor)},
 }  # fmt: skip
 """Where torch's numbers compute otherwise than Python's."""
