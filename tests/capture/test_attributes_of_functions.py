@@ -160,7 +160,7 @@ def test_what_a_transform_gives_is_named_as_what_it_was_given(name: str, transfo
             [getattr(a, n, None) for n in ("__name__", "__qualname__", "__module__", "__doc__", "tag")]
             for a in map(transform, (fn, inner, part))
         ]
-        wrapped = [transform(v).__wrapped__ is v for v in (fn, inner, part)]
+        wrapped = list(map(lambda v: transform(v).__wrapped__ is v, (fn, inner, part)))
         return said, wrapped, transform(inner)(x)
 
     x = torch.arange(3.0)[:, None] if transform is torch.func.vmap else torch.arange(3.0)
