@@ -270,3 +270,20 @@ def test_writes_of_what_was_made_in_inference_mode(backend: str) -> None:
                     results += [str(outcome(call, x)), str(seen(x))]
             found.append(results)
         assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("backend", ["native", "eager"])
+def test_tensors_of_inference_mode_that_require_grad_are_not_asked_to_again(backend: str) -> None:
+    """Eager refuses it outside of the mode, whatever they say (seed 1050003037)."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        x.requires_grad_()
+        with torch.inference_mode():
+            x.data = x.detach() * 0.5
+        return x
+
+    found = []
+    for call in (program, pycompiler.compile(program, backend=backend)):
+        x = torch.arange(3.0)
+        found.append([str(outcome(call, x)) for _ in range(3)])
+    assert found[1] == found[0] and "Setting requires_grad=True" in found[0][1]

@@ -606,6 +606,7 @@ def construct(cx: Capture, cls_value: Class, args: list[Value], kwargs: dict[str
         return numpy_calls.make_scalar(cx, cls, args, kwargs)
     meta_call = lookup(cx, type(cls), "__call__")
     if issubclass(type(cls), enum.EnumMeta):
+        cls_value.has_so_many(cx)
         if len(args) != 1 or kwargs:  # which may make a class
             raise Break("builtin-call", f"{cls.__qualname__}(...) of more than a value")
         if _finds_member(cx, cls, value := args[0].const()):

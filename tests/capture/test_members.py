@@ -244,3 +244,31 @@ def test_new_of_a_derived_class_gives_another_object_each_time() -> None:
     (_, first), (_, second) = compiled(torch.ones(2)), compiled(torch.zeros(2))
     assert first is not second and type(first) is Derived and first == 3
     assert torch.equal(first.seen, torch.full((2,), 2.0)) and torch.equal(second.seen, torch.ones(2))
+
+
+def test_an_enumeration_that_is_still_made_has_as_many_members_as_then() -> None:
+    """Its own code sees it while it grows: what was seen first held for good."""
+
+    def seen(cls: Any, x: torch.Tensor) -> Any:
+        found: list[Any] = [[m.value for m in cls], len(cls), 2 in [m.value for m in cls]]
+        try:
+            found += [cls["b"].value, cls(2).value]
+        except (KeyError, ValueError, TypeError) as e:
+            found.append(type(e))
+        return found, x + 1
+
+    def told(call: Any) -> list[Any]:
+        log = []
+
+        class Watched(enum.Enum):
+            def __init__(self, *args: Any) -> None:
+                log.append(call(type(self), torch.ones(1))[0])
+
+        class Made(Watched):
+            a = 1
+            b = 2
+            c = 3
+
+        return [*log, call(Made, torch.ones(1))[0]]
+
+    assert told(pycompiler.compile(seen, backend="eager")) == told(seen)

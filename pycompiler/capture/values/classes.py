@@ -155,6 +155,7 @@ class Class(Value):
         ):
             return cx.call(self.getattr(cx, "__class_getitem__"), [key], {})
         if isinstance(self.cls, enum.EnumMeta):
+            self.has_so_many(cx)
             return self.member(cx, cx.evaluate_raw(lambda c, k: c[k], self.cls, key.const()))
         found = cx.evaluate_raw(lambda c, k: c[k], self.cls, annotation(cx, key))
         if self.made is not None and not any(type(found) is cls for cls in SUBSCRIPTED):
@@ -165,7 +166,14 @@ class Class(Value):
         method = self.special(cx, "__iter__")
         if method is not None:
             return cx.elements(cx.call(method, [], {}))
+        self.has_so_many(cx)
         return (self.member(cx, m) for m in list(cx.evaluate_raw(iter, self.cls)))
+
+    def has_so_many(self, cx: Capture) -> None:
+        """Guards the number of an enumeration's members, which grows while it is made: their own code sees it then."""
+        if self.made is None and issubclass(type(self.cls), enum.EnumMeta):
+            members = const_source(self.cls).then("mro_lookup", "_member_map_")
+            cx.guard("length", members, len(mro_lookup(self.cls, "_member_map_")))
 
     def member(self, cx: Capture, real: Any) -> Value:
         """What an enumeration gave of itself; each class that is made has its own members."""
@@ -176,6 +184,7 @@ class Class(Value):
         method = self.special(cx, "__len__")
         if method is not None:
             return int(cx.evaluate_raw(len, OfLength(cx.call(method, [], {}).const())))
+        self.has_so_many(cx)
         return int(cx.evaluate_raw(len, self.cls))
 
     def contains(self, cx: Capture, item: Value) -> bool:
@@ -184,6 +193,7 @@ class Class(Value):
             return cx.truth(cx.call(method, [item], {}))
         real = getattr(item, "real", MISSING)
         real = item.const() if real is MISSING else real
+        self.has_so_many(cx)
         return bool(cx.evaluate_raw(lambda c, k: k in c, self.cls, real))
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
