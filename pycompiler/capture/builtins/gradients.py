@@ -204,8 +204,8 @@ def requires_grad_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(tensor, Tensor) or (tensor.is_special and not tensor.wrapper) or not plain:
         raise Break("unsupported-operation", "Tensor.requires_grad_()")
     if wanted is tensor.getattr(cx, "requires_grad").const():
-        if wanted and isinstance(tensor.real, torch.Tensor) and tensor.real.is_inference():  # an error outside of that mode
-            raise Break("unsupported-operation", "Tensor.requires_grad_() of a tensor of inference mode")
+        if wanted and isinstance(tensor.real, torch.Tensor) and tensor.real.is_inference():
+            raise Break("unsupported-operation", "Tensor.requires_grad_() of a tensor of inference mode")  # an error
         if wanted and not _says_so_itself(cx, tensor):
             raise Break("unsupported-operation", "Tensor.requires_grad_() of a view that only shows what its base does")
         return tensor
