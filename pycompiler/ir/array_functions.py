@@ -1,6 +1,7 @@
 """Functions of NumPy's that `torch._numpy` has not, or not as NumPy computes them, of tensors.
 
-Each gives `NotImplemented` where its arguments are others than it knows: `torch._numpy` is called then, or the graph breaks.
+Each gives `NotImplemented` where its arguments are others than it knows: the graph breaks, or `torch._numpy` is called
+(`THEIRS_ELSE`).
 """
 
 from __future__ import annotations
@@ -107,6 +108,7 @@ MORE: dict[str, Callable[..., Any]] = {
     "trapezoid": trapezoid, "matrix_transpose": matrix_transpose,
 }  # fmt: skip
 """By the names that NumPy has for them."""
+THEIRS_ELSE = frozenset({"outer"})  # of these `torch._numpy` knows what is left
 # Methods of ufuncs, and the functions that are the same along the first dimension.
 OF_UFUNCS = {
     ("add", "reduce"): "sum", ("multiply", "reduce"): "prod", ("maximum", "reduce"): "max", ("minimum", "reduce"): "min",

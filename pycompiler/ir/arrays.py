@@ -10,6 +10,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import inspect
+import sys
 import types
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, TypeVar
@@ -17,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
-from pycompiler.ir.array_functions import MORE, OF_UFUNCS
+from pycompiler.ir.array_functions import MORE, OF_UFUNCS, THEIRS_ELSE
 from pycompiler.ir.promotion import IN_PLACE, NARROW, check_fits, dtype_of, numpy, promoted
 
 T = TypeVar("T")
@@ -179,8 +180,8 @@ def function(name: str, *args: Any, **kwargs: Any) -> Any:
     """`numpy.<name>(*args, **kwargs)` of tensors; one that works elementwise has the dtypes that NumPy says it has."""
     made, named, dtype = promoted(name, args, kwargs)
     own = OWN.get(name)
-    result = own(*made, **named) if own is not None and _takes(own, made, named) else NotImplemented
-    if result is NotImplemented and name in MORE and name != "outer":
+    result = own(*made, **named) if own is not None and _takes(name, made, named) else NotImplemented
+    if result is NotImplemented and name in MORE and name not in THEIRS_ELSE:
         raise NotImplementedError(f"numpy.{name} of these arguments")
     if result is NotImplemented:
         result = _plain(_lookup(name)(*map(_arrays, made), **{k: _arrays(v) for k, v in named.items()}))
@@ -190,14 +191,20 @@ def function(name: str, *args: Any, **kwargs: Any) -> Any:
     return result.to(dtype) if dtype is not None and isinstance(result, torch.Tensor) else result
 
 
-def _takes(own: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    if own not in MORE.values():
+def _takes(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Whether a rule of `MORE` has such arguments; graphs that run as they are ask in each call."""
+    if name not in MORE:
         return True
     try:
-        inspect.signature(own).bind(*args, **kwargs)
+        _of_rule(name).bind(*args, **kwargs)
     except TypeError:
         return False
     return True
+
+
+@functools.cache
+def _of_rule(name: str) -> inspect.Signature:
+    return inspect.signature(MORE[name])
 
 
 def _signed(rest: torch.Tensor, divisor: Any) -> torch.Tensor:
@@ -455,8 +462,8 @@ def errors_within(around: Iterable[tuple[str, str]], wanted: dict[str, str | Non
 
 
 def errors_variable() -> Any:
-    """The context variable that has this state."""
-    return numpy()._core._ufunc_config._extobj_contextvar  # type: ignore[union-attr]
+    """The context variable that has this state; None of an older NumPy, which keeps it elsewhere."""
+    return getattr(sys.modules.get("numpy._core._ufunc_config"), "_extobj_contextvar", None)
 
 
 def is_dtype(value: object) -> bool:

@@ -150,6 +150,16 @@ def test_what_is_the_same_for_many_numbers_takes_a_compile_for_these(name: str) 
     assert pycompiler.counters(compiled)["compiles"] <= MOST[name]
 
 
+def test_sizes_are_looked_for_among_numbers_of_any_size() -> None:
+    def program(x: torch.Tensor) -> Any:
+        n = x.shape[0]
+        return x + 1, n in {10**400, 3}, n in [float("inf"), 4.0, 2.5], n in (float("nan"), True)
+
+    compiled = pycompiler.compile(program, backend="eager", dynamic=True, fullgraph=True)
+    for n in (3, 4, 5):
+        assert compiled(torch.ones(n))[1:] == program(torch.ones(n))[1:]
+
+
 def test_integers_that_are_rounded_and_masked() -> None:
     def program(x: torch.Tensor, n: int) -> Any:
         return x * 2, round(n / 4), n & 6, n | 9, n ^ -3, ~n, n in range(-8, 8, 3), math.gcd(n, 6), hash(n)

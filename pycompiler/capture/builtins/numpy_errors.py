@@ -27,8 +27,9 @@ State = tuple[tuple[str, str], ...]
 
 def _set(cx: Capture) -> State | None:
     """What the frame has set last; None: nothing."""
-    for token in reversed(cx.variables if arrays.numpy() else ()):
-        if getattr(token.variable, "real", None) is arrays.errors_variable():
+    variable = arrays.errors_variable()
+    for token in reversed(cx.variables) if variable is not None else ():
+        if getattr(token.variable, "real", None) is variable:
             state: State = token.value.const()
             return state
     return None
@@ -50,7 +51,8 @@ def enter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise Break("skipped-call", "numpy.errstate(call=...)")
     wanted = {name: cx.realize(manager.getattr(cx, f"_{name}")).const() for name in KINDS}
     around = _set(cx) or cx.snapshot(ask(cx, arrays.errors))
-    variable = arrays.errors_variable()
+    if (variable := arrays.errors_variable()) is None:
+        raise Break("skipped-call", "numpy.errstate.__enter__, whose state is in no context variable")
     state = Const(cx.evaluate_raw(arrays.errors_within, around, wanted))
     token = cx.call_builtin(ContextVar.set, [cx.wrap(variable, const_source(variable)), state], {})
     manager.setattr(cx, "_token", token)

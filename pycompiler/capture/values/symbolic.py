@@ -98,8 +98,8 @@ class Symbolic(Value):
             return None
         if any(type(e) not in KEYS for e in container):
             return None
-        numbers = [e for e in container if isinstance(e, PLAIN) and math.isfinite(e) and e == int(e)]
-        return any(bool(self.sym == int(e)) for e in numbers)
+        numbers = [int(e) for e in container if isinstance(e, int) or isinstance(e, float) and e.is_integer()]
+        return any(bool(self.sym == n) for n in numbers)
 
     def like(self) -> Const:
         """A number of this class, for what goes by the class alone."""
