@@ -566,9 +566,13 @@ class Capture:
             return a.fn is b.fn
         if isinstance(a, Const) and isinstance(b, Const):  # equal numbers and texts need not be one object
             return answer and (a.value is b.value or isinstance(a.value, SINGLETONS))
-        if not answer and a.source is not None and b.source is not None and a.source != b.source and may_be(a, b):
-            self.guard("no_alias", a.source, None, (b.source,))
+        if not answer:
+            self._stay_apart(a, b)
         return answer
+
+    def _stay_apart(self, a: Value, b: Value) -> None:
+        if a.source is not None and b.source is not None and a.source != b.source and may_be(a, b):
+            self.guard("no_alias", a.source, None, (b.source,))
 
     def same(self, a: Value, b: Value) -> bool:
         """`a is b`, of symbolic numbers no more than one of the reasons why they are equal."""
@@ -586,6 +590,13 @@ class Capture:
     def equal(self, a: Value, b: Value) -> bool:
         """`bool(a == b)`."""
         return self.truth(calls.compare(self, "==", a, b))
+
+    def alike(self, a: Value, b: Value) -> bool:
+        """What containers ask of two objects: whether they are one, and only if not, whether `a == b`."""
+        if self.same(a, b):
+            return True
+        self._stay_apart(self.realize(a), self.realize(b))
+        return self.equal(a, b)
 
     def truth(self, value: Value) -> bool:
         return value.truth(self)

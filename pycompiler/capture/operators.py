@@ -690,12 +690,12 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
         if ordered and list(a) != list(b):
             return False
         sizes = len(a), len(b)
-        same = a.keys() == b.keys() and all(cx.same(a[k], b[k]) or cx.equal(a[k], b[k]) for k in a)
+        same = a.keys() == b.keys() and all(cx.alike(a[k], b[k]) for k in a)
         if sizes != (len(left.entries), len(right.entries)):
             raise Break("unsupported-operation", "dicts that change while they are compared")
         return same
     if isinstance(left, Method) and isinstance(right, Method):
-        return cx.same(left.receiver, right.receiver) and cx.equal(left.function, right.function)
+        return cx.identical(left.receiver, right.receiver) and cx.equal(left.function, right.function)
     if any(isinstance(v, DictView) and v.what == "values" for v in (left, right)):
         return False  # compared by identity
     if isinstance(left, (Set, DictView)) and isinstance(right, (Set, DictView)):
@@ -718,7 +718,7 @@ def first_apart(cx: Capture, left: Sequence, right: Sequence) -> tuple[Value, Va
     place = 0
     while place < min(len(left.items), len(right.items)):
         a, b = left.at(cx, place), right.at(cx, place)
-        if not (cx.same(a, b) or cx.equal(a, b)):
+        if not (cx.alike(a, b)):
             return (a, b) if place < min(len(left.items), len(right.items)) else None
         place += 1
     return None

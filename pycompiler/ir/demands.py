@@ -66,6 +66,10 @@ def _has_targets(x: torch.Tensor, dim: int, index: torch.Tensor, *_: Any) -> boo
     return x.dim() == 0 or bool(x.shape[dim] != 0) or any(bool(n == 0) for n in index.shape)
 
 
+def _has_parts(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Tensor, *_: Any, **flags: Any) -> bool:
+    return source.dim() == 0 or bool(index.numel() == source.shape[dim])
+
+
 def _has_vectors(x: torch.Tensor, *given: Any, **_: Any) -> bool:
     """Of batch norm: weight, bias, and running statistics."""
     return all(t.dim() == 1 for t in given if isinstance(t, torch.Tensor))
@@ -136,6 +140,8 @@ DEMANDS: dict[OpOverload, Callable[..., bool]] = {
         ),
         _has_vectors,
     ),
+    aten.index_select.default: lambda x, dim, index: x.dim() != 0 or bool(index.numel() == 1),
+    **dict.fromkeys((aten.index_reduce.default, aten.index_reduce_.default), _has_parts),
     aten.grid_sampler_2d.default: _has_places,
     aten.grid_sampler_3d.default: _has_places,
 }

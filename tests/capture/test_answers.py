@@ -215,3 +215,38 @@ def test_a_key_says_which_constants_it_equals(look: Callable[[], Any]) -> None:
     compiled = pycompiler.compile(lambda x: (x + 1, look()), backend="eager")
     for _ in range(2):
         assert compiled(torch.ones(1))[1] == look()
+
+
+class Never:
+    """What equals nothing, and says that it was asked."""
+
+    def __eq__(self, other: object) -> bool:
+        LOG.append(("asked", type(other).__name__))
+        return False
+
+    def __hash__(self) -> int:
+        return 1
+
+    def method(self) -> None:
+        pass
+
+
+OF_TWO: dict[str, Callable[[Any, Any], Any]] = {
+    "list": lambda a, b: a in [b], "tuple": lambda a, b: a in (b,), "set": lambda a, b: a in {b}, "deque": lambda a, b: a in deque([b]),
+    "dict": lambda a, b: {b: 1}.get(a), "set of two": lambda a, b: len({a, b}), "count": lambda a, b: [b].count(a),
+    "remove": lambda a, b: [b].remove(a), "index": lambda a, b: (b,).index(a), "lists": lambda a, b: [a] == [b],
+    "dicts": lambda a, b: {1: a} == {1: b}, "values": lambda a, b: a in {1: b}.values(), "items": lambda a, b: (1, a) in {1: b}.items(),
+    "generator": lambda a, b: a in (c for c in [b]), "countOf": lambda a, b: operator.countOf([b], a),
+    "sentinel": lambda a, b: len([*iter([b, b, a].pop, b)]), "methods": lambda a, b: a.method == b.method,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", list(OF_TWO))
+def test_two_that_became_one_are_not_asked(name: str) -> None:
+    """Containers ask `==` of what is not one object alone: that they are two is an assumption of the graph."""
+    look = OF_TWO[name]
+    program = lambda x, a, b: (look(a, b), x + 1)  # noqa: E731
+    compiled = pycompiler.compile(program, backend="eager")
+    one, other = Never(), Never()
+    for pair in ((one, other), (one, other), (one, one), (other, one)):
+        assert told(compiled, *pair) == told(program, *pair)

@@ -75,6 +75,8 @@ REFUSED: list[tuple[Callable[..., Any], tuple[Any, ...]]] = [
     # other sizes and numbers
     (F.soft_margin_loss, (ones(5, 5), ones(1, 5, 5))),
     (torch.bucketize, (ones(5, 5), ones(1, 5))),
+    (lambda x, i: x.index_select(0, i), (ones(), torch.tensor([]))),
+    (lambda x, i, y: x.index_reduce(0, i, y, "prod"), (ones(0), torch.tensor([0, 1]), ones(3))),
     (lambda x: F.avg_pool1d(x, 3, 1, 8), (ones(2, 3, 9),)),
     (lambda x: F.local_response_norm(x, 0), (ones(1, 6, 3),)),
     (lambda x, y: F.grid_sample(x, y, align_corners=False), (ones(2, 3, 5, 0), ones(2, 5, 5, 2))),
@@ -106,6 +108,23 @@ def test_what_eager_refuses(number: int, dead: bool) -> None:
     with pytest.raises(type(theirs.value)) as ours:
         pycompiler.compile(program)(*args)
     assert str(ours.value).splitlines()[0] == str(theirs.value).splitlines()[0]
+
+
+@pytest.mark.parametrize("number", range(len(REFUSED)))
+def test_what_was_done_before_stays(number: int) -> None:
+    """The refusal is known while compiling: a graph that had written would leave undone what the program did beside it."""
+    fn, args = REFUSED[number]
+    done: list[str] = []
+
+    def program(written: torch.Tensor, *args: Any) -> Any:
+        written.add_(1)
+        done.append("before")
+        return fn(*args)
+
+    written = torch.zeros(2)
+    with pytest.raises(Exception):  # noqa: B017, PT011
+        pycompiler.compile(program, backend="eager")(written, *args)
+    assert (done, written.tolist()) == (["before"], [1, 1])
 
 
 def test_what_eager_takes() -> None:

@@ -167,7 +167,7 @@ def deque_index(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def _found(cx: Capture, target: Deque, value: Value, start: int, stop: int, method: str) -> int:
     """Where the value stands; without one the error names it."""
     for i in range(len(target.items))[start:stop]:
-        if cx.same(target.at(cx, i), value) or cx.equal(target.at(cx, i), value):
+        if cx.alike(target.at(cx, i), value):
             return i
     value = value.settle("for the text of an exception")
     if not value.is_const():

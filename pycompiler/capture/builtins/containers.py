@@ -218,7 +218,7 @@ def list_init(cx: Capture, target: List, values: Value | None = None) -> None:
 
 def _position(cx: Capture, target: Sequence, value: Value, message: str) -> int:
     for i, v in enumerate(target.iterate(cx)):
-        if cx.same(v, value) or cx.equal(v, value):
+        if cx.alike(v, value):
             return i
     cx.throw(ValueError, message)
     raise AssertionError
@@ -229,7 +229,7 @@ def sequence_index(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     target = storage(args[0], Sequence, "index")
     start, stop = ([cx.index(a) for a in args[2:]] + [0, len(target.items)][len(args) - 2 :])[:2]
     for i in range(len(target.items))[start:stop]:
-        if cx.same(target.at(cx, i), args[1]) or cx.equal(target.at(cx, i), args[1]):
+        if cx.alike(target.at(cx, i), args[1]):
             return Const(i)
     if isinstance(target, List) and sys.version_info < (3, 14):
         cx.throw(ValueError, f"{formatting.text(cx, args[1], repr).const()} is not in list")
@@ -241,7 +241,7 @@ def sequence_index(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(list.count, tuple.count)
 def sequence_count(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     target = storage(args[0], Sequence, "count")
-    return Const(sum(cx.same(v, args[1]) or cx.equal(v, args[1]) for v in target.iterate(cx)))
+    return Const(sum(cx.alike(v, args[1]) for v in target.iterate(cx)))
 
 
 @builtin(list.copy)

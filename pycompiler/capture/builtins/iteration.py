@@ -41,7 +41,7 @@ def iter_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
     def step() -> Value | None:
         value = cx.catching(StopIteration, lambda: cx.call(fn, [], {}))
-        return None if value is None or cx.same(value, sentinel) or cx.equal(value, sentinel) else value
+        return None if value is None or cx.alike(value, sentinel) else value
 
     return Iter(step, type(iter(int, 1)), lambda taken: (iter, [fn, sentinel]))
 
@@ -481,7 +481,7 @@ def groupby(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
     def goes_on(key: Value) -> bool:
         assert ahead[0] is not None
-        return cx.same(key, ahead[0]) or cx.equal(key, ahead[0])
+        return cx.alike(key, ahead[0])
 
     def member(mine: object, key: Value) -> Value | None:
         if group[0] is not mine or (ahead[1] is None and not advance()) or not goes_on(key):

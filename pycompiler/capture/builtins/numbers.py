@@ -142,7 +142,7 @@ def operator_iconcat(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(operator.countOf)
 def operator_count_of(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(sum(cx.same(v, args[1]) or cx.equal(v, args[1]) for v in cx.elements(args[0])))
+    return Const(sum(cx.alike(v, args[1]) for v in cx.elements(args[0])))
 
 
 @builtin(operator.contains)

@@ -581,13 +581,13 @@ class DictView(Value):
         if self.what == "keys":
             return self.mapping.contains(cx, item)
         if self.what == "values":
-            return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
+            return any(cx.alike(v, item) for v in self.iterate(cx))
         if not isinstance(item, Tuple) or len(item.items) != 2:
             if not isinstance(item, PLAIN_VALUES) or issubclass(item.python_type(), tuple):
                 raise Break("unsupported-operation", f"{item.describe()} in the items of a dict")
             return False
         found = self.mapping.lookup(cx, item.at(cx, 0))
-        return found is not None and (cx.same(found, item.at(cx, 1)) or cx.equal(found, item.at(cx, 1)))
+        return found is not None and cx.alike(found, item.at(cx, 1))
 
 
 class KeysOf(DictView):

@@ -164,7 +164,7 @@ class Iter(Value):
             yield value
 
     def contains(self, cx: Capture, item: Value) -> bool:
-        return any(cx.same(value, item) or cx.equal(value, item) for value in self.iterate(cx))
+        return any(cx.alike(value, item) for value in self.iterate(cx))
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in ("__next__", "__iter__"):

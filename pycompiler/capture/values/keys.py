@@ -74,8 +74,7 @@ class UserKey:
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, UserKey):
             return NotImplemented
-        same = self.value is other.value or self.cx.same(self.value, other.value)
-        return bool(same or self.cx.equal(self.value, other.value))
+        return self.value is other.value or bool(self.cx.alike(self.value, other.value))
 
     def __hash__(self) -> int:
         return self.hash

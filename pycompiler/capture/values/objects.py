@@ -577,7 +577,7 @@ class Object(Value):
         if iterator is None:
             what = "a container or iterable" if sys.version_info >= (3, 14) else "iterable"
             cx.throw(TypeError, f"argument of type {class_name(self.cls)!r} is not {what}")
-        return any(cx.same(v, item) or cx.equal(v, item) for v in cx.pull(iterator))
+        return any(cx.alike(v, item) for v in cx.pull(iterator))
 
 
 # What a `Tuple` does by itself: a class that has one of these of its own, or instances with attributes, is an `Object`.

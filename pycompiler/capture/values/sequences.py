@@ -87,7 +87,7 @@ class Sequence(Value):
         return each(len(self.items) - 1)
 
     def contains(self, cx: Capture, item: Value) -> bool:
-        return any(cx.same(v, item) or cx.equal(v, item) for v in self.iterate(cx))
+        return any(cx.alike(v, item) for v in self.iterate(cx))
 
     def _changes(self, cx: Capture, reach: Ends) -> bool:
         """Whether an existing list is another one in each call."""
