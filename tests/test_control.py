@@ -245,6 +245,31 @@ def test_torchs_older_name_of_is_compiling() -> None:
     torch.testing.assert_close(compiled(X), X + 1)
 
 
+@pytest.mark.parametrize("mark, compiles", [("mark_dynamic", 1), ("maybe_mark_dynamic", 1), ("mark_static", 4)])
+def test_torchs_own_marks_of_sizes(mark: str, compiles: int) -> None:
+    from torch import _dynamo as peer
+
+    compiled = pycompiler.compile(lambda x: x * 2, backend="eager")
+    for size in (5, 7, 3, 4):
+        x = torch.ones(2, size)
+        getattr(peer, mark)(x, -1 if mark == "mark_static" else 1)
+        torch.testing.assert_close(compiled(x), x * 2)
+    assert len(compiled.entries) == compiles
+
+
+def test_torchs_own_range_of_a_size() -> None:
+    from torch import _dynamo as peer
+
+    x, y, number = torch.ones(4), torch.ones(9), torch.ones(())
+    for t in (x, y):
+        peer.mark_dynamic(t, 0, min=2, max=6)
+    peer.mark_dynamic(number, 0)  # a dimension that there is not
+    compiled = pycompiler.compile(lambda x, n: x * n, backend="eager", fullgraph=True)
+    torch.testing.assert_close(compiled(x, number), x)
+    with pytest.raises(pycompiler.errors.UserError, match="9, but marked to be from 2 to 6"):
+        compiled(y, number)
+
+
 def test_it_holds_around_calls_too() -> None:
     def fn(x: Any) -> Any:
         pycompiler.graph_break()

@@ -1,6 +1,7 @@
 """Marks on tensors: which of their sizes are to be symbols of the graphs that they are passed to.
 
-In: a tensor, dimensions.  Out: an attribute of the tensor that capture reads.
+In: a tensor, dimensions.  Out: an attribute of the tensor that capture reads; it reads the attributes of torch's marks of these
+names as well, which libraries set.
 
     mark_dynamic(x, 0, min=2, max=512)      # compiled once for all sizes of dimension 0
 """
@@ -38,8 +39,24 @@ class Mark:
             )
 
 
+TORCHS = {
+    "_dynamo_static_indices": "static",
+    "_dynamo_weak_dynamic_indices": "maybe",
+    "_dynamo_unbacked_indices": "maybe",
+    "_dynamo_dynamic_indices": "dynamic",
+}
+"""Of several marks of a dimension the last row's counts.  A size that nothing may be known of is one that may be a symbol."""
+
+
 def marks_of(tensor: torch.Tensor) -> dict[int, Mark]:
-    return getattr(tensor, ATTRIBUTE, None) or {}
+    """The marks by dimension; ours count, where torch has marked it, too."""
+    held = getattr(tensor, "__dict__", {})
+    if not held:
+        return {}
+    ranges = {r.dim: (r.min, r.max) for r in held.get("_dynamo_dynamic_range", ())}
+    marks = {d: Mark(kind, *ranges.get(d, ())) for name, kind in TORCHS.items() for d in held.get(name, ())}
+    rank = tensor.dim()  # torch's marks may be of dimensions that there are not
+    return {d % rank: mark for d, mark in marks.items() if -rank <= d < rank} | held.get(ATTRIBUTE, {})
 
 
 def mark_dynamic(
