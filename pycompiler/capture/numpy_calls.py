@@ -123,6 +123,8 @@ def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: di
     """A function of NumPy's."""
     if not any(_concerns(cx, v) for v in (*args, *kwargs.values())) and name.split(".")[-1] not in arrays.MAKES:
         return _of_numbers(cx, fn, args, kwargs)
+    if name == "ascontiguousarray":
+        return _in_order(cx, args, kwargs)
     check_options(cx, name, args, kwargs, of_method=False)
     check_vectors(name, args)
     check_squeezed(cx, name, args, kwargs)
@@ -188,6 +190,14 @@ def _apart(cx: Capture, value: Value) -> Value:
     made = cx.graph.call_method("clone", [value.tensor], {})
     assert isinstance(made, Tensor)
     return Array(made)
+
+
+def _in_order(cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """`numpy.ascontiguousarray(a)`: the very array where it lies in order, else a copy."""
+    array = cx.realize(args[0]) if len(args) == 1 and not kwargs else None
+    if not isinstance(array, Array) or array.scalar or array.tensor.fake.dim() == 0:
+        raise Break("unsupported-operation", "numpy.ascontiguousarray of what is no array, or to another dtype")
+    return array if array.tensor.fake.is_contiguous() else call_method(cx, "copy", [array], {})
 
 
 def make_scalar(cx: Capture, cls: type, args: list[Value], kwargs: dict[str, Value]) -> Value:

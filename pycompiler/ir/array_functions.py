@@ -103,9 +103,115 @@ def matrix_transpose(x: Any) -> Any:
     return x.swapaxes(-2, -1) if isinstance(x, torch.Tensor) and x.dim() > 1 else NotImplemented
 
 
+def sign(x: Any) -> Any:
+    """Of NaN it is NaN."""
+    if not isinstance(x, torch.Tensor) or x.is_complex() or x.dtype is torch.bool:
+        return NotImplemented
+    return torch.where(torch.isnan(x), x, torch.sign(x)) if x.is_floating_point() else torch.sign(x)
+
+
+def reciprocal(x: Any) -> Any:
+    return 1 / x if isinstance(x, torch.Tensor) and x.dtype in FLOATS else NotImplemented
+
+
+def heaviside(x1: Any, x2: Any) -> Any:
+    if not isinstance(x1, torch.Tensor) or x1.dtype not in FLOATS:
+        return NotImplemented
+    made = torch.where(x1 == 0, x2, torch.where(x1 > 0, 1.0, 0.0).to(x1.dtype))
+    return torch.where(torch.isnan(x1), x1, made)
+
+
+def _in_order(a: Any, axis: Any) -> tuple[torch.Tensor, int] | None:
+    """The elements of real numbers, sorted along a dimension (None: all of them), and that dimension."""
+    if not isinstance(a, torch.Tensor) or a.dtype not in (*FLOATS, torch.int64) or type(axis) not in (int, type(None)):
+        return None
+    a, axis = (a.reshape(-1), 0) if axis is None else (a, axis)
+    if not -a.dim() <= axis < a.dim() or type(a.shape[axis]) is not int or a.shape[axis] == 0:
+        return None
+    a = a if a.is_floating_point() else a.to(torch.float64)
+    return a.sort(axis).values, axis % a.dim()
+
+
+def _kept(made: torch.Tensor, a: torch.Tensor, axis: Any, keepdims: Any) -> torch.Tensor:
+    if not keepdims:
+        return made
+    return made.reshape((1,) * a.dim()) if axis is None else made.unsqueeze(axis)
+
+
+def median(a: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
+    """Half way between the two in the middle; NaN where there is one."""
+    ordered = _in_order(a, axis)
+    if ordered is None:
+        return NotImplemented
+    values, along = ordered
+    n = values.shape[along]
+    middle = values.narrow(along, (n - 1) // 2, 2 - n % 2).mean(along)
+    last = values.select(along, n - 1)
+    return _kept(torch.where(torch.isnan(last), last, middle), a, axis, keepdims)
+
+
+def quantile(a: Any, q: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
+    """Of one place between 0 and 1, between two elements as far as NumPy goes, from the nearer one."""
+    if type(q) is not float or not 0 <= q <= 1 or isinstance(a, torch.Tensor) and a.dtype is torch.float32:
+        return NotImplemented  # of float32 each NumPy has another dtype
+    ordered = _in_order(a, axis)
+    if ordered is None:
+        return NotImplemented
+    values, along = ordered
+    n = values.shape[along]
+    at = int(q * (n - 1))
+    part = q * (n - 1) - at
+    low, high, last = (values.select(along, i) for i in (at, min(at + 1, n - 1), n - 1))
+    made = low + (high - low) * part if part < 0.5 else high - (high - low) * (1 - part)
+    return _kept(torch.where(torch.isnan(last), last, made), a, axis, keepdims)
+
+
+def percentile(a: Any, q: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
+    return quantile(a, q / 100, axis, keepdims=keepdims) if type(q) in (int, float) else NotImplemented
+
+
+def gradient(f: Any, *steps: Any, axis: Any = None) -> Any:
+    """Along one dimension, of even steps."""
+    if (
+        not isinstance(f, torch.Tensor)
+        or f.dtype not in FLOATS
+        or len(steps) > 1
+        or type(axis) not in (int, type(None))
+    ):
+        return NotImplemented
+    axis = 0 if axis is None and f.dim() == 1 else axis
+    step = float(steps[0]) if steps and type(steps[0]) in (int, float) else 1.0
+    known = axis is not None and -f.dim() <= axis < f.dim() and type(f.shape[axis]) is int
+    if not known or f.shape[axis] < 2 or step == 0 or steps and type(steps[0]) not in (int, float):
+        return NotImplemented
+    n = f.shape[axis]
+    ahead, behind = f.narrow(axis, 1, n - 1), f.narrow(axis, 0, n - 1)
+    ends = (ahead - behind) / step
+    within = (f.narrow(axis, 2, n - 2) - f.narrow(axis, 0, n - 2)) / (2.0 * step)
+    return torch.cat([ends.narrow(axis, 0, 1), within, ends.narrow(axis, n - 2, 1)], axis)
+
+
+def vander(x: Any, N: Any = None, *, increasing: Any = False) -> Any:
+    """By NumPy's own products, of its own dtype."""
+    if not isinstance(x, torch.Tensor) or x.dtype not in FLOATS or x.dim() != 1:
+        return NotImplemented
+    columns = x.shape[0] if N is None else N
+    if type(columns) is not int or columns < 1 or type(increasing) is not bool:
+        return NotImplemented
+    x = x.to(torch.float64)
+    powers = torch.cat([torch.ones_like(x)[:, None], x[:, None].expand(-1, columns - 1)], 1).cumprod(1)
+    return powers if increasing else powers.flip(1)
+
+
+def diag(v: Any, k: Any = 0) -> Any:
+    """Of a vector; of a matrix it is a view."""
+    return torch.diag(v, k) if isinstance(v, torch.Tensor) and v.dim() == 1 and type(k) is int else NotImplemented
+
+
 MORE: dict[str, Callable[..., Any]] = {
     "pad": pad, "cov": cov, "corrcoef": corrcoef, "outer": outer, "linalg.matrix_power": matrix_power, "nansum": nansum,
-    "trapezoid": trapezoid, "matrix_transpose": matrix_transpose,
+    "trapezoid": trapezoid, "matrix_transpose": matrix_transpose, "sign": sign, "reciprocal": reciprocal, "heaviside": heaviside,
+    "median": median, "quantile": quantile, "percentile": percentile, "gradient": gradient, "vander": vander, "diag": diag,
 }  # fmt: skip
 """By the names that NumPy has for them."""
 THEIRS_ELSE = frozenset({"outer"})  # of these `torch._numpy` knows what is left

@@ -28,18 +28,17 @@ LEFT_OUT = frozenset(
      "can_cast", "result_type", "min_scalar_type", "common_type", "issubdtype", "isscalar", "typecodes", "sctypes",
      "set_default_dtype", "from_dlpack", "broadcast_shapes", "AxisError", "UFuncTypeError", "DType", "True_", "False_",
      "resize", "diag_indices", "diag_indices_from", "tril_indices", "triu_indices", "tril_indices_from",
-     "triu_indices_from", "empty", "empty_like",
-     "cbrt", "fix", "modf", "reciprocal", "median", "percentile", "quantile", "choose", "ascontiguousarray", "tri",
-     "identity", "bincount", "histogram", "histogram2d", "histogramdd", "linalg.lstsq", "i0", "vander", "gradient",
-     "fill_diagonal", "unique", "searchsorted", "sign", "heaviside", "angle",
-     "flip", "fliplr", "flipud", "rot90", "broadcast_to", "broadcast_arrays", "diagonal", "diag",
+     "triu_indices_from", "empty", "empty_like", "cbrt", "fix", "modf", "choose", "tri",
+     "identity", "bincount", "histogram", "histogram2d", "histogramdd", "linalg.lstsq", "i0",
+     "fill_diagonal", "unique", "searchsorted", "angle",
+     "flip", "fliplr", "flipud", "rot90", "broadcast_to", "broadcast_arrays", "diagonal",
      "nonzero", "argwhere", "flatnonzero", "eye", "copyto", "put", "put_along_axis",
      "row_stack"}
 )  # fmt: skip
 # Of constants NumPy itself computes them, and that changes nothing.
 FOLDED = frozenset(
-    {"eye", "identity", "tri", "diag", "diagonal", "flip", "fliplr", "flipud", "rot90", "unique", "searchsorted", "bincount",
-     "sign", "median", "percentile", "quantile", "reciprocal", "cbrt", "vander", "nonzero", "argwhere", "flatnonzero",
+    {"eye", "identity", "tri", "diagonal", "flip", "fliplr", "flipud", "rot90", "unique", "searchsorted", "bincount",
+     "cbrt", "nonzero", "argwhere", "flatnonzero",
      "diag_indices", "tril_indices", "triu_indices", "broadcast_shapes", "isscalar", "unravel_index", "ravel_multi_index",
      "digitize", "interp", "union1d", "intersect1d", "setdiff1d", "isin", "delete", "insert", "append", "lexsort", "ldexp",
      "linalg.matrix_power"}
@@ -78,6 +77,8 @@ LIKES = frozenset(
 )  # they look at their first argument as an array
 # Which of their arguments, the name itself counted, are sizes, which may be symbols.
 SIZED: dict[str, range] = {**dict.fromkeys(("ones", "zeros", "full"), range(1, 2)), "reshape": range(2, 66)}
+# What is in them may be anything: zeros are.
+ALIKE = {"empty": "zeros", "empty_like": "zeros_like"}
 SPACES = ("", "linalg", "fft")
 UNKNOWN_DTYPES = frozenset({"uint16", "uint32", "uint64", "float128", "longdouble", "complex256"})
 
@@ -111,6 +112,8 @@ def _names() -> dict[int, tuple[Any, str]]:
             rule = getattr(rule, part, None)
         if rule is not None:
             found[id(rule)] = rule, name
+    for name, like in ALIKE.items():
+        found[id(getattr(module, name))] = getattr(module, name), like
     return found
 
 
@@ -370,7 +373,7 @@ def scalar(dtype: str, value: Any) -> torch.Tensor:
 def laid(array: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     """A copy of `array` whose dimensions lie in this order, the last one innermost."""
     back = sorted(range(len(order)), key=order.__getitem__)
-    return array.permute(*order).clone(memory_format=torch.contiguous_format).permute(*back)
+    return array.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:

@@ -28,12 +28,35 @@ FLOATS: dict[str, Callable[[Any], Any]] = {
     "reduce": lambda a: (np.add.reduce(a), np.multiply.reduce(a, axis=1), np.maximum.reduce(a, 1), np.minimum.reduce(a, axis=None)),
     "reduce truths": lambda a: (np.logical_or.reduce(a > 0, axis=1), np.logical_and.reduce(a > 0), np.add.reduce(a > 0)),
     "accumulate": lambda a: (np.add.accumulate(a), np.multiply.accumulate(a, axis=1), np.add.accumulate(a[0])),
+    "sign": lambda a: (np.sign(a), np.sign(np.where(a > 0, np.nan, a)), np.sign(a[0, 0]), np.sign(a - a), np.sign(-a * 0)),
+    "reciprocal": lambda a: (np.reciprocal(a), np.reciprocal(a[0, 0])),
+    "heaviside": lambda a: (np.heaviside(a, 0.5), np.heaviside(np.where(a > 1, np.nan, a - a), a)),
+    "median": lambda a: (np.median(a), np.median(a, axis=0), np.median(a, 1, keepdims=True), np.median(np.where(a > 3, np.nan, a), 0)),
+    "quantile": lambda a: (np.quantile(a, 0.3), np.quantile(a, 0.8, axis=1), np.quantile(a, 1.0, 0), np.quantile(a, 0.5, keepdims=True)),
+    "percentile": lambda a: (np.percentile(a, 25), np.percentile(a, 60.5, axis=1, keepdims=True), np.percentile(a[0], 0)),
+    "gradient": lambda a: (np.gradient(a[0]), np.gradient(a, axis=0), np.gradient(a, 0.5, axis=-1), np.gradient(a[:2, 0])),
+    "vander": lambda a: (np.vander(a[0]), np.vander(a[0], 3), np.vander(a[:, 0], increasing=True), np.vander(a[0], N=1)),
+    "diag": lambda a: (np.diag(a[0]), np.diag(a[:, 0], 1), np.diag(a[0], k=-2)),
 }  # fmt: skip
+
+
+def filled(a: Any) -> Any:
+    made, wide, alike = np.empty((2, a.shape[0])), np.empty(a.shape[1], dtype=np.float32), np.empty_like(a)
+    made[0], made[1], wide[...], alike[:] = a[:, 0], np.sign(a[:, 1]), a[0], a * 2
+    return made, wide, alike, np.empty_like(a, dtype=int) * 0
+
+
+FLOATS |= {
+    "empty": filled,
+    "ascontiguousarray": lambda a: (np.ascontiguousarray(a), np.ascontiguousarray(a.T), np.ascontiguousarray(a[:, 1:])),
+}
 BROKEN: dict[str, tuple[Callable[[Any], Any], str]] = {
     "pad by the edge": (lambda a: np.pad(a, 1, mode="edge"), "numpy.pad of these arguments"),
     "where": (lambda a: np.where(a > 0), "numpy.nonzero"),
     "no power": (lambda a: np.linalg.matrix_power(a[:3, :3], 0), "numpy.linalg.matrix_power of these arguments"),
     "flip": (lambda a: np.flip(a, 0), "numpy.flip"),
+    "diagonal": (lambda a: np.diag(a), "numpy.diag of these arguments"),
+    "several places": (lambda a: np.quantile(a, [0.1, 0.5]), "numpy.quantile of these arguments"),
     "reduced to a dtype": (lambda a: np.add.reduce(a, dtype=np.float32), "ufunc.reduce"),
     "outer of a ufunc": (lambda a: np.subtract.outer(a[0], a[1]), "ufunc.outer"),
 }
@@ -86,6 +109,11 @@ def test_other_dtypes_are_numpys(name: str, dtype: Any) -> None:
         same(want, got)
 
 
+def test_an_array_in_order_is_itself() -> None:
+    compiled = pycompiler.compile(lambda a: (np.ascontiguousarray(a) is a, a * 2), backend="eager", fullgraph=True)
+    assert [compiled(example(3, 4, order, np.float64))[0] for order in "CF"] == [True, False]
+
+
 @pytest.mark.parametrize("name", BROKEN)
 def test_what_breaks_says_why(name: str) -> None:
     fn, reason = BROKEN[name]
@@ -96,7 +124,23 @@ def test_what_breaks_says_why(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", ["pad", "pad each", "cov", "corrcoef", "average", "outer", "nansum", "trapezoid", "reduce"]
+    "name",
+    [
+        "pad",
+        "pad each",
+        "cov",
+        "corrcoef",
+        "average",
+        "outer",
+        "nansum",
+        "trapezoid",
+        "reduce",
+        "reciprocal",
+        "quantile",
+        "gradient",
+        "vander",
+        "diag",
+    ],
 )
 def test_gradients_are_those_of_differences(name: str) -> None:
     compiled = pycompiler.compile(pycompiler.wrap_numpy(FLOATS[name]), backend="eager", fullgraph=True)

@@ -53,6 +53,8 @@ ARRAY = (
     "np.minimum({a}, {a})", "np.power({a}, {n})", "np.less({a}, {n})", "np.nan_to_num({a})", "np.average({a})", "np.zeros_like({a})",
     "np.tensordot({a}, {a}, 1)", "np.expand_dims({a}, 0)", "np.roll({a}, 1)", "np.tile({a}, 2)", "np.add.reduce({a})", "np.arange(3)",
     "np.zeros(3)", "np.array([4, 5, 6])", "np.ones((2, 3), np.float32)", "x.numpy()", "np.sort({a})", "np.median({a})", "np.logical_not({a})",
+    "np.median({a}, axis=0)", "np.sign({a})", "np.reciprocal({a})", "np.heaviside({a}, {n})", "np.quantile({a}, 0.3, axis=-1)",
+    "np.percentile({a}, 70.0)", "np.diag({a})", "np.vander({a})", "np.gradient({a})", "np.gradient({a}, axis=0)", "np.ascontiguousarray({a})",
 )  # fmt: skip
 TENSOR = (
     "({t} + {n})", "({t} * {n})", "({n} - {t})", "({t} / {n})", "({t} > {n})", "({t} == {n})", "({t} * {a})", "({t} + {a})",
