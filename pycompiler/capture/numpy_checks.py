@@ -15,6 +15,7 @@ from pycompiler.capture.values.sequences import List, Slice, Tuple
 from pycompiler.capture.values.symbolic import PLAIN_VALUES
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir import arrays, promotion
+from pycompiler.ir.symbols import hint_of
 
 
 def flat(cx: Capture, values: list[Value]) -> Iterator[Value]:
@@ -47,10 +48,10 @@ def check_key(array: Array, key: Value, stored: Value | None = None) -> None:
     places = [_place(part) for part in parts]
     if not _masks_fit(shape, parts):
         raise Break("unsupported-operation", "an array by a mask of another shape")
-    if None in places or not all(type(n) is int for n in shape):
+    if None in places:
         return
     masks = any(isinstance(v, Array) and v.known() is None and v.tensor.fake.dtype is torch.bool for v in parts)
-    if not arrays.fits(tuple(shape), tuple(p[0] for p in places if p is not None), () if masks else _shape_of(stored)):
+    if not arrays.fits(_today(shape), tuple(p[0] for p in places if p is not None), () if masks else _shape_of(stored)):
         raise Break("unsupported-operation", "an array by a key that it does not have, or of another shape")
 
 
@@ -80,12 +81,15 @@ def _place(part: Value) -> tuple[Any] | None:
     known, fake = part.known(), part.tensor.fake
     if known is not None:
         return (known,)
-    return (arrays.no_places(tuple(fake.shape), fake.dtype),) if all(type(n) is int for n in fake.shape) else None
+    return (arrays.no_places(_today(fake.shape), fake.dtype),)
 
 
 def _shape_of(value: Value | None) -> tuple[int, ...]:
-    shape = value.tensor.fake.shape if isinstance(value, Array) else ()
-    return tuple(shape) if all(type(n) is int for n in shape) else ()
+    return _today(value.tensor.fake.shape) if isinstance(value, Array) else ()
+
+
+def _today(shape: torch.Size) -> tuple[int, ...]:
+    return tuple(map(hint_of, shape))
 
 
 def check_options(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value], *, of_method: bool) -> None:

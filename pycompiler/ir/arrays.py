@@ -373,7 +373,7 @@ def scalar(dtype: str, value: Any) -> torch.Tensor:
 def laid(array: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
     """A copy of `array` whose dimensions lie in this order, the last one innermost."""
     back = sorted(range(len(order)), key=order.__getitem__)
-    return array.permute(order).clone(memory_format=torch.contiguous_format).permute(back)
+    return array.permute(tuple(order)).clone(memory_format=torch.contiguous_format).permute(tuple(back))
 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:

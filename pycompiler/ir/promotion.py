@@ -78,7 +78,7 @@ NARROW = _NARROW_INTEGERS | {"bool", "float16", "float32", "complex64"}
 # Of these dtypes `torch._numpy` gives another dtype than NumPy, or computes in another one.
 OTHERWISE: dict[str, frozenset[str]] = {
     **dict.fromkeys(("sum", "prod", "trace"), frozenset({"uint8"})),
-    **dict.fromkeys(("cumsum", "cumprod"), _NARROW_INTEGERS | {"float16"}),
+    **dict.fromkeys(("cumsum", "cumprod"), _NARROW_INTEGERS | {"bool", "float16"}),
     **dict.fromkeys(("around", "round"), frozenset({"bool", "float16"})),
     **dict.fromkeys(("all", "any"), frozenset({"uint8"})),
     **dict.fromkeys(("corrcoef", "cov"), NARROW | {"int64"}),

@@ -341,7 +341,7 @@ def test_each_function_gives_what_numpy_gives(count: int) -> None:
             ours = _outcome(arrays.function, name, *map(torch.from_numpy, given))
             if not isinstance(ours, torch.Tensor):
                 continue
-            want = np.asarray(fn(*given))
+            want = np.asarray((getattr(np, name) if fn.__name__ in arrays.ALIKE else fn)(*given))
             got = ours.numpy(force=True)
             assert (want.dtype, want.shape) == (got.dtype, got.shape), (name, dtypes)
             close = 1e-10 if want.dtype in (np.float64, np.complex128) else 1e-2 if want.dtype == np.float16 else 1e-4
