@@ -56,7 +56,8 @@ def marks_of(tensor: torch.Tensor) -> dict[int, Mark]:
     ranges = {r.dim: (r.min, r.max) for r in held.get("_dynamo_dynamic_range", ())}
     marks = {d: Mark(kind, *ranges.get(d, ())) for name, kind in TORCHS.items() for d in held.get(name, ())}
     rank = tensor.dim()  # torch's marks may be of dimensions that there are not
-    return {d % rank: mark for d, mark in marks.items() if -rank <= d < rank} | held.get(ATTRIBUTE, {})
+    own: dict[int, Mark] = held.get(ATTRIBUTE, {})
+    return {d % rank: mark for d, mark in marks.items() if -rank <= d < rank} | own
 
 
 def mark_dynamic(
