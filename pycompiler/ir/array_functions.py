@@ -125,6 +125,8 @@ def _in_order(a: Any, axis: Any) -> tuple[torch.Tensor, int] | None:
     """The elements of real numbers, sorted along a dimension (None: all of them), and that dimension."""
     if not isinstance(a, torch.Tensor) or a.dtype not in (*FLOATS, torch.int64) or type(axis) not in (int, type(None)):
         return None
+    if not a.dim():
+        return None
     a, axis = (a.reshape(-1), 0) if axis is None else (a, axis)
     if not -a.dim() <= axis < a.dim() or type(a.shape[axis]) is not int or a.shape[axis] == 0:
         return None
