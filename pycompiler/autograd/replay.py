@@ -180,21 +180,22 @@ class Replay:
         with transforms.shown_to(self._check_linear) if create_graph else contextlib.nullcontext():
             results = self._run(ctx, mine, onward, roots)
         pairs = self._differentiated(mine, results, tangents)
-        ends = [
-            (self.count + c, self._end(cut, results[len(results) - len(self.cuts) + c], results))
-            for c, cut in enumerate(self.cuts)
-            if cut[0] == "view" or tangents[cut[1]] is None
+        begun = {(out.grad_fn, out.output_nr) for out, _ in pairs}
+        made = [
+            self._end(*found, results)
+            for found in zip(self.cuts, results[len(results) - len(self.cuts) :], strict=True)
         ]
+        ends = [(i, t) for i, t in enumerate(made, self.count) if (t.grad_fn, t.output_nr) not in begun]
         wanted = [(i, own[i]) for i in self.wanted if i < self.count]
         wanted = [(i, t) for i, t in (*wanted, *ends) if t.requires_grad]
         if not pairs or not wanted:
             return found, {}
         outs, gradients = zip(*pairs, strict=True)
         with torch._C._DisableAutocast(), transforms.ending([t for _, t in ends if t.requires_grad]):
-            made = torch.autograd.grad(
+            asked = torch.autograd.grad(
                 outs, [t for _, t in wanted], gradients, create_graph=create_graph, allow_unused=True
             )
-        for (i, _), g in zip(wanted, made, strict=True):
+        for (i, _), g in zip(wanted, asked, strict=True):
             found[i] = g
         if create_graph:
             self._refuse_derivatives(ctx, ends)
