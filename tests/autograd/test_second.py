@@ -629,3 +629,32 @@ def test_a_replay_reads_its_own_results() -> None:
             (first,) = torch.autograd.grad(call(x).sum(), x, create_graph=True)
             found.append([first, *torch.autograd.grad(first.pow(2).sum(), x)])
         torch.testing.assert_close(found[1], found[0])
+
+
+def _singular(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.svdvals(x)
+
+
+def _symmetric(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.eigvalsh(x @ x.T)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [_singular, _symmetric])
+def test_derivatives_pass_the_node_of_a_result_beside_it(program: Any, backend: str) -> None:
+    """They arrive at vectors that the same call gives, which nobody has: the result's hooks are asked, with nothing, and what the
+    node keeps of it gets a gradient by the third."""
+
+    def ask(call: Any) -> Any:
+        x, seen = (vector(12).view(3, 4).cos() + torch.eye(3, 4)).double().requires_grad_(), []
+        y = call(x)
+        (first,) = torch.autograd.grad(y, x, torch.arange(1.0, 4, dtype=torch.float64), create_graph=True)
+        third = torch.autograd.grad((first**2).sum(), x, create_graph=True)[0]
+        y.register_hook(lambda g: seen.append(g is None))  # type: ignore[no-untyped-call]
+        return [first, third, *torch.autograd.grad(third.sin().sum(), (y, x), retain_graph=True)], seen
+
+    compiled = pycompiler.compile(program, backend=backend)
+    (ours, calls), (theirs, wanted) = ask(compiled), ask(program)
+    torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-7)
+    assert calls == wanted
+    assert compiled.counters()["compiles"] == 1
