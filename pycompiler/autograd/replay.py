@@ -279,7 +279,7 @@ class Replay:
         kept = self.joint.kept(defined) | {("fresh", self.joint.tangent_of[j]) for j in defined}
         kept |= {cut for cut, is_linked in zip(self.cuts, self.linked, strict=True) if not is_linked}
         made = {k: reference() for k, reference in ctx.made.items() if ("fresh", k) in kept}
-        return {k: end_of(t) for k, t in made.items() if t is not None and t.requires_grad}
+        return {k: end_of(t) for k, t in made.items() if t is not None and t.requires_grad and _is_as_made(t, ctx)}
 
     def _roots(self, ctx: Any, onward: Onward) -> dict[int, list[int]]:
         """For the inputs, then cuts, from which this replay begins, the results that depend on them."""
@@ -386,6 +386,14 @@ def copies(generators: Sequence[torch.Generator]) -> list[torch.Generator]:
         if identity(g) not in made:
             made[identity(g)] = g.clone_state()
     return [made[identity(g)] for g in generators]
+
+
+def _is_as_made(result: torch.Tensor, node: Any) -> bool:
+    """Whether a result has the history that it came with; who writes one that its node makes again gives it another."""
+    return result.grad_fn is node or (result.grad_fn is not None and result.grad_fn.name() == _HANDED_ON)
+
+
+_HANDED_ON = "LiftBackward0"  # the node of what begins one of its own (`runtime.Node.begun`)
 
 
 def _like(example: Any) -> Any:

@@ -12,6 +12,7 @@ import torch
 from ad_helpers import Compiled
 from torch import nn
 from torch.autograd import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import pycompiler
 from pycompiler.errors import DoubleBackwardError
@@ -657,4 +658,24 @@ def test_derivatives_pass_the_node_of_a_result_beside_it(program: Any, backend: 
     (ours, calls), (theirs, wanted) = ask(compiled), ask(program)
     torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-7)
     assert calls == wanted
+    assert compiled.counters()["compiles"] == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("write", [lambda y: y.mul_(2), lambda y: y[1:].mul_(2)])
+def test_a_result_that_is_made_again_and_was_written_since(write: Any, backend: str) -> None:
+    """What a checkpoint gives may be written: derivatives by it as it was do not pass the write."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda t: t.sin().exp(), x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    def ask(call: Any) -> Any:
+        x = vector().requires_grad_()
+        y = call(x)
+        write(y)
+        (first,) = torch.autograd.grad(y, x, torch.arange(1.0, 5, dtype=torch.float64), create_graph=True)
+        return [first, *torch.autograd.grad(first.sum(), x)]
+
+    compiled = pycompiler.compile(program, backend=backend)
+    torch.testing.assert_close(ask(compiled), ask(program))
     assert compiled.counters()["compiles"] == 1
