@@ -278,8 +278,12 @@ class Replay:
         defined = [j for j, k in enumerate(self.joint.tangent_of) if tangents[k] is not None]
         kept = self.joint.kept(defined) | {("fresh", self.joint.tangent_of[j]) for j in defined}
         kept |= {cut for cut, is_linked in zip(self.cuts, self.linked, strict=True) if not is_linked}
-        made = {k: reference() for k, reference in ctx.made.items() if ("fresh", k) in kept}
-        return {k: end_of(t) for k, t in made.items() if t is not None and t.requires_grad and _is_as_made(t, ctx)}
+        ends = dict[int, torch.Tensor]()
+        for k, reference in ctx.made.items():
+            t = reference() if ("fresh", k) in kept else None
+            if t is not None and t.requires_grad and _is_as_made(k, reference, t):
+                ends[k] = end_of(t)
+        return ends
 
     def _roots(self, ctx: Any, onward: Onward) -> dict[int, list[int]]:
         """For the inputs, then cuts, from which this replay begins, the results that depend on them."""
@@ -388,9 +392,13 @@ def copies(generators: Sequence[torch.Generator]) -> list[torch.Generator]:
     return [made[identity(g)] for g in generators]
 
 
-def _is_as_made(result: torch.Tensor, node: Any) -> bool:
-    """Whether a result has the history that it came with; who writes one that its node makes again gives it another."""
-    return result.grad_fn is node or (result.grad_fn is not None and result.grad_fn.name() == _HANDED_ON)
+def _is_as_made(k: int, reference: Any, result: torch.Tensor) -> bool:
+    """Whether a fresh output has the history that it came with; who writes one that its node makes again gives it another."""
+    node: Any = result.grad_fn
+    if node is not None and node.name() == _HANDED_ON:
+        return True
+    made = getattr(node, "made", None)
+    return isinstance(made, dict) and made.get(k) is reference
 
 
 _HANDED_ON = "LiftBackward0"  # the node of what begins one of its own (`runtime.Node.begun`)
