@@ -436,6 +436,25 @@ def test_gradients_pass_pieces_that_are_results(piece: Any, backend: str) -> Non
     assert compiled.counters()["compiles"] == 1
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("piece", [lambda t: t.split(2)[0], lambda t: t.unbind(1)[1], lambda t: t.chunk(2)[1].view(-1)])
+def test_gradients_by_pieces_beside_what_they_are_pieces_of(piece: Any, again: bool, backend: str) -> None:
+    def program(x: torch.Tensor) -> Tensors:
+        v = x.sin()
+        p = piece(v)
+        return p, p.exp(), v
+
+    def ask(call: Any) -> Any:
+        p, made, v = call(torch.linspace(-1, 2, 16, dtype=torch.float64).reshape(4, 4).requires_grad_())
+        first = torch.autograd.grad(made, (p, v), torch.ones_like(made), create_graph=again, retain_graph=True)
+        return *first, *torch.autograd.grad((first[0] if again else made).sum(), (p, v))
+
+    compiled = pycompiler.compile(program, backend=backend)
+    torch.testing.assert_close(ask(compiled), ask(program))
+    assert compiled.counters()["compiles"] == 1
+
+
 def _of_qr(x: torch.Tensor) -> Tensors:
     v = torch.linalg.qr(x).R
     p = v.view_as(v)
