@@ -43,6 +43,7 @@ from pycompiler.ir.texts import forward_of
 aten = torch.ops.aten
 
 _GONE = "is gone, and the compiled backward had kept other values"
+_CUT_OFF = "has been detached, and eager had kept its history"
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _VMAP = "VmapMode"  # set by the vmap of `is_grads_batched`, which is not functorch's
 
@@ -232,10 +233,11 @@ class Replay:
         there |= {i: (reference(), version) for i, (reference, version) in zip(self.watched, watched, strict=False)}
         for i, (value, version) in there.items():
             changed = value is not None and version is not None and value._version != version
-            if value is not None and not changed:
-                inputs[i] = value
+            cut_off = value is not None and self.likes[i].requires_grad and not value.requires_grad  # by `detach_`
+            if value is not None and not changed and not (cut_off and torch.is_grad_enabled()):
+                inputs[i] = value.detach().requires_grad_() if cut_off else value
             elif i in needed:
-                what = "has been modified by an inplace operation" if changed else _GONE
+                what = "has been modified by an inplace operation" if changed else _CUT_OFF if cut_off else _GONE
                 raise self._error(f"its input {self.names[i]} {what}")
         look.free(ctx, items)
         return inputs

@@ -679,3 +679,25 @@ def test_a_result_that_is_made_again_and_was_written_since(write: Any, backend: 
     compiled = pycompiler.compile(program, backend=backend)
     torch.testing.assert_close(ask(compiled), ask(program))
     assert compiled.counters()["compiles"] == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_input_that_was_detached_since(backend: str) -> None:
+    """Batched gradients are those of what it was; derivatives of gradients would miss its history, and say so."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.outer(x, y.reshape(-1))  # whose node keeps the view
+
+    def ask(call: Any) -> Any:
+        x = vector().requires_grad_()
+        y = x.sigmoid()
+        made = call(x, y)
+        y.detach_()
+        given = torch.arange(32.0, dtype=torch.float64).view(2, 4, 4)
+        return made, x, torch.autograd.grad(made, x, given, is_grads_batched=True, retain_graph=True)
+
+    compiled = pycompiler.compile(program, backend=backend)
+    made, x, found = ask(compiled)
+    torch.testing.assert_close(found, ask(program)[2])
+    with pytest.raises(DoubleBackwardError, match="has been detached"):
+        torch.autograd.grad(made.sum(), x, create_graph=True)
