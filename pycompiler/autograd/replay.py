@@ -80,7 +80,8 @@ class Replay:
         self.unseen = {i for i, n in enumerate(joint.inputs) if n in unseen}
         self.likes = [_like(e) for e in examples]
         self.generators = [i for i, e in enumerate(examples) if isinstance(e, torch.Generator)]
-        self.repeats = not self.generators and all(n.op != "get_attr" for n in gm.graph.nodes)  # bodies may act
+        bodies = [m for m in gm.modules() if isinstance(m, fx.GraphModule) and m is not gm]
+        self.repeats = not self.generators and all(map(may_run_again, bodies))
         self.random = sorted({_device(n) for n in joint.graph.nodes if draws(n.target)}, key=str)
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES]
         self.names = [n.name for n in joint.inputs]

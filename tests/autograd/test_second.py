@@ -596,8 +596,25 @@ def _hook_on_the_way(x: torch.Tensor, w: torch.Tensor) -> Any:
     return y.sum() * x, y * w
 
 
+class _Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        made = x.exp()
+        ctx.save_for_backward(made)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad * ctx.saved_tensors[0]
+
+
+def _a_function_on_the_way(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = (w * x) / (_Exp.apply(x) + 1)
+    return y.sin(), y
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", [_hook_beside, _hook_on_the_way])
+@pytest.mark.parametrize("program", [_hook_beside, _hook_on_the_way, _a_function_on_the_way])
 def test_hooks_of_results_that_second_derivatives_do_not_reach(program: Callable[..., Any], backend: str) -> None:
     """The program's, and the caller's."""
     found = []
