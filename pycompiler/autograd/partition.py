@@ -370,7 +370,7 @@ def without_tangents(joint: Joint, part: Partition, missing: frozenset[int]) -> 
 def forward_only(joint: Joint) -> fx.GraphModule:
     """The forward graph of a joint graph without gradients: returns the fresh outputs."""
     fw = _forward(joint, set(joint.tangents), [])
-    outputs = [fw.env[n] for n in joint.fresh]
+    outputs = [fw.no_view(n) for n in joint.fresh]
     _store(fw, joint)
     return fw.finish(outputs)
 
@@ -498,7 +498,8 @@ class _Builder:
         return node
 
     def no_view(self, n: fx.Node) -> fx.Node:
-        """`n`, and where ATen makes it as a view its alias: what an autograd Function returns as a view nobody may write."""
+        """`n`, and where ATen makes it as a view its alias: a view that an autograd Function returns, or a graph under `no_grad`,
+        nobody may write."""
         if view_parent(n) is None:
             return self.env[n]
         copy = self.graph.call_function(aten.detach.default, (self.env[n],), {})
