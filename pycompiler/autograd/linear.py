@@ -27,6 +27,8 @@ def may_run_again(body: fx.GraphModule) -> bool:
 
 
 def _acts(node: fx.Node) -> bool:
+    if node.op in ("placeholder", "output"):
+        return False
     name = str(getattr(node.target, "__name__", node.target))
     writes = node.target in IN_PLACE or (name.endswith("_") and not name.endswith("__")) or "out" in node.kwargs
     return writes or any(part in name for part in ("drop", "rand", "bernoulli", "normal", "multinomial"))

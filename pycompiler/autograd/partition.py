@@ -155,13 +155,15 @@ class Region:
 
     def _late(self) -> set[fx.Node]:
         """What nodes of eager's compute in the backward of results that they keep, as those are then: written behind the version
-        counter (`.data`), with the new values."""
+        counter (`.data`), with the new values.  And gradients that depend on no tangent: later ones are added in place."""
         roots = {view_root(n) for n in self.kept_outputs}
+        own = {view_root(g) for g in self.grads}
+        own |= {n.args[0] for n in own if n.target is operator.getitem}  # type: ignore[misc]
         found: set[fx.Node] = set()
         for n in self.joint.graph.nodes:
             if "gradient" not in n.meta or n.op != "call_function" or n in self.backward or ordered(n.target):
                 continue
-            if any(a in found or view_root(a) in roots for a in n.all_input_nodes):
+            if n in own or any(a in found or view_root(a) in roots for a in n.all_input_nodes):
                 found.add(n)
         return found
 
@@ -311,10 +313,13 @@ def _taken_unkept(joint: Joint, part: Partition) -> frozenset[tuple[str, int]]:
     for n in nodes:
         for a in n.all_input_nodes:
             flows[n] |= flows[a]
-    takers = dict(flows)
+    takers, results = dict(flows), list(part.backward.graph.output_node().args[0])  # type: ignore[arg-type]
+    for i, g in enumerate(part.grads):  # gradients that no tangent has a part in are those of some all the same
+        if g is not None and g[0] == "result":
+            takers[results[g[1]]] |= sum(1 << k for k, path in enumerate(joint.paths) if i in path.given)
     for n in reversed(nodes):
         for user in n.users:
-            takers[n] |= takers.get(user, 0) if not flows[n] else 0
+            takers[n] |= takers.get(user, 0) if not flows[n] else takers.get(user, 0) & ~flows.get(user, 0)
     found = set()
     for n, joint_node, (kind, i) in zip(placeholders, part.saved_nodes, part.saved, strict=False):
         if kind == "output" and i >= len(joint.fresh) or not is_copied(joint_node):
@@ -365,7 +370,7 @@ def without_tangents(joint: Joint, part: Partition, missing: frozenset[int]) -> 
 def forward_only(joint: Joint) -> fx.GraphModule:
     """The forward graph of a joint graph without gradients: returns the fresh outputs."""
     fw = _forward(joint, set(joint.tangents), [])
-    outputs = [fw.env[n] for n in joint.fresh]
+    outputs = [fw.no_view(n) for n in joint.fresh]
     _store(fw, joint)
     return fw.finish(outputs)
 
@@ -493,7 +498,8 @@ class _Builder:
         return node
 
     def no_view(self, n: fx.Node) -> fx.Node:
-        """`n`, and where ATen makes it as a view its alias: what an autograd Function returns as a view nobody may write."""
+        """`n`, and where ATen makes it as a view its alias: a view that an autograd Function returns, or a graph under `no_grad`,
+        nobody may write."""
         if view_parent(n) is None:
             return self.env[n]
         copy = self.graph.call_function(aten.detach.default, (self.env[n],), {})

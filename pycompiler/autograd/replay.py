@@ -43,6 +43,7 @@ from pycompiler.ir.texts import forward_of
 aten = torch.ops.aten
 
 _GONE = "is gone, and the compiled backward had kept other values"
+_CUT_OFF = "has been detached, and eager had kept its history"
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _VMAP = "VmapMode"  # set by the vmap of `is_grads_batched`, which is not functorch's
 
@@ -79,7 +80,8 @@ class Replay:
         self.unseen = {i for i, n in enumerate(joint.inputs) if n in unseen}
         self.likes = [_like(e) for e in examples]
         self.generators = [i for i, e in enumerate(examples) if isinstance(e, torch.Generator)]
-        self.repeats = not self.generators and all(n.op != "get_attr" for n in gm.graph.nodes)  # bodies may act
+        bodies = [m for m in gm.modules() if isinstance(m, fx.GraphModule) and m is not gm]
+        self.repeats = not self.generators and all(map(may_run_again, bodies))
         self.random = sorted({_device(n) for n in joint.graph.nodes if draws(n.target)}, key=str)
         self.autocast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _AUTOCAST_DEVICES]
         self.names = [n.name for n in joint.inputs]
@@ -180,21 +182,22 @@ class Replay:
         with transforms.shown_to(self._check_linear) if create_graph else contextlib.nullcontext():
             results = self._run(ctx, mine, onward, roots)
         pairs = self._differentiated(mine, results, tangents)
-        ends = [
-            (self.count + c, self._end(cut, results[len(results) - len(self.cuts) + c], results))
-            for c, cut in enumerate(self.cuts)
-            if cut[0] == "view" or tangents[cut[1]] is None
+        begun = {(out.grad_fn, out.output_nr) for out, _ in pairs}
+        made = [
+            self._end(*found, results)
+            for found in zip(self.cuts, results[len(results) - len(self.cuts) :], strict=True)
         ]
+        ends = [(i, t) for i, t in enumerate(made, self.count) if (t.grad_fn, t.output_nr) not in begun]
         wanted = [(i, own[i]) for i in self.wanted if i < self.count]
         wanted = [(i, t) for i, t in (*wanted, *ends) if t.requires_grad]
         if not pairs or not wanted:
             return found, {}
         outs, gradients = zip(*pairs, strict=True)
         with torch._C._DisableAutocast(), transforms.ending([t for _, t in ends if t.requires_grad]):
-            made = torch.autograd.grad(
+            asked = torch.autograd.grad(
                 outs, [t for _, t in wanted], gradients, create_graph=create_graph, allow_unused=True
             )
-        for (i, _), g in zip(wanted, made, strict=True):
+        for (i, _), g in zip(wanted, asked, strict=True):
             found[i] = g
         if create_graph:
             self._refuse_derivatives(ctx, ends)
@@ -231,10 +234,11 @@ class Replay:
         there |= {i: (reference(), version) for i, (reference, version) in zip(self.watched, watched, strict=False)}
         for i, (value, version) in there.items():
             changed = value is not None and version is not None and value._version != version
-            if value is not None and not changed:
-                inputs[i] = value
+            cut_off = value is not None and self.likes[i].requires_grad and not value.requires_grad  # by `detach_`
+            if value is not None and not changed and not (cut_off and torch.is_grad_enabled()):
+                inputs[i] = value.detach().requires_grad_() if cut_off else value
             elif i in needed:
-                what = "has been modified by an inplace operation" if changed else _GONE
+                what = "has been modified by an inplace operation" if changed else _CUT_OFF if cut_off else _GONE
                 raise self._error(f"its input {self.names[i]} {what}")
         look.free(ctx, items)
         return inputs
@@ -277,8 +281,12 @@ class Replay:
         defined = [j for j, k in enumerate(self.joint.tangent_of) if tangents[k] is not None]
         kept = self.joint.kept(defined) | {("fresh", self.joint.tangent_of[j]) for j in defined}
         kept |= {cut for cut, is_linked in zip(self.cuts, self.linked, strict=True) if not is_linked}
-        made = {k: reference() for k, reference in ctx.made.items() if ("fresh", k) in kept}
-        return {k: end_of(t) for k, t in made.items() if t is not None and t.requires_grad}
+        ends = dict[int, torch.Tensor]()
+        for k, reference in ctx.made.items():
+            t = reference() if ("fresh", k) in kept else None
+            if t is not None and t.requires_grad and _is_as_made(k, reference, t):
+                ends[k] = end_of(t)
+        return ends
 
     def _roots(self, ctx: Any, onward: Onward) -> dict[int, list[int]]:
         """For the inputs, then cuts, from which this replay begins, the results that depend on them."""
@@ -385,6 +393,18 @@ def copies(generators: Sequence[torch.Generator]) -> list[torch.Generator]:
         if identity(g) not in made:
             made[identity(g)] = g.clone_state()
     return [made[identity(g)] for g in generators]
+
+
+def _is_as_made(k: int, reference: Any, result: torch.Tensor) -> bool:
+    """Whether a fresh output has the history that it came with; who writes one that its node makes again gives it another."""
+    node: Any = result.grad_fn
+    if node is not None and node.name() == _HANDED_ON:
+        return True
+    made = getattr(node, "made", None)
+    return isinstance(made, dict) and made.get(k) is reference
+
+
+_HANDED_ON = "LiftBackward0"  # the node of what begins one of its own (`runtime.Node.begun`)
 
 
 def _like(example: Any) -> Any:

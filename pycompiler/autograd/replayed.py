@@ -240,26 +240,27 @@ class Onward:
 def led_to(
     gradients: Mapping[int, torch.Tensor], results: Mapping[int, torch.Tensor], behind: Collection[Any]
 ) -> dict[int, frozenset[int]]:
-    """Of each gradient which of the `results` its derivatives pass, on their way to the nodes `behind`."""
-    places: dict[tuple[Any, int], set[int]] = {}
+    """Of each gradient of which of the `results` its derivatives pass the nodes, on their way to the nodes `behind`: hooks of a
+    result are called where another one of the same call gets a gradient, and its node keeps what it gives."""
+    places: dict[Any, set[int]] = {}
     for k, t in results.items():
-        places.setdefault((t.grad_fn, t.output_nr), set()).add(k)
+        places.setdefault(t.grad_fn, set()).add(k)
     found: dict[Any, frozenset[int]] = {}
 
-    def passed(edge: tuple[Any, int]) -> frozenset[int]:
-        return found.get(edge[0], frozenset()).union(places.get(edge, ()))
+    def passed(node: Any) -> frozenset[int]:
+        return found.get(node, frozenset()).union(places.get(node, ()))
 
     stack: list[tuple[Any, bool]] = [(g.grad_fn, False) for g in gradients.values()]
     while stack:
         node, done = stack.pop()
         if done:
-            found[node] = frozenset[int]().union(*map(passed, node.next_functions))
+            found[node] = frozenset[int]().union(*(passed(n) for n, _ in node.next_functions))
         elif node is not None and node not in found:
             found[node] = frozenset()
             if node not in behind and not isinstance(node, _Linked._backward_cls):  # type: ignore[attr-defined]
                 stack.append((node, True))
                 stack.extend((n, False) for n, _ in node.next_functions)
-    return {i: passed((g.grad_fn, g.output_nr)) for i, g in gradients.items()}
+    return {i: passed(g.grad_fn) for i, g in gradients.items()}
 
 
 class _Root(torch.autograd.Function):

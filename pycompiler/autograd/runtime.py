@@ -210,13 +210,13 @@ def differentiable(
     outputs of others that its gradients end at.
     """
     ways, tracked = joint.ways(), {i for i, n in enumerate(joint.inputs) if n.meta.get("requires_grad")}
-    if len(ways) == 1 and (ways[0].inputs == tracked or not ways[0].inputs):
+    if len(ways) == 1 and ways[0].inputs == tracked:
         lone = Node(joint, part, part, again, range(len(joint.tangents)), range(len(joint.inputs)), alone=True)
         run = _function(lone, compiler, name, forward, ahead)
         return functools.partial(_begun, run, lone.begun) if lone.begun else run
-    nodes = [_node_of(joint, part, again, way, tracked) for way in ways]
+    nodes = [_node_of(joint, part, again, way) for way in ways]
     scope: dict[str, Any] = {"forward_graph": forward, "state": _states(again), "foreach_copy": torch._foreach_copy_}
-    scope |= {"set_grad": _set_grad, "grad_mode": _grad_mode, "begin": _begin}
+    scope |= {"set_grad": _set_grad, "grad_mode": _grad_mode, "begin": _begin, "nowhere": nowhere}
     lines = [
         "def run(*args):",
         "    before = grad_mode()",
@@ -270,7 +270,7 @@ def differentiable(
             lines.append(f"    end{c} = (ref({ends[c]}), end_of({ends[c]}), {ends[c]}._version)")
         ended |= ends.keys()
         behind = f"{{{', '.join(f'{c}: end{c}' for c in ends)}}}" if ends else "None"
-        lines.append(f"    made{j} = apply{j}(args, outs, rng, {behind}, {', '.join(reached)})")
+        lines.append(f"    made{j} = apply{j}(args, outs, rng, {behind}, {', '.join(reached) or 'nowhere()'})")
         lines += [f"    begin(made{j}[{p}])" for p, k in enumerate(node.outputs) if k in node.begun]
         made |= {k: f"made{j}[{p}]" for p, k in enumerate(node.outputs)}
     given = [*(made[k] for k in range(len(joint.fresh))), *(f"r{k}" for k in views)]
@@ -292,6 +292,11 @@ class _AsItWas(torch.autograd.Function):
 def as_it_was(value: torch.Tensor) -> torch.Tensor:
     """What hands gradients on to what `value` is now, when it has been written, without its memory."""
     return _AsItWas.apply(value)  # type: ignore[no-untyped-call,no-any-return]
+
+
+def nowhere() -> torch.Tensor:
+    """What a node takes that leads to no input: gradients end there, and no hook of an input is called."""
+    return torch.empty(0, requires_grad=True)
 
 
 _begin: Any = torch.ops.aten.lift.default
@@ -328,6 +333,11 @@ class Node:
         self.watched = sorted(k for k in self.kept if k not in itself and (k[0] == "fresh" or again.has_version(k[1])))
 
     @property
+    def beside(self) -> int:
+        """How many arguments of its Function get no gradients, ahead of those that it hands them to."""
+        return 0 if self.alone else _BESIDE + (not self.inputs)
+
+    @property
     def begun(self) -> list[int]:
         """The fresh outputs that begin nodes of their own, which only hand on: in eager, gradients of the others do not pass
         them, and neither may their hooks be called."""
@@ -352,10 +362,10 @@ class Node:
         return any(self.joint.paths[k].nodes for k in tangents)
 
 
-def _node_of(joint: Joint, part: Partition, again: Replay, way: Way, tracked: set[int]) -> Node:
+def _node_of(joint: Joint, part: Partition, again: Replay, way: Way) -> Node:
     others = frozenset(range(len(joint.tangents))) - frozenset(way.tangents)
     mine = without_tangents(joint, part, others) if others else part
-    return Node(joint, part, mine, again.of(mine), way.tangents, sorted(way.inputs or tracked), alone=False)
+    return Node(joint, part, mine, again.of(mine), way.tangents, sorted(way.inputs), alone=False)
 
 
 def _function(node: Node, compiler: BackwardCompiler, name: str, forward: Compiled, ahead: bool) -> Compiled:
@@ -447,7 +457,7 @@ def _backward(node: Node, compiler: BackwardCompiler, ahead: bool) -> Any:
     }
     names = [f"g{k}" for k in node.outputs]
     tangents = node.differentiable
-    nothing = "None, " * (len(node.inputs) if node.alone else len(node.inputs) + _BESIDE)
+    nothing = "None, " * (len(node.inputs) + node.beside)
     lines = [
         f"def backward(ctx, {', '.join(names)}):",
         "    if is_unusual():",
@@ -522,7 +532,7 @@ class _Variants:
         if node.alone:
             return node.again(ctx, tangents, look)
         found = node.again(ctx, [given.get(k) for k in range(len(node.joint.fresh))], look)
-        return (*(None,) * _BESIDE, *(found[i] for i in node.inputs))
+        return (*(None,) * node.beside, *(found[i] for i in node.inputs))
 
     def _look(self, tangents: Sequence[int]) -> Look:
         """Looks as the compiled backward of these does."""
@@ -604,8 +614,7 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
     spelled = {"result": "grads[{}]".format, "tangent": lambda k: f"g{every[k]}", "saved": "saved{}".format}
     grads = [part.grads[i] for i in node.inputs]
     results = ["None" if g is None else spelled[g[0]](g[1]) for g in grads]
-    if not node.alone:
-        results = [*["None"] * _BESIDE, *results]
+    results = [*["None"] * node.beside, *results]
     if results == [f"grads[{i}]" for i in range(len(results))]:
         lines.append("    return tuple(grads)")
     else:

@@ -436,6 +436,25 @@ def test_gradients_pass_pieces_that_are_results(piece: Any, backend: str) -> Non
     assert compiled.counters()["compiles"] == 1
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("again", [False, True])
+@pytest.mark.parametrize("piece", [lambda t: t.split(2)[0], lambda t: t.unbind(1)[1], lambda t: t.chunk(2)[1].view(-1)])
+def test_gradients_by_pieces_beside_what_they_are_pieces_of(piece: Any, again: bool, backend: str) -> None:
+    def program(x: torch.Tensor) -> Tensors:
+        v = x.sin()
+        p = piece(v)
+        return p, p.exp(), v
+
+    def ask(call: Any) -> Any:
+        p, made, v = call(torch.linspace(-1, 2, 16, dtype=torch.float64).reshape(4, 4).requires_grad_())
+        first = torch.autograd.grad(made, (p, v), torch.ones_like(made), create_graph=again, retain_graph=True)
+        return *first, *torch.autograd.grad((first[0] if again else made).sum(), (p, v))
+
+    compiled = pycompiler.compile(program, backend=backend)
+    torch.testing.assert_close(ask(compiled), ask(program))
+    assert compiled.counters()["compiles"] == 1
+
+
 def _of_qr(x: torch.Tensor) -> Tensors:
     v = torch.linalg.qr(x).R
     p = v.view_as(v)
@@ -463,3 +482,61 @@ def test_gradients_by_views_of_what_one_call_gives_beside_others(program: Any, a
     compiled = pycompiler.compile(program, backend=backend)
     torch.testing.assert_close(ask(compiled), ask(program))
     assert compiled.counters()["compiles"] == 1
+
+
+class _Viewed(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad * 3
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("again", [False, True])
+def test_gradients_pass_what_a_function_gives_as_a_view(again: bool, backend: str) -> None:
+    """They begin at the view itself, at which those of the other result end."""
+
+    def program(x: torch.Tensor) -> Tensors:
+        v = _Viewed.apply(x * x)
+        return v.sin(), v
+
+    def ask(call: Any, which: int) -> Any:
+        x = torch.linspace(-1, 1.3, 4, dtype=torch.float64).requires_grad_()
+        made = call(x)
+        (first,) = torch.autograd.grad(made[which], x, torch.ones(4, dtype=torch.float64), create_graph=again)
+        return (first, *torch.autograd.grad(first.sum(), x)) if again else first
+
+    compiled = pycompiler.compile(program, backend=backend)
+    for which in (0, 1):
+        torch.testing.assert_close(ask(compiled, which), ask(program, which))
+    assert compiled.counters()["compiles"] == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_what_leads_to_no_input_calls_no_hooks_and_frees_nothing(backend: str) -> None:
+    """A piece that is taken under `no_grad` requires gradients, and hands none on."""
+
+    def alone(x: torch.Tensor) -> Tensors:
+        with torch.no_grad():
+            v = x.split(2)[0]
+        return (v.mean().pow(3),)
+
+    def beside(x: torch.Tensor) -> Tensors:
+        return *alone(x), x.sin()
+
+    def ask(call: Any) -> Any:
+        x, seen = torch.linspace(-1, 1.3, 4).requires_grad_() * 1, []
+        x.register_hook(lambda g: seen.append(g))  # type: ignore[no-untyped-call]
+        made = call(x)[0]
+        for _ in range(2):
+            seen += torch.autograd.grad(made, x, allow_unused=True)
+        made.backward()
+        return seen, made.requires_grad
+
+    for program in (alone, beside):
+        compiled = pycompiler.compile(program, backend=backend)
+        assert ask(compiled) == ask(program) == ([None, None], True)
+        assert compiled.counters()["compiles"] == 1

@@ -177,3 +177,20 @@ def test_data_of_an_inference_tensor_can_be_written() -> None:
         y = run(torch.ones(2))
         assert y.is_inference() and y.add_(1).tolist() == [3.0, 3.0]
     assert pycompiler.explain(program)(torch.ones(2)).graph_break_count == 1
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_result_with_gaps_that_has_no_history_may_be_written(backend: str) -> None:
+    """A gradient that depends on nothing is a view in eager, and the graph runs under `no_grad`."""
+
+    def program(x: torch.Tensor) -> Any:
+        pairs = torch.view_as_real(x.to(torch.complex64))
+        return torch.autograd.grad(pairs, x, torch.ones_like(pairs), create_graph=True)[0]
+
+    found = []
+    for call in (program, pycompiler.compile(program, backend=backend, fullgraph=True)):
+        x = torch.ones(2, 3, requires_grad=True)
+        made = call(x)
+        made.add_(x.sum())
+        found.append([made, *torch.autograd.grad(made.sum(), x)])
+    torch.testing.assert_close(found[1], found[0])

@@ -154,3 +154,28 @@ def test_of_several_results_one_gets_a_gradient(fn: Callable[..., Any], backend:
             out.backward(given, retain_graph=k < 2)
         runs.append([given, x.grad, y.grad])
     torch.testing.assert_close(runs[1], runs[0])
+
+
+class _Steps(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return torch.ones(4).cumsum(0).view(2, 2)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_gradient_that_depends_on_nothing_is_made_by_each_backward(backend: str) -> None:
+    """Not by the forward, which keeps it: a second backward added to it in place, for the third to give."""
+
+    def run(fn: Callable[..., Any]) -> Any:
+        x = torch.ones(2, 2, requires_grad=True)
+        out = fn(x)
+        for _ in range(3):
+            out.sum().backward(retain_graph=True)
+        return x.grad, *torch.autograd.grad(out.sum(), x)
+
+    compiled = pycompiler.compile(_Steps.apply, backend=backend, fullgraph=True)
+    torch.testing.assert_close(run(compiled), run(_Steps.apply))

@@ -290,3 +290,24 @@ def test_second_backward_through_an_input_that_two_calls_wrote() -> None:
         with pytest.raises(RuntimeError, match=SECOND):
             call(x, y).sum().backward()
         assert y.grad is not None and y.grad.tolist() == [1.0, 1.0, 1.0]
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+def test_a_result_that_is_equal_to_what_a_gradient_is_made_of_may_be_written(backend: str) -> None:
+    """Zeros are a node of the graph once, be they what is written or a gradient that depends on no tangent."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> Any:
+        zeros = torch.minimum(x, x)
+        zeros.zero_()
+        return zeros, torch.maximum(y, zeros)
+
+    def ask(call: Any) -> Any:
+        x, y = torch.ones(4, requires_grad=True), torch.ones(4, requires_grad=True)
+        zeros, made = call(x, y)
+        zeros.mul_(2)
+        with pytest.raises(RuntimeError, match="modified by an inplace"):
+            torch.autograd.grad(made.sum(), y)
+        return torch.autograd.grad(zeros.sum(), x)
+
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    torch.testing.assert_close(ask(compiled), ask(program))

@@ -12,6 +12,7 @@ import torch
 from ad_helpers import Compiled
 from torch import nn
 from torch.autograd import functional as F
+from torch.utils.checkpoint import checkpoint
 
 import pycompiler
 from pycompiler.errors import DoubleBackwardError
@@ -595,8 +596,25 @@ def _hook_on_the_way(x: torch.Tensor, w: torch.Tensor) -> Any:
     return y.sum() * x, y * w
 
 
+class _Exp(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+        made = x.exp()
+        ctx.save_for_backward(made)
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: torch.Tensor) -> Any:
+        return grad * ctx.saved_tensors[0]
+
+
+def _a_function_on_the_way(x: torch.Tensor, w: torch.Tensor) -> Any:
+    y = (w * x) / (_Exp.apply(x) + 1)
+    return y.sin(), y
+
+
 @pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("program", [_hook_beside, _hook_on_the_way])
+@pytest.mark.parametrize("program", [_hook_beside, _hook_on_the_way, _a_function_on_the_way])
 def test_hooks_of_results_that_second_derivatives_do_not_reach(program: Callable[..., Any], backend: str) -> None:
     """The program's, and the caller's."""
     found = []
@@ -629,3 +647,74 @@ def test_a_replay_reads_its_own_results() -> None:
             (first,) = torch.autograd.grad(call(x).sum(), x, create_graph=True)
             found.append([first, *torch.autograd.grad(first.pow(2).sum(), x)])
         torch.testing.assert_close(found[1], found[0])
+
+
+def _singular(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.svdvals(x)
+
+
+def _symmetric(x: torch.Tensor) -> torch.Tensor:
+    return torch.linalg.eigvalsh(x @ x.T)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("program", [_singular, _symmetric])
+def test_derivatives_pass_the_node_of_a_result_beside_it(program: Any, backend: str) -> None:
+    """They arrive at vectors that the same call gives, which nobody has: the result's hooks are asked, with nothing, and what the
+    node keeps of it gets a gradient by the third."""
+
+    def ask(call: Any) -> Any:
+        x, seen = (vector(12).view(3, 4).cos() + torch.eye(3, 4)).double().requires_grad_(), []
+        y = call(x)
+        (first,) = torch.autograd.grad(y, x, torch.arange(1.0, 4, dtype=torch.float64), create_graph=True)
+        third = torch.autograd.grad((first**2).sum(), x, create_graph=True)[0]
+        y.register_hook(lambda g: seen.append(g is None))  # type: ignore[no-untyped-call]
+        return [first, third, *torch.autograd.grad(third.sin().sum(), (y, x), retain_graph=True)], seen
+
+    compiled = pycompiler.compile(program, backend=backend)
+    (ours, calls), (theirs, wanted) = ask(compiled), ask(program)
+    torch.testing.assert_close(ours, theirs, rtol=1e-7, atol=1e-7)
+    assert calls == wanted
+    assert compiled.counters()["compiles"] == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("write", [lambda y: y.mul_(2), lambda y: y[1:].mul_(2)])
+def test_a_result_that_is_made_again_and_was_written_since(write: Any, backend: str) -> None:
+    """What a checkpoint gives may be written: derivatives by it as it was do not pass the write."""
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda t: t.sin().exp(), x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    def ask(call: Any) -> Any:
+        x = vector().requires_grad_()
+        y = call(x)
+        write(y)
+        (first,) = torch.autograd.grad(y, x, torch.arange(1.0, 5, dtype=torch.float64), create_graph=True)
+        return [first, *torch.autograd.grad(first.sum(), x)]
+
+    compiled = pycompiler.compile(program, backend=backend)
+    torch.testing.assert_close(ask(compiled), ask(program))
+    assert compiled.counters()["compiles"] == 1
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_an_input_that_was_detached_since(backend: str) -> None:
+    """Batched gradients are those of what it was; derivatives of gradients would miss its history, and say so."""
+
+    def program(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return torch.outer(x, y.reshape(-1))  # whose node keeps the view
+
+    def ask(call: Any) -> Any:
+        x = vector().requires_grad_()
+        y = x.sigmoid()
+        made = call(x, y)
+        y.detach_()
+        given = torch.arange(32.0, dtype=torch.float64).view(2, 4, 4)
+        return made, x, torch.autograd.grad(made, x, given, is_grads_batched=True, retain_graph=True)
+
+    compiled = pycompiler.compile(program, backend=backend)
+    made, x, found = ask(compiled)
+    torch.testing.assert_close(found, ask(program)[2])
+    with pytest.raises(DoubleBackwardError, match="has been detached"):
+        torch.autograd.grad(made.sum(), x, create_graph=True)

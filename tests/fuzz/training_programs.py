@@ -88,10 +88,10 @@ INNER = (
 
 # What a caller does with results and inputs before gradients are asked for.
 EFFECTS = (
-    "see.hook({y})", "see.hook({l})", "{y}.retain_grad()", "{y}.mul_(2)", "{y}.add_({l}.sum())", "{y}[0].mul_(3)", "{y}.detach().mul_(2)",
+    "see.hook({y})", "see.hook({l})", "{y}.retain_grad()", "{y}.mul_(2)", "{y}.add_({l}.sum())", "{y}[0].mul_(3)", "see.behind({y}).detach().mul_(2)",
     "{x}.data.add_(0)", "{x}.detach().add_(0.1)", "{y}.detach_()", "see.hook({x})",
 )  # fmt: skip
-BEHIND = ("{l}.add_(0.1)", "{y}.mul_(2)")  # autograd's back
+BEHIND = ("{l}.add_(0.1)", "see.behind({y}).mul_(2)")  # autograd's back
 
 
 class One(torch.autograd.Function):

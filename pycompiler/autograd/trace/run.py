@@ -96,17 +96,6 @@ def _python_rules(gm: fx.GraphModule, inputs: Sequence[Any]) -> contextlib.Abstr
     return python_rules() if symbolic else contextlib.nullcontext()
 
 
-def _of_many(view: torch.Tensor, base: torch.Tensor) -> bool:
-    """Whether a view of `base` is one of several that an operator gives at once (`split`), or comes of one: made again between
-    autograd's nodes such a view has no history."""
-    edge: paths.Edge = view.grad_fn, view.output_nr
-    while edge[0] is not None and edge != (base.grad_fn, base.output_nr):
-        if len(edge[0]._input_metadata) > 1:
-            return True
-        edge = edge[0].next_functions[0] if len(edge[0].next_functions) == 1 else (None, 0)
-    return False
-
-
 class _Trace:
     """State of one `trace_joint`."""
 
@@ -283,11 +272,6 @@ class _Trace:
                 leaves = {id(leaf) for leaf in wanted}
                 chosen, self.lacking = paths.cuts(outputs, edges, known, leaves)
                 names = list(candidates)
-                if lone := self._lone_pieces({names[k]: candidates[names[k]] for k in chosen}):
-                    candidates = {name: t for name, t in candidates.items() if name not in lone}
-                    edges = {(t.grad_fn, t.output_nr): k for k, t in enumerate(candidates.values())}
-                    chosen, self.lacking = paths.cuts(outputs, edges, known, leaves)
-                    names = list(candidates)
                 if self.lacking:
                     return
                 cuts = {names[k]: candidates[names[k]] for k in chosen}
@@ -334,19 +318,6 @@ class _Trace:
                 if ("fresh", begins) in found if begins is not None else root not in written:
                     found["view", k] = self.results.tensors[k]
         return {name: t for name, t in found.items() if t.grad_fn not in self.forward.hooked}
-
-    def _lone_pieces(self, chosen: Mapping[tuple[str, int], torch.Tensor]) -> set[tuple[str, int]]:
-        """Views that are pieces of a `split` through which alone their memory is reached: what is made again between autograd's
-        nodes would have no history there."""
-        joint, found = self.joint, set[tuple[str, int]]()
-        views = [joint.begins(("view", k)) for k, o in enumerate(joint.outputs) if o.kind == "view"]
-        for name, t in chosen.items():
-            begins = joint.begins(name) if name[0] == "view" else None
-            if begins is None or ("fresh", begins) in chosen or views.count(begins) > 1:
-                continue
-            if _of_many(t, self.results.fresh_tensors[begins]):
-                found.add(name)
-        return found
 
     def _refuse_written(self, outputs: Sequence[torch.Tensor], cuts: Mapping[tuple[str, int], torch.Tensor]) -> None:
         """What was computed of an input as it was written hands gradients to what the caller has."""
