@@ -15,17 +15,23 @@ import collections
 import dis
 import types
 from collections.abc import Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import torch
 from torch._library import custom_ops
 from torch._ops import OpOverload
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.attributes import instance_dict
 
-if TYPE_CHECKING:
-    from pycompiler.capture.effects import Effects
+
+class Pending(Protocol):
+    """What a frame has changed (`effects.Effects`)."""
+
+    @property
+    def globals(self) -> Mapping[tuple[int, str], Any]: ...
+    def __bool__(self) -> bool: ...
+    def written(self) -> list[Any]: ...
+
 
 _CONTAINERS = (list, dict, set, bytearray, collections.deque)
 _CHANGES = frozenset(
@@ -77,7 +83,7 @@ class Reached:
         elif not (issubclass(cls, (torch.Tensor, types.ModuleType)) or cls.__module__ == "builtins"):
             if not _is_torchs(cls.__module__):
                 self._take(named, stores)
-                for held in (instance_dict(named) or {}).values():
+                for held in _attributes(named).values():
                     if issubclass(type(held), _CONTAINERS):
                         self._take(held, mutates)
         elif cls is type and not _is_torchs(named.__module__) and named.__module__ != "builtins":
@@ -106,6 +112,14 @@ def _changes(code: types.CodeType) -> tuple[bool, bool]:
     )
 
 
+def _attributes(real: Any) -> dict[str, Any]:
+    try:
+        found = object.__getattribute__(real, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def _is_torchs(module: Any) -> bool:
     return str(module).partition(".")[0] == "torch"
 
@@ -116,7 +130,7 @@ class OfOperators:
     def __init__(self) -> None:
         self.changed: dict[int, tuple[Any, str]] = {}
 
-    def note(self, ops: tuple[OpOverload, ...], known: Mapping[int, Any], effects: Effects) -> None:
+    def note(self, ops: tuple[OpOverload, ...], known: Mapping[int, Any], effects: Pending) -> None:
         """A call is recorded that leads to these operators of other libraries; `known`: what the frame has looked at, by id."""
         for op in ops:
             reached = Reached(op)
