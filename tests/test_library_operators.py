@@ -502,3 +502,84 @@ def test_results_that_are_not_their_memory(name: str, backend: str, monkeypatch:
     x = torch.arange(4.0).view(2, 2)
     found, expected = pycompiler.compile(program, backend=backend)(x), program(x)
     torch.testing.assert_close([t.clone() for t in found], [t.clone() for t in expected])
+
+
+HISTORY: list[Any] = []
+SETTINGS = {"scale": 2.0}
+OFFSET = 1.0
+
+
+def told(what: str) -> None:
+    HISTORY.append(what)
+
+
+@torch.library.custom_op("pycompiler_library::remembered", mutates_args=())
+def remembered(x: Tensor) -> Tensor:
+    told("remembered")
+    return x.clone()
+
+
+@remembered.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+@torch.library.custom_op("pycompiler_library::as_set", mutates_args=())
+def as_set(x: Tensor) -> Tensor:
+    return x * SETTINGS["scale"] + OFFSET
+
+
+@as_set.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def between_entries(x: Tensor) -> Tensor:
+    HISTORY.append("before")
+    y = remembered(x)
+    HISTORY.append("between")
+    return remembered(y + 1)
+
+
+def counted_behind(x: Tensor) -> Tensor:
+    return remembered(x) + len(HISTORY)
+
+
+def set_before(x: Tensor) -> Tensor:
+    SETTINGS["scale"] += 1
+    return as_set(x)
+
+
+def moved_before(x: Tensor) -> Tensor:
+    global OFFSET
+    OFFSET += 1
+    return as_set(x)
+
+
+def set_behind(x: Tensor) -> Tensor:
+    scale = SETTINGS["scale"]
+    y = as_set(x) + scale
+    SETTINGS["scale"] = scale + 1
+    return y
+
+
+def of_others(x: Tensor) -> Tensor:
+    HISTORY.append("before")
+    return as_set(x) * SETTINGS["scale"]
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize(
+    ("fn", "breaks"),
+    [(between_entries, 2), (counted_behind, 1), (set_before, 1), (moved_before, 1), (set_behind, 0), (of_others, 0)],
+)
+def test_what_operators_name_is_as_the_frame_has_it(fn: Callable[..., Any], breaks: int, backend: str) -> None:
+    def calls(fn: Callable[..., Any]) -> list[Any]:
+        global OFFSET
+        HISTORY.clear()
+        SETTINGS["scale"], OFFSET = 2.0, 1.0
+        return [[fn(torch.ones(3)), list(HISTORY), dict(SETTINGS), OFFSET] for _ in range(3)]
+
+    assert_same(calls(pycompiler.compile(fn, backend=backend)), calls(fn))
+    HISTORY.clear()
+    assert pycompiler.explain(fn)(torch.ones(3)).graph_break_count == breaks

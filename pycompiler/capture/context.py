@@ -30,6 +30,7 @@ from pycompiler.capture.graph import GraphBuilder
 from pycompiler.capture.inference import Inference
 from pycompiler.capture.items import Items
 from pycompiler.capture.on_fakes import settle_numbers
+from pycompiler.capture.reached import OfOperators
 from pycompiler.capture.sizes import Policy, Sizes
 from pycompiler.capture.values import array, decimals, exceptions, owned
 from pycompiler.capture.values.array import Array
@@ -119,6 +120,7 @@ class Capture:
         self.items = Items(self)
         self.guards: dict[tuple[Any, ...], Guard] = {}
         self.by_id: dict[int, Value] = {}
+        self.of_operators = OfOperators()
         self.made_classes: list[type] = []  # stand-ins for those that the program makes in each call
         self.keyed: dict[int, Value] = {}  # existing objects that were keys of dicts and sets, by identity
         self.keep: list[Any] = []

@@ -448,6 +448,7 @@ class GraphBuilder:
             self._check_detached(call)
         before = Before(self.fake_mode, call)
         self.bound.begin(call.target)
+        self.fake_mode.foreign = ()
         result, heard = run(self.fake_mode, self.cx.sizes, call, self._bind)
         did = before.did(result)
         late = self._note_writes(call, before, did)
@@ -461,6 +462,7 @@ class GraphBuilder:
         if not (call.always or did.mutates or did.acts or self.levels):
             self.folded.note(call, result)
         self._note_errors(call, did, result, late)
+        self.cx.of_operators.note(self.fake_mode.foreign, self.cx.by_id, self.cx.effects)
         if not (call.always or did.mutates or did.acts or self.bound.binding or has_tensor(result)):
             if call.operands and not is_told_by_fakes(result, call.op):
                 raise Break("operator-failed", f"{call.name} gives a {type(result).__name__}")

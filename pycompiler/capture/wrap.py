@@ -549,6 +549,7 @@ def wrap(cx: Capture, real: Any, source: Source) -> Value:
         if known.source is not None and known.source != source and source.kind != "const":
             cx.guard("same_object", source, None, (known.source,))
         return known
+    cx.of_operators.look(real)
     cls = type(real)  # never isinstance: it believes a `__class__` that lies
     if issubclass(cls, torch.Tensor):
         value = wrap_tensor(cx, real, source)

@@ -118,6 +118,7 @@ if TYPE_CHECKING:
         kernels_draw: int
         tells: int
         others: int
+        foreign: tuple[OpOverload, ...]  # operators of other libraries that were dispatched
         nested: int
         asks: bool
         symbolic: bool
@@ -136,6 +137,7 @@ _COUNTERS = {
     "kernels_draw": 0,
     "tells": 0,
     "others": 0,
+    "foreign": (),
     "nested": 0,
     "asks": False,
     "symbolic": False,
@@ -205,7 +207,9 @@ def _dispatch(
     mode.kernels_draw += drawn and not acts(func)  # whose code is torch's
     mode.tells += tells(func)
     mode.refusals += refuses(func, args)
-    mode.fails += fails(func)
+    if fails(func):
+        mode.fails += 1
+        mode.foreign += (func,)
     mode.meets += launches(func)
     if mode.asks and mode.nested == 0 and isinstance(func, OpOverload):
         check_types(func, args, kwargs, symbolic=mode.symbolic)

@@ -42,6 +42,8 @@ class Today:
                 layout = [self._number(n) for n in t.shape], [self._number(n) for n in t.stride()]
                 meta.set_(self._storage(t), self._number(t.storage_offset()), *layout)
                 known = FakeTensor(self._mode or t.fake_mode, meta, t.device)
+                torch._C._set_conj(known, t.is_conj())
+                torch._C._set_neg(known, t.is_neg())
             self._twins[id(t)] = known = known.requires_grad_() if t.requires_grad else known
         return known
 

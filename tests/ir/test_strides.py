@@ -101,6 +101,24 @@ def test_strides_are_the_kernels(name: str, backend: str) -> None:
     torch.testing.assert_close(got, expected)
 
 
+@pytest.mark.parametrize(
+    "fn",
+    [
+        lambda x: torch.complex(x, x).conj().imag.resolve_neg(),
+        lambda x: torch.complex(x, x)[:, ::2].conj().resolve_conj(),
+        lambda x: torch.complex(x, x).conj().imag.t() * 2,
+    ],
+)
+def test_what_is_seen_negated_of_any_size(fn: Callable[..., Any], caplog: pytest.LogCaptureFixture) -> None:
+    compiled = pycompiler.compile(fn, backend="eager", dynamic=True, fullgraph=True)
+    for n in (4, 5):
+        x = torch.randn(n, 3)
+        expected, got = fn(x), compiled(x)
+        assert got.stride() == expected.stride()
+        torch.testing.assert_close(got, expected)
+    assert len(compiled.entries) == 1 and not caplog.records
+
+
 def test_strides_are_known_to_the_program() -> None:
     def fn(x: Tensor) -> Tensor:
         y = F.huber_loss(x, x, reduction="none")

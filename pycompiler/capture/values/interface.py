@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from pycompiler.capture.graph import GraphBuilder
     from pycompiler.capture.inference import Inference
     from pycompiler.capture.interpreter import Frame
+    from pycompiler.capture.reached import OfOperators
     from pycompiler.capture.sizes import Sizes
     from pycompiler.capture.values.base import Cell, Value
     from pycompiler.capture.values.classes import Class
@@ -44,6 +45,7 @@ class Objects(Protocol):
 
     root_globals: dict[str, Any]
     by_id: dict[int, Value]
+    of_operators: OfOperators
     constants: dict[int, Value]
     kept: dict[tuple[Any, ...], Any]
     tried: dict[tuple[Any, ...], Any]

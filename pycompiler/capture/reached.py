@@ -1,0 +1,154 @@
+"""What operators written in Python reach besides their arguments: objects that their functions name.
+
+In: an operator of another library, when a call of it is recorded. Out: nothing, or a break, where the frame has to do with
+such an object, too.  A graph runs ahead of what the frame changes, and its frame reads what was there before the graph; so an
+operator does not come into it that would find an object as it was before the frame changed it, or change one that the frame
+has looked at, and a frame that looks at one afterwards does so behind the graph.
+Example: an operator that appends to a list, and a frame that asks for its length.
+
+What is named through attributes of modules, or reached by way of other objects, is not seen.
+"""
+
+from __future__ import annotations
+
+import collections
+import dis
+import types
+from collections.abc import Iterator, Mapping
+from typing import Any, Protocol
+
+import torch
+from torch._library import custom_ops
+from torch._ops import OpOverload
+
+from pycompiler.capture.breaks import Break
+
+
+class Pending(Protocol):
+    """What a frame has changed (`effects.Effects`)."""
+
+    @property
+    def globals(self) -> Mapping[tuple[int, str], Any]: ...
+    def __bool__(self) -> bool: ...
+    def written(self) -> list[Any]: ...
+
+
+_CONTAINERS = (list, dict, set, bytearray, collections.deque)
+_CHANGES = frozenset(
+    ("append", "appendleft", "extend", "extendleft", "insert", "pop", "popleft", "remove", "clear", "sort", "reverse",
+     "rotate", "add", "discard", "update", "difference_update", "intersection_update", "symmetric_difference_update",
+     "setdefault", "popitem")
+)  # fmt: skip
+_MOST = 64  # functions that are looked at
+
+
+class Reached:
+    """Of an operator: `objects` by id, `changed` those that it may change, `names` of globals: (id of the namespace, name)."""
+
+    def __init__(self, op: OpOverload) -> None:
+        self.objects: dict[int, Any] = {}
+        self.changed: set[int] = set()
+        self.names: set[tuple[int, str]] = set()
+        self._seen: set[int] = set()
+        definition: Any = custom_ops.OPDEFS.get(op._schema.name)
+        if definition is not None:
+            for fn in (definition._init_fn, *definition._backend_fns.values()):
+                self._look(fn)
+
+    def _look(self, fn: Any) -> None:
+        fn = getattr(fn, "__func__", fn)
+        if type(fn) is not types.FunctionType or id(fn) in self._seen or len(self._seen) == _MOST:
+            return
+        self._seen.add(id(fn))
+        own = not _is_torchs(fn.__module__)
+        codes = {code: _changes(code) for code in _codes(fn.__code__)}
+        stores, mutates = (any(kind) for kind in zip(*codes.values(), strict=True))
+        for cell in fn.__closure__ or ():
+            try:
+                self._name(cell.cell_contents, stores, mutates)
+            except ValueError:  # an empty one
+                continue
+        for code, changes in codes.items() if own else ():
+            for name in {i.argval for i in dis.get_instructions(code) if i.opname.endswith("_GLOBAL")}:
+                self.names.add((id(fn.__globals__), name))
+                if name in fn.__globals__:
+                    self._name(fn.__globals__[name], *changes)
+
+    def _name(self, named: Any, stores: bool, mutates: bool) -> None:
+        cls = type(named)
+        if cls in (types.FunctionType, types.MethodType):
+            self._look(named)
+        elif issubclass(cls, _CONTAINERS):
+            self._take(named, mutates)
+        elif not (issubclass(cls, (torch.Tensor, types.ModuleType)) or cls.__module__ == "builtins"):
+            if not _is_torchs(cls.__module__):
+                self._take(named, stores)
+                for held in _attributes(named).values():
+                    if issubclass(type(held), _CONTAINERS):
+                        self._take(held, mutates)
+        elif cls is type and not _is_torchs(named.__module__) and named.__module__ != "builtins":
+            self._take(named, stores)
+
+    def _take(self, named: Any, changes: bool) -> None:
+        self.objects[id(named)] = named
+        if changes:
+            self.changed.add(id(named))
+
+
+def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
+    yield code
+    for const in code.co_consts:
+        if isinstance(const, types.CodeType):
+            yield from _codes(const)
+
+
+def _changes(code: types.CodeType) -> tuple[bool, bool]:
+    """Whether the code stores attributes, and whether it changes containers."""
+    ops = {i.opname for i in dis.get_instructions(code)}
+    names = {*code.co_names}
+    return (
+        bool(ops & {"STORE_ATTR", "DELETE_ATTR"}) or "setattr" in names,
+        bool(ops & {"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"}) or bool(names & _CHANGES),
+    )
+
+
+def _attributes(real: Any) -> dict[str, Any]:
+    try:
+        found = object.__getattribute__(real, "__dict__")
+    except AttributeError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _is_torchs(module: Any) -> bool:
+    return str(module).partition(".")[0] == "torch"
+
+
+class OfOperators:
+    """What the operators of one graph may have changed."""
+
+    def __init__(self) -> None:
+        self.changed: dict[int, tuple[Any, str]] = {}
+
+    def note(self, ops: tuple[OpOverload, ...], known: Mapping[int, Any], effects: Pending) -> None:
+        """A call is recorded that leads to these operators of other libraries; `known`: what the frame has looked at, by id."""
+        for op in ops:
+            reached = Reached(op)
+            if not (reached.objects or reached.names):
+                continue
+            pending = {id(v) for v in effects.written()} if effects else set()
+            for at, named in reached.objects.items():
+                value = known.get(at)
+                if value is not None and (at in reached.changed or id(value) in pending):
+                    raise Break(
+                        "unsupported-operation", f"{op} has to do with an object that the frame has to do with, too"
+                    )
+                if at in reached.changed:
+                    self.changed[at] = (named, str(op))
+            if any(place in effects.globals for place in reached.names):
+                raise Break("unsupported-operation", f"{op} looks at a global that the frame changes")
+
+    def look(self, real: Any) -> None:
+        """The frame looks at an existing object."""
+        if self.changed and (found := self.changed.get(id(real))) is not None:
+            raise Break("unsupported-operation", f"an object that {found[1]} may have changed, which is in the graph")
