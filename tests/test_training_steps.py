@@ -6,6 +6,7 @@ Beside eager over several steps: results, parameters, gradients (None or not, st
 from __future__ import annotations
 
 import math
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -456,6 +457,38 @@ def test_what_a_scheduler_changed_is_looked_at() -> None:
         return step
 
     trained(scheduled(SCHEDULERS["ExponentialLR"], body), steps=6, compiles=2)
+
+
+def test_a_scheduler_that_knows_not_all_groups_raises_where_it_is_called() -> None:
+    """What comes behind it has not happened, and the error has the line of the call."""
+
+    def step(model: nn.Module, optimizer: Any, scheduler: Any, x: torch.Tensor) -> Any:
+        model(x).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        with torch.no_grad():
+            model.bias.zero_()
+        return x + 1
+
+    found: list[Any] = []
+    for call in (step, pycompiler.compile(step, backend="eager")):
+        torch.manual_seed(0)
+        model, seen = nn.Linear(3, 3), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        parts = [lr_scheduler.ConstantLR(optimizer), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+        scheduler = lr_scheduler.SequentialLR(optimizer, parts, [2])
+        for i in range(4):
+            if i == 1:  # ahead of a milestone, where all rates are set
+                optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+            try:
+                seen.append(call(model, optimizer, scheduler, torch.rand(2, 3)).shape)
+            except ValueError as error:
+                seen.append(
+                    (str(error), [e.lineno for e in traceback.extract_tb(error.__traceback__) if e.name == "step"])
+                )
+            seen.append((model.bias.tolist(), [g["lr"] for g in optimizer.param_groups], scheduler.last_epoch))
+        found.append(seen)
+    assert found[1] == found[0] and "zip()" in str(found[0])
 
 
 def test_a_scheduler_that_is_patched_or_not_torchs_is_inlined() -> None:
