@@ -14,6 +14,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import lr_scheduler
 
 import pycompiler
@@ -763,3 +764,37 @@ def test_hooks_of_optimizers() -> None:
 
 def test_a_loop_of_an_optimizer_that_calls_the_closure() -> None:
     trained(of(closed, optimizer=torch.optim.LBFGS, max_iter=3, lr=0.01), whole=False, steps=1, compiles=1)
+
+
+@pytest.mark.parametrize("backend", ["native", "eager", "aot_eager"])
+def test_modules_of_another_dtype_keep_their_parameters(backend: str) -> None:
+    """No fake is seen by the program: `Module.to` makes parameters anew where it meets some, and the optimizer has the old ones."""
+
+    def step(model: nn.Module, optimizer: Any, x: torch.Tensor) -> Any:
+        made = x * 2
+        model.to(torch.float64)
+        optimizer.zero_grad(set_to_none=False)
+        loss = model(x.double()).pow(2).sum()
+        loss.backward()
+        optimizer.step()
+        model.float()
+        return (
+            loss.detach(),
+            isinstance(made, FakeTensor),
+            isinstance(made, (int, FakeTensor)),
+            isinstance(x, FakeTensor),
+        )
+
+    found: list[Any] = []
+    for call in (step, pycompiler.compile(step, backend=backend)):
+        torch.manual_seed(0)
+        model, seen = nn.Linear(3, 2), []
+        before = list(model.parameters())
+        optimizer = torch.optim.SGD(before, lr=0.1)
+        for i in range(3):
+            loss, *told = call(model, optimizer, torch.ones(2, 3) + i)
+            kept = [p is q for p, q in zip(model.parameters(), before, strict=True)]
+            assert all(p.grad is not None and p.grad.dtype is p.dtype is torch.float32 for p in before)
+            seen.append((told, kept, [round(n, 5) for p in before for n in (*p.flatten().tolist(), loss.item())]))
+        found.append(seen)
+    assert found[1] == found[0] and all(found[0][0][1])
