@@ -5,6 +5,7 @@ Beside eager over several steps: results, parameters, gradients (None or not, st
 
 from __future__ import annotations
 
+import copy
 import math
 import traceback
 from collections.abc import Callable, Iterator
@@ -798,3 +799,28 @@ def test_modules_of_another_dtype_keep_their_parameters(backend: str) -> None:
             seen.append((told, kept, [round(n, 5) for p in before for n in (*p.flatten().tolist(), loss.item())]))
         found.append(seen)
     assert found[1] == found[0] and all(found[0][0][1])
+
+
+def test_copies_that_break_are_no_compile_for_each_object() -> None:
+    """What a copy has seen is another dict in each call; the states that an optimizer loads are copied whole."""
+
+    def step(model: nn.Module, optimizer: Any, x: torch.Tensor) -> Any:
+        optimizer.zero_grad()
+        loss = model(x).pow(2).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        return loss.detach()
+
+    found: list[Any] = []
+    compiled = pycompiler.compile(step, backend="eager")
+    for call in (step, compiled):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        found.append([call(model, optimizer, torch.ones(2, 3)).item() for _ in range(2)])
+        compiles = pycompiler.counters(compiled)["compiles"]
+        found[-1] += [call(model, optimizer, torch.ones(2, 3)).item() for _ in range(4)]
+        found[-1] += [p.tolist() for p in model.parameters()]
+    assert found[1] == found[0]
+    assert pycompiler.counters(compiled)["compiles"] == compiles
