@@ -151,6 +151,8 @@ def _wrapper_class(
 
     @functools.wraps(cls.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if "forward" in self.__dict__:  # the program has put its own there, and calls from it what was there before
+            return cls.forward(module, *args, **kwargs)
         return self(*args, **kwargs)
 
     def set_class(self: Any, new: Any) -> None:

@@ -559,3 +559,54 @@ def test_apply_of_another_function_is_another_one() -> None:
     for f, compiles in ((Once.apply, 1), (Once.apply, 1), (Reversed.apply, 2), (Once.apply, 2)):
         torch.testing.assert_close(compiled(x, f), f(x) + 1)
         assert pycompiler.counters(compiled)["compiles"] == compiles
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager"])
+def test_what_a_backward_outside_of_graphs_has_saved_is_unpacked_once(backend: str) -> None:
+    """A checkpoint gives each tensor once, and hooks of the program's are called as often as it asks."""
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: torch.Tensor) -> torch.Tensor:
+            ctx.save_for_backward(x)
+            return x * 3
+
+        @staticmethod
+        def backward(ctx: Any, grad: torch.Tensor) -> torch.Tensor:
+            (x,) = ctx.saved_tensors
+            return grad * 3 + x
+
+    unpacked: list[int] = []
+
+    def unpack(t: torch.Tensor) -> torch.Tensor:
+        unpacked.append(1)
+        return t
+
+    def body(x: torch.Tensor) -> torch.Tensor:
+        return Scaled.apply(x * torch.ones(4).requires_grad_())  # type: ignore[no-untyped-call, no-any-return]
+
+    def checkpointed(x: torch.Tensor) -> torch.Tensor:
+        return torch.utils.checkpoint.checkpoint(body, x, use_reentrant=False)  # type: ignore[no-any-return]
+
+    def hooked(x: torch.Tensor) -> torch.Tensor:
+        with torch.autograd.graph.saved_tensors_hooks(lambda t: t, unpack):
+            pycompiler.graph_break()
+            return Scaled.apply(x * 2)  # type: ignore[no-untyped-call, no-any-return]
+
+    for forward in (checkpointed, hooked):
+
+        def step(x: torch.Tensor, forward: Any = forward) -> torch.Tensor:
+            loss = forward(x).pow(2).sum()
+            pycompiler.graph_break()
+            loss.backward()
+            return loss.detach()
+
+        found = []
+        for call in (step, pycompiler.compile(step, backend=backend)):
+            seen: list[Any] = []
+            for _ in range(3):
+                unpacked.clear()
+                x = torch.arange(4.0, requires_grad=True)
+                seen.append((call(x).item(), x.grad.tolist() if x.grad is not None else None, len(unpacked)))
+            found.append(seen)
+        assert found[1] == found[0]

@@ -561,6 +561,26 @@ def test_parametrizations_of_a_compiled_module(whose: str) -> None:
     torch.testing.assert_close(copy.deepcopy(made)(X), made(X))
 
 
+@pytest.mark.parametrize("wrap", [lambda module: pycompiler.compile(module, backend="eager"), pycompiler.disable])
+def test_a_forward_around_that_of_a_compiled_module(wrap: Any) -> None:
+    """As libraries put one around it: what was there before is called by it, and is no call of the module."""
+
+    def around(made: Any) -> Any:
+        called: list[str] = []
+        old = made.forward
+        made.register_forward_hook(lambda *_: called.append("hook"))
+        made.forward = lambda x: called.append("new") or old(x) + 1
+        made._old_forward = old
+        return made, called
+
+    plain, compiled = around(nn.Linear(4, 4)), around(wrap(nn.Linear(4, 4)))
+    compiled[0].load_state_dict(plain[0].state_dict())
+    for _ in range(2):
+        for how in ("__call__", "forward", "_old_forward"):
+            assert torch.equal(getattr(compiled[0], how)(X), getattr(plain[0], how)(X))
+            assert compiled[1] == plain[1]
+
+
 def test_finalizers_of_objects_made_in_compiled_code_run() -> None:
     log: list[int] = []
 

@@ -287,3 +287,27 @@ def test_tensors_of_inference_mode_that_require_grad_are_not_asked_to_again(back
         x = torch.arange(3.0)
         found.append([str(outcome(call, x)) for _ in range(3)])
     assert found[1] == found[0] and "Setting requires_grad=True" in found[0][1]
+
+
+@pytest.mark.parametrize("backend", ["native", "eager", "aot_eager"])
+def test_what_eager_would_keep_is_refused_where_no_result_leads_to_it(backend: str) -> None:
+    """The results have no history, or another one: what a call under the mode left behind."""
+
+    def detached(x: torch.Tensor, kept: torch.Tensor) -> torch.Tensor:
+        return (x * kept).detach()
+
+    def beside(x: torch.Tensor, kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x @ kept.T).argmax(), x + kept
+
+    def not_kept(x: torch.Tensor, kept: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+        return (x + kept).detach(), x * kept.clone()
+
+    x = torch.rand(3, 4, requires_grad=True)
+    for fn in (detached, beside, not_kept):
+        compiled, found = pycompiler.compile(fn, backend=backend), []
+        for call in (fn, compiled):
+            with torch.inference_mode():
+                kept = torch.ones(3, 4)
+            found.append([str(outcome(call, x, given)) for given in (torch.ones(3, 4), kept, kept)])
+        assert found[1] == found[0]
+        assert ("cannot be saved for backward" in found[0][1]) is (fn is not not_kept)

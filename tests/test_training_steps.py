@@ -5,7 +5,9 @@ Beside eager over several steps: results, parameters, gradients (None or not, st
 
 from __future__ import annotations
 
+import copy
 import math
+import traceback
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +15,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.optim import lr_scheduler
 
 import pycompiler
@@ -458,6 +461,38 @@ def test_what_a_scheduler_changed_is_looked_at() -> None:
     trained(scheduled(SCHEDULERS["ExponentialLR"], body), steps=6, compiles=2)
 
 
+def test_a_scheduler_that_knows_not_all_groups_raises_where_it_is_called() -> None:
+    """What comes behind it has not happened, and the error has the line of the call."""
+
+    def step(model: nn.Module, optimizer: Any, scheduler: Any, x: torch.Tensor) -> Any:
+        model(x).sum().backward()
+        optimizer.step()
+        scheduler.step()
+        with torch.no_grad():
+            model.bias.zero_()
+        return x + 1
+
+    found: list[Any] = []
+    for call in (step, pycompiler.compile(step, backend="eager")):
+        torch.manual_seed(0)
+        model, seen = nn.Linear(3, 3), []
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        parts = [lr_scheduler.ConstantLR(optimizer), lr_scheduler.ExponentialLR(optimizer, 0.9)]
+        scheduler = lr_scheduler.SequentialLR(optimizer, parts, [2])
+        for i in range(4):
+            if i == 1:  # ahead of a milestone, where all rates are set
+                optimizer.add_param_group({"params": [nn.Parameter(torch.ones(2))]})
+            try:
+                seen.append(call(model, optimizer, scheduler, torch.rand(2, 3)).shape)
+            except ValueError as error:
+                seen.append(
+                    (str(error), [e.lineno for e in traceback.extract_tb(error.__traceback__) if e.name == "step"])
+                )
+            seen.append((model.bias.tolist(), [g["lr"] for g in optimizer.param_groups], scheduler.last_epoch))
+        found.append(seen)
+    assert found[1] == found[0] and "zip()" in str(found[0])
+
+
 def test_a_scheduler_that_is_patched_or_not_torchs_is_inlined() -> None:
     calls: list[int] = []
 
@@ -730,3 +765,62 @@ def test_hooks_of_optimizers() -> None:
 
 def test_a_loop_of_an_optimizer_that_calls_the_closure() -> None:
     trained(of(closed, optimizer=torch.optim.LBFGS, max_iter=3, lr=0.01), whole=False, steps=1, compiles=1)
+
+
+@pytest.mark.parametrize("backend", ["native", "eager", "aot_eager"])
+def test_modules_of_another_dtype_keep_their_parameters(backend: str) -> None:
+    """No fake is seen by the program: `Module.to` makes parameters anew where it meets some, and the optimizer has the old ones."""
+
+    def step(model: nn.Module, optimizer: Any, x: torch.Tensor) -> Any:
+        made = x * 2
+        model.to(torch.float64)
+        optimizer.zero_grad(set_to_none=False)
+        loss = model(x.double()).pow(2).sum()
+        loss.backward()
+        optimizer.step()
+        model.float()
+        return (
+            loss.detach(),
+            isinstance(made, FakeTensor),
+            isinstance(made, (int, FakeTensor)),
+            isinstance(x, FakeTensor),
+        )
+
+    found: list[Any] = []
+    for call in (step, pycompiler.compile(step, backend=backend)):
+        torch.manual_seed(0)
+        model, seen = nn.Linear(3, 2), []
+        before = list(model.parameters())
+        optimizer = torch.optim.SGD(before, lr=0.1)
+        for i in range(3):
+            loss, *told = call(model, optimizer, torch.ones(2, 3) + i)
+            kept = [p is q for p, q in zip(model.parameters(), before, strict=True)]
+            assert all(p.grad is not None and p.grad.dtype is p.dtype is torch.float32 for p in before)
+            seen.append((told, kept, [round(n, 5) for p in before for n in (*p.flatten().tolist(), loss.item())]))
+        found.append(seen)
+    assert found[1] == found[0] and all(found[0][0][1])
+
+
+def test_copies_that_break_are_no_compile_for_each_object() -> None:
+    """What a copy has seen is another dict in each call; the states that an optimizer loads are copied whole."""
+
+    def step(model: nn.Module, optimizer: Any, x: torch.Tensor) -> Any:
+        optimizer.zero_grad()
+        loss = model(x).pow(2).sum()
+        loss.backward()
+        optimizer.step()
+        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
+        return loss.detach()
+
+    found: list[Any] = []
+    compiled = pycompiler.compile(step, backend="eager")
+    for call in (step, compiled):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(3, 2), nn.Linear(2, 2))
+        optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+        found.append([call(model, optimizer, torch.ones(2, 3)).item() for _ in range(2)])
+        compiles = pycompiler.counters(compiled)["compiles"]
+        found[-1] += [call(model, optimizer, torch.ones(2, 3)).item() for _ in range(4)]
+        found[-1] += [p.tolist() for p in model.parameters()]
+    assert found[1] == found[0]
+    assert pycompiler.counters(compiled)["compiles"] == compiles

@@ -27,7 +27,7 @@ from pycompiler.autograd.recorder import Decomposition
 from pycompiler.autograd.replay import Replay
 from pycompiler.autograd.trace import trace_joint
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.ir.fake import fake_of, is_inference, new_fake_mode
+from pycompiler.ir.fake import fake_as, fake_of, is_inference, new_fake_mode, with_history
 from pycompiler.ir.numbers import SYMBOLIC
 from pycompiler.ir.texts import forward_of
 from pycompiler.ir.watch import artefact, phase
@@ -85,6 +85,7 @@ def compile_joint(
         fw_compiler, bw_compiler, inference_compiler = (
             _holding(c, branches.choices) for c in (fw_compiler, bw_compiler, inference_compiler or fw_compiler)
         )
+    _refuse_kept(gm, fakes, mode)
     with phase("joint"):
         joint = trace_joint(gm, fakes, mode, table, store_in_graph, branches.calls, cut=True)
     artefact("joint", joint.graph)
@@ -130,6 +131,25 @@ def _refuse_inference(part: Partition, inputs: Sequence[Any]) -> None:
             raise AutogradUnsupported(
                 "a tensor of inference mode would be saved for backward", f"input {index}", "clone it first"
             )
+
+
+def _refuse_kept(gm: fx.GraphModule, inputs: Sequence[Any], mode: FakeTensorMode) -> None:
+    """Eager's nodes keep no tensor of inference mode either, and raise, also where no result leads to them."""
+    of_inference = [isinstance(t, torch.Tensor) and is_inference(t) for t in inputs]
+    tracked = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in inputs)
+    if not (any(of_inference) and tracked):
+        return
+    given = [with_history(mode, fake_as(mode, t), t) if isinstance(t, torch.Tensor) else t for t in inputs]
+    with torch.inference_mode(), mode:
+        given = [t.clone() if own else t for t, own in zip(given, of_inference, strict=True)]
+    try:
+        with mode, torch.enable_grad():
+            gm.forward(*given)
+    except Exception as error:  # others come again where the graph is traced
+        if "Inference tensors cannot be saved" in str(error):
+            raise AutogradUnsupported(
+                "a tensor of inference mode would be saved for backward", "an input", "clone it first"
+            ) from error
 
 
 def _holding(compiler: Compiler, held: object) -> Compiler:

@@ -246,9 +246,11 @@ _RECURRENT = ("RNNBase.", "RNN.", "LSTM.", "GRU.", "_apply_permutation")
 
 
 def is_one_operator(module: object, qualname: str) -> bool:
-    """Whether a function is checks around one operator: a recurrent layer, or what packs for it.  In pieces it is as slow,
-    and each piece compiles."""
-    return module == "torch.nn.utils.rnn" or module == "torch.nn.modules.rnn" and qualname.startswith(_RECURRENT)
+    """Whether a function is checks around one operator: a recurrent layer, or what packs for it; or a copy, whose pieces
+    know the objects that one call has copied.  In pieces it is as slow, and each piece compiles."""
+    return (
+        module in ("torch.nn.utils.rnn", "copy") or module == "torch.nn.modules.rnn" and qualname.startswith(_RECURRENT)
+    )
 
 
 def why_not_hooked(fn: types.FunctionType) -> str | None:

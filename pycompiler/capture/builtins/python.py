@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native, config
 from pycompiler.capture import fills, formatting, operators
@@ -82,8 +83,9 @@ def isinstance_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(value, Tensor):
         if value.real is None and issubclass(value.cls, classes):
             return Const(True)
-        plain = tuple(c for c in classes if type(c) is type or issubclass(c, torch.Tensor))
+        plain = tuple(c for c in classes if (type(c) is type or issubclass(c, torch.Tensor)) and c is not FakeTensor)
         named = tuple(c for c in classes if type(c) is type(torch.FloatTensor))
+        # A parameter's class asks the tensor; a fake that stands for one is no FakeTensor.
         if isinstance(value.fake if value.real is None else value.real, plain) or _is_named(value, named):
             return Const(True)
         classes = tuple(c for c in classes if c not in (*plain, *named))

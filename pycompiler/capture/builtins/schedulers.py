@@ -92,12 +92,17 @@ def _groups(cx: Capture, scheduler: Value | None) -> list[Dict] | None:
             return None
         found += inside
     groups = cx.realize(cx.realize(scheduler.getattr(cx, "optimizer")).getattr(cx, "param_groups"))
-    for group in map(cx.realize, groups.items if isinstance(groups, List) else ()):
+    if not isinstance(groups, List):
+        return None
+    for group in map(cx.realize, groups.items):
         if not isinstance(group, Dict) or group.real is None or group.source is None:
             return None
         if any(isinstance(group.real.get(n), torch.Tensor) for n in (*CHANGED, "initial_lr")):
             return None
         found.append(group)
+    rates = cx.realize(scheduler.getattr(cx, "base_lrs")) if "base_lrs" in held else None
+    if isinstance(rates, List) and len(rates.items) != len(groups.items):
+        return None  # a group was added: most raise, where they are called
     return found
 
 

@@ -234,10 +234,14 @@ class Object(Value):
                 return cx.exception_attribute(self, name)
             if not self.exists or self.source is None or not issubclass(self.cls, raw.__objclass__):
                 raise Break("unsupported-attribute", f"{self.describe()}.{name}")
+            if raw.__objclass__ is torch._C._FunctionBase and name.startswith(
+                "saved_"
+            ):  # a checkpoint unpacks each once
+                raise Break("unsupported-attribute", f"{self.describe()}.{name}, which may run hooks of what is saved")
             self._reads_plainly(name)
             try:
                 value = getattr(self.real, name)
-            except RuntimeError:  # saved tensors that are freed
+            except RuntimeError:
                 raise Break("unsupported-attribute", f"{self.describe()}.{name}, which raises") from None
             return cx.wrap(value, self.source.attr(name))
         getter = mro_lookup(type(raw), "__get__")
