@@ -188,11 +188,9 @@ def outcome(fn: Callable[..., Any], *, second: bool = True) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    return (
-        a == b
-        if isinstance(a[0], type)
-        else all(torch.allclose(s, t, equal_nan=True) for s, t in zip(a, b, strict=True))
-    )
+    if isinstance(a[0], type) or isinstance(b[0], type):
+        return bool(a == b)
+    return all(torch.allclose(s, t, equal_nan=True) for s, t in zip(a, b, strict=True))
 
 
 @pytest.mark.parametrize("backend", BACKENDS)

@@ -589,7 +589,7 @@ def test_what_torch_knows_of_lengths_of_an_intermediate(backend: str) -> None:
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
     for lengths in ((2, 3), (4, 7), (2, 9)):
         compare(compiled, fn, jagged(*lengths, grad=True), backward=False)
-    assert compiled.counters()["compiles"] == 2
+    assert compiled.counters()["compiles"] in (1, 2)  # torch's own marks of sizes, which older ones have
 
 
 # breaks ---------------------------------------------------------------------------------------------------------------------

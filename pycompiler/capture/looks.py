@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 Place = tuple[Any, ...]
 CONTAINERS = (Sequence, Dict, Set)
+WHOLE = ("attributes", "cell")  # kinds of places without names
 MADE = (List, Deque, Dict, Set, Object)  # what may change
 UNWATCHED = ("global_state", "no_alias", "sizes", "data")  # guards on more than what is at a place
 
@@ -74,6 +75,7 @@ class Looks:
         self._seen: set[Place] = set()
         self._constants: set[Place] = set()
         self._open: list[dict[Place, Value | None]] = []
+        self._kept: dict[int, Any] = {}  # what places are told apart by
         self._owners: dict[Place, Source] = {}  # place → its owner's source, of places that existed before the frame
         self.bodies: list[Body] = []  # the outermost ones
         self._steps: dict[Place, int] = {}  # place → step of the root frame at which the checkpoint was called
@@ -87,8 +89,10 @@ class Looks:
         """Whether a constant is there, which was there when the frame began."""
         return place in self._constants
 
-    def at(self, place: Place, value: Value | None, owner: Source | None) -> None:
-        """The program reads `value` there."""
+    def at(self, kind: str, of: Any, name: str | None, value: Value | None, owner: Source | None) -> None:
+        """The program reads `value` there: of an object that the capture keeps, since its id says which place it is."""
+        place: Place = (kind, id(of)) if kind in WHOLE else (kind, id(of), name)
+        self._kept[id(of)] = of
         self._seen.add(place)
         if owner is not None and self._open:
             self._owners[place] = owner
@@ -103,7 +107,7 @@ class Looks:
         while owner.base is not None:
             owner, name = owner.base, owner.arg
         if owner.kind == "const" and isinstance(name, str) and _is_programs(owner.arg):
-            self.at(("attribute", id(owner.arg), name), None, owner)
+            self.at("attribute", owner.arg, name, None, owner)
 
     @contextmanager
     def of_body(self, step: int, args: list[Value], frames: Iterable[Frame]) -> Iterator[None]:
@@ -122,6 +126,7 @@ class Looks:
                     raise Break("inner-graph", f"it reads the variable {name}, which {where}() may set again")
         containers = _below([*args, *filter(None, seen.values())])
         places = [*seen, *(("contents", id(v)) for v in containers)]
+        self._kept.update((id(v), v) for v in containers)
         self._note(places, step, self._inside)
         if not self._open:
             watched = {_by_source(p, self._owners[p]) for p in seen if p in self._owners}
@@ -139,6 +144,7 @@ class Looks:
     def tensors(self, found: Iterable[Tensor], step: int) -> None:
         """A body reads these tensors."""
         for tensor in found:
+            self._kept[id(tensor.fake)] = tensor.fake
             self._note(
                 [("memory", memory_of(tensor.fake))], step, self._inside if self._open else self.bodies[-1].steps
             )

@@ -113,7 +113,7 @@ def filled(frame: Frame, name: str) -> Any:
             frame.cx.throw(NameError, text, name=Const(plain))
         frame.cx.throw(UnboundLocalError, f"cannot access local variable {plain!r} {where}")
     cell.contents = frame.cx.realize(cell.contents)  # the guard that there are contents
-    frame.cx.effects.looks.at(("cell", id(cell)), cell.contents, cell.source)
+    frame.cx.effects.looks.at("cell", cell, None, cell.contents, cell.source)
     return cell
 
 
@@ -134,7 +134,7 @@ def delete_deref(frame: Frame, ins: Instruction) -> None:
 
 def get_global(frame: Frame, name: str) -> Value:
     found = _global(frame, name)
-    frame.cx.effects.looks.at(("global", id(frame.globals), name), found, frame.cx.dict_source(frame.globals))
+    frame.cx.effects.looks.at("global", frame.globals, name, found, frame.cx.dict_source(frame.globals))
     return found
 
 

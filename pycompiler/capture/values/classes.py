@@ -308,7 +308,7 @@ class PyModule(Value):
     def getattr(self, cx: Capture, name: str) -> Value:
         found = self._getattr(cx, name)
         memory = self.module.__dict__
-        cx.effects.looks.at(("global", id(memory), name), found, cx.dict_source(memory))
+        cx.effects.looks.at("global", memory, name, found, cx.dict_source(memory))
         return found
 
     def _getattr(self, cx: Capture, name: str) -> Value:

@@ -119,7 +119,7 @@ class Function(Value):
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in self.overlay:
             if self.exists:
-                cx.effects.looks.at(("attribute", id(self), name), self.overlay[name], self.source)
+                cx.effects.looks.at("attribute", self, name, self.overlay[name], self.source)
             return self.overlay[name]
         if name in ("__name__", "__qualname__"):
             if self.real is not None and self.source is not None:
@@ -134,7 +134,7 @@ class Function(Value):
             cx.effects.namespaces.reached(self.real.__dict__, self)
             if name in self.real.__dict__:
                 found = cx.wrap(self.real.__dict__[name], self.source.then("instance_dict").dict_item(name))
-                cx.effects.looks.at(("attribute", id(self), name), found, self.source)
+                cx.effects.looks.at("attribute", self, name, found, self.source)
                 return found
             if name in ("__doc__", "__module__") or (name in _ADDED and hasattr(self.real, name)):
                 return cx.wrap(getattr(self.real, name), self.source.attr(name))

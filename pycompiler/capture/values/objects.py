@@ -134,7 +134,7 @@ class Object(Value):
     def plain_getattr(self, cx: Capture, name: str) -> Value | None:
         """object.__getattribute__ without the __getattr__ fallback; None when there is no such attribute."""
         found = self._plain_getattr(cx, name)
-        cx.effects.looks.at(("attribute", id(self), name), found, self.source)
+        cx.effects.looks.at("attribute", self, name, found, self.source)
         return found
 
     def _plain_getattr(self, cx: Capture, name: str) -> Value | None:
@@ -169,7 +169,7 @@ class Object(Value):
 
     def instance_dict_value(self, cx: Capture) -> Value:
         """vars(self): a live view of the attributes."""
-        cx.effects.looks.at(("attributes", id(self)), None, self.source)
+        cx.effects.looks.at("attributes", self, None, None, self.source)
         shown = None if self._namespace is None else self._namespace()
         if shown is None:
             base: Value | None = None

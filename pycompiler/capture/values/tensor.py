@@ -259,7 +259,7 @@ class Tensor(Value):
             if heard and not any(v.const() for v in kept):  # guards would be warned, too
                 raise Break("unsupported-attribute", "Tensor.grad of no leaf, of which torch warns")
         found = cx.wrap(gradient, self.source.then("grad"))
-        cx.effects.looks.at(("grad", id(self), None), found, self.source)
+        cx.effects.looks.at("grad", self, None, found, self.source)
         return found
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:

@@ -43,7 +43,7 @@ class ThreadLocal(Object):
         if name == "__dict__" and mro_lookup(self.cls, name) is mro_lookup(threading.local, name):
             return self.instance_dict_value(cx)
         found = self._attribute(cx, name)
-        cx.effects.looks.at(("attribute", id(self), name), found, self.source)
+        cx.effects.looks.at("attribute", self, name, found, self.source)
         if found is None:
             cx.throw(AttributeError, f"{class_name(self.cls)!r} object has no attribute {name!r}")
         return found
