@@ -379,3 +379,18 @@ def test_zeros_without_memory_stay_such(backend: str) -> None:
             [(t._is_zerotensor(), t.clone().tolist()) for t in run(make((2, 2)))] for run in (compiled, program)
         )
         assert found == expected
+
+
+def test_the_version_of_a_result_beside_numbers_that_change() -> None:
+    """`linear` of a vector writes into its own result, which another operator does where there are symbols."""
+
+    def counts(x: torch.Tensor, table: dict[str, int]) -> None:
+        table["a"] += torch.nn.functional.linear(x, torch.ones(3, 3))._version
+
+    compiled, found = pycompiler.compile(counts, backend="eager"), []
+    for fn in (counts, compiled):
+        table = {"a": 1}
+        for _ in range(4):
+            fn(torch.ones(3), table)
+        found.append(table["a"])
+    assert found[0] == found[1]

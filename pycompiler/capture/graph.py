@@ -834,6 +834,8 @@ class GraphBuilder:
             return True
         if fake.layout is not torch.strided or fake.is_inference() or hasattr(self, "outer"):
             return False
+        if self.cx.sizes.symbols is not None:  # operators that write into their own result may be others of symbols
+            return False
         if self.cx.inference.is_made(fake) or self.is_picked(fake):  # which counts none, or another's
             return False
         given = [p.fake for p in self.placeholders.values() if isinstance(p.fake, torch.Tensor)]
