@@ -314,13 +314,14 @@ class Replay:
         return found
 
     def _own(self, index: int, value: Any, onward: Onward, roots: Mapping[int, list[int]]) -> Any:
-        """What the graph gets: gradients with respect to it do not flow on into inputs that it was computed from."""
+        """What the graph gets: gradients with respect to it do not flow on into inputs that it was computed from.  They are
+        handed on as they are: two views of one gradient would be two leaves' own, and added to twice."""
         if not isinstance(value, torch.Tensor):
             return value
         if not value.requires_grad:
             return value.detach()
         root = self._root(index, value, onward, roots)
-        return value.view_as(value) if root is value else root
+        return aten.alias.default(value) if root is value else root
 
     def _root(self, index: int, value: torch.Tensor, onward: Onward, roots: Mapping[int, list[int]]) -> torch.Tensor:
         return value if index not in roots else onward.root(value, roots[index], has_memory=True)

@@ -36,6 +36,8 @@ from pycompiler.ir.subclasses import at, flatten, flatten_all, structural
 
 CompilePlain = Callable[[fx.GraphModule, list[Any]], Callable[..., Sequence[Any]]]
 
+aten = torch.ops.aten
+
 
 def run_inference(forward: Callable[..., Sequence[Any]], trace: Seen) -> Callable[..., Sequence[Any]]:
     known, results = trace.inputs, trace.results
@@ -200,7 +202,7 @@ class Pair:
 
     def _onward(self, ctx: Any) -> Onward:
         made = {i: reference() for i, (reference, _) in ctx.made.items()}
-        return Onward({i: t.view_as(t) for i, t in made.items() if t is not None and t.requires_grad})
+        return Onward({i: aten.alias.default(t) for i, t in made.items() if t is not None and t.requires_grad})
 
     def _own(self, index: int, value: Any, onward: Onward) -> Any:
         """What the graph gets: gradients with respect to it do not flow on into inputs that it was computed from."""
@@ -209,7 +211,7 @@ class Pair:
         if not value.requires_grad:
             return value.detach()
         results = [i for i in onward.ends if index in self.held[i]]
-        return onward.root(value, results, has_memory=True) if results else value.view_as(value)
+        return onward.root(value, results, has_memory=True) if results else aten.alias.default(value)
 
 
 class _Node(torch.autograd.Function):

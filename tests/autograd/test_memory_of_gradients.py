@@ -182,3 +182,23 @@ def test_a_gradient_that_depends_on_nothing_is_made_by_each_backward(backend: st
 
     compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
     torch.testing.assert_close(run(compiled), run(fn))
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_gradient_of_two_leaves_is_added_to_once_for_each(backend: str) -> None:
+    """Derivatives of gradients handed each leaf a view of one memory, to which the next backward added for both."""
+
+    def run(fn: Callable[..., Any]) -> Any:
+        a, b = (torch.tensor([1.0, v], requires_grad=True) for v in (2.0, 3.0))
+        y = fn(a, b).sum()
+        for _ in range(2):
+            first = torch.autograd.grad(y, (a, b), create_graph=True)
+            sum((g * g).sum() for g in first).backward(retain_graph=True)  # type: ignore[union-attr]
+        return a.grad, b.grad
+
+    def fn(a: torch.Tensor, b: torch.Tensor) -> torch.Tensor:
+        return (a + b).square()
+
+    made = run(pycompiler.compile(fn, backend=backend))
+    torch.testing.assert_close(made, run(fn))
+    assert made[0].data_ptr() != made[1].data_ptr()
