@@ -187,7 +187,7 @@ def hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) ->
 
 def end_of(value: torch.Tensor) -> torch.Tensor:
     """What derivatives that reach it hand on to `value`, as they are, without its memory; made where gradients are on."""
-    end = torch.ops.aten.alias.default(value)
+    end: torch.Tensor = torch.ops.aten.alias.default(value)
     end.data = _NOTHING
     return end
 
