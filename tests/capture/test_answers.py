@@ -250,3 +250,22 @@ def test_two_that_became_one_are_not_asked(name: str) -> None:
     one, other = Never(), Never()
     for pair in ((one, other), (one, other), (one, one), (other, one)):
         assert told(compiled, *pair) == told(program, *pair)
+
+
+class Members(set[int]):
+    pass
+
+
+@pytest.mark.parametrize("ask", [set.discard, set.remove, set.__contains__])
+@pytest.mark.parametrize("made", [set, Members])
+def test_sets_are_asked_for_as_frozen_ones(ask: Callable[..., Any], made: type) -> None:
+    def program(x: torch.Tensor, members: set[Any], one: Any) -> Any:
+        try:
+            return x * 2, ask(members, one), len(members)
+        except (KeyError, TypeError) as e:
+            return x * 2, type(e), str(e), len(members)
+
+    compiled = pycompiler.compile(program, backend="eager")
+    for members in ({1, 2}, {1, frozenset({1})}):
+        want, got = (fn(torch.ones(1), set(members), made({1}))[1:] for fn in (program, compiled))
+        assert want == got

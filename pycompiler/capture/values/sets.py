@@ -128,6 +128,8 @@ class Set(Value):
             item = storage
         if isinstance(item, Set) and issubclass(item.cls, set):
             return Key(cx, Set(dict(item.entries), frozenset))
+        if issubclass(item.python_type(), set) and not hashes(item.python_type()):
+            raise Break("unsupported-operation", f"{item.describe()}, of which nobody knows the members, in a set")
         return Key(cx, settled(cx, item, self.entries.values()))
 
     def happened(self, cx: Capture, method: Any, value: Value | None = None, key: Key | None = None) -> None:
