@@ -276,8 +276,10 @@ def _reflected_first(cx: Capture, left: Value, right: Value, reflected: str, *, 
 
 
 # One instance of a class stands for all others in a TypeError about operands.
-EXAMPLES: dict[type, Any] = {list: [], tuple: (), dict: {}, set: set(), frozenset: frozenset(), types.BuiltinFunctionType: len,
-                            types.FunctionType: lambda: 0}  # fmt: skip
+EXAMPLES: dict[type, Any] = {
+    list: [], tuple: (), torch.Size: torch.Size(()), dict: {}, set: set(), frozenset: frozenset(),
+    types.BuiltinFunctionType: len, types.FunctionType: lambda: 0,
+}  # fmt: skip
 
 
 def _unsupported(cx: Capture, op: str, fn: Callable[..., Any], left: Value, right: Value) -> Value:

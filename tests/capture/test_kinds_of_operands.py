@@ -210,6 +210,7 @@ SEEN = [  # found by the fuzzer: a text of syntax, and the kinds of its operands
     ("r = a >= b", ["tuple", "Named", "int"]),
     ("r = a < b", ["pairs", "Many", "one"], ["Many", "OwnList", "zero"], ["Many", "OwnTuple", "zero"]),
     ("r = a > b", ["size", "OwnTuple", "int"]),
+    ("r = a + b", ["size", "int", "int"], ["size", "list", "int"], ["size", "text", "int"]),
     ("r = sorted([a, b, c])", ["program", "OwnTuple", "size"]),
     ("r = a; r += b", ["ones", "size", "int"], ["size", "ones", "int"]),
     ("r = a; r += b", ["OwnList", "integers", "int"], ["OwnList", "no rows", "int"]),
