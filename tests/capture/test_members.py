@@ -272,3 +272,24 @@ def test_an_enumeration_that_is_still_made_has_as_many_members_as_then() -> None
         return [*log, call(Made, torch.ones(1))[0]]
 
     assert told(pycompiler.compile(seen, backend="eager")) == told(seen)
+
+
+class Told(enum.IntEnum):
+    """As `http.HTTPStatus`, and the kinds of parameters of `inspect`, are made."""
+
+    A = 3, "first"
+    B = 5, "second"
+
+    def __new__(cls, value: int, text: str) -> Told:
+        made = int.__new__(cls, value)
+        made._value_, made.text = value, text  # type: ignore[attr-defined]
+        return made
+
+
+def test_members_that_a_method_of_the_programs_has_made_are_numbers() -> None:
+    def program(x: torch.Tensor, one: Any) -> Any:
+        return x * 2, one == Told.B, one in (Told.A, Told.B), {Told.A: 1}.get(one), one + 1, one.text, one > Told.A
+
+    compiled = pycompiler.compile(program, backend="eager", fullgraph=True)
+    for one in Told:
+        assert compiled(torch.ones(1), one)[1:] == program(torch.ones(1), one)[1:]

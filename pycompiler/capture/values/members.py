@@ -16,8 +16,10 @@ from pycompiler.ir.source import mro_of, namespace_of, qualname_of
 
 LIBRARY = ("enum", "typing", "abc", "functools", "dataclasses")
 SHOWN = ("__str__", "__repr__", "__format__")
-QUIET = (*SHOWN, "__init__", "__new__", "__post_init__", "__init_subclass__", "__class_getitem__", "__annotate__",
-         "__annotate_func__", "__reduce__", "__reduce_ex__", "__copy__", "__deepcopy__", "__dir__")  # fmt: skip
+QUIET = (
+    *SHOWN, "__init__", "__new__", "__new_member__", "__post_init__", "__init_subclass__", "__class_getitem__", "__annotate__",
+    "__annotate_func__", "__reduce__", "__reduce_ex__", "__copy__", "__deepcopy__", "__dir__",
+)  # fmt: skip
 """What no operator asks for, and nobody who looks for a key."""
 OWN = ("_value_", "_name_", "__objclass__", "_sort_order_")
 
