@@ -534,6 +534,32 @@ def _(x: Tensor) -> Tensor:
     return torch.empty_like(x)
 
 
+@torch.library.custom_op("pycompiler_library::stepped", mutates_args=())
+def stepped(x: Tensor) -> Tensor:
+    global OFFSET, HISTORY
+    OFFSET += 1
+    HISTORY += ["stepped"]
+    return x.clone()
+
+
+@stepped.register_fake
+def _(x: Tensor) -> Tensor:
+    return torch.empty_like(x)
+
+
+def bound_behind(x: Tensor) -> Tensor:
+    return stepped(x) + OFFSET
+
+
+def bound_before(x: Tensor) -> Tensor:
+    offset = OFFSET
+    return stepped(x) + offset
+
+
+def added_in_place(x: Tensor) -> Tensor:
+    return stepped(x) + len(HISTORY)
+
+
 def between_entries(x: Tensor) -> Tensor:
     HISTORY.append("before")
     y = remembered(x)
@@ -571,7 +597,17 @@ def of_others(x: Tensor) -> Tensor:
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize(
     ("fn", "breaks"),
-    [(between_entries, 2), (counted_behind, 1), (set_before, 1), (moved_before, 1), (set_behind, 0), (of_others, 0)],
+    [
+        (between_entries, 2),
+        (counted_behind, 1),
+        (set_before, 1),
+        (moved_before, 1),
+        (set_behind, 0),
+        (of_others, 0),
+        (bound_behind, 1),
+        (bound_before, 0),
+        (added_in_place, 1),
+    ],
 )
 def test_what_operators_name_is_as_the_frame_has_it(fn: Callable[..., Any], breaks: int, backend: str) -> None:
     def calls(fn: Callable[..., Any]) -> list[Any]:

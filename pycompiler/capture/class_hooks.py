@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.bytecode.uses import asked_name, codes, is_only_read, stores
+from pycompiler.capture.bytecode.uses import WRITERS, asked_name, codes, is_only_read, stores
 from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lookup, lookup_descriptor, mro_lookup
 from pycompiler.capture.values.base import Capture
 from pycompiler.capture.values.constant import reference
@@ -50,13 +50,6 @@ _DICTS = (dict, collections.OrderedDict, collections.defaultdict, collections.Co
 _SETS = (set, frozenset)
 _MEMBERS = (*_LITERALS[:7], torch.dtype, torch.device, torch._ops.OperatorBase, type, types.FunctionType, enum.Enum)
 _READERS = frozenset(("get", "keys", "values", "items", "copy", "index", "count", "union", "intersection", "issubset"))
-# What writes to a container of the program's, where one of them can be reached.
-_WRITERS = frozenset(
-    ("append", "appendleft", "extend", "extendleft", "add", "insert", "pop", "popleft", "remove", "discard", "update",
-     "setdefault", "clear", "popitem", "subtract", "sort", "reverse", "rotate", "move_to_end", "setitem", "delitem", "iadd",
-     "ior", "iand", "ixor", "isub", "imul", "iconcat", "__setitem__", "__delitem__", "__iadd__", "__ior__", "difference_update",
-     "intersection_update", "symmetric_difference_update")
-)  # fmt: skip
 _ACTING = frozenset(
     ("print", "input", "open", "exec", "eval", "setattr", "delattr", "globals", "locals", "vars", "dir", "compile", "breakpoint",
      "__import__")
@@ -201,7 +194,7 @@ class Hook:
         """`absent`: it may be missing, and that is no error."""
         if name in _REACHING and not (makes and name == "__setattr__"):
             self.refuse(name)
-        if name in _WRITERS:
+        if name in WRITERS:
             self.writer = self.writer or self.at
         self.names[name] = None
         if absent:

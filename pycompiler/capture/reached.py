@@ -14,7 +14,7 @@ from __future__ import annotations
 import collections
 import dis
 import types
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, Protocol
 
 import torch
@@ -22,6 +22,7 @@ from torch._library import custom_ops
 from torch._ops import OpOverload
 
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.bytecode.uses import WRITERS, codes
 
 
 class Pending(Protocol):
@@ -34,21 +35,18 @@ class Pending(Protocol):
 
 
 _CONTAINERS = (list, dict, set, bytearray, collections.deque)
-_CHANGES = frozenset(
-    ("append", "appendleft", "extend", "extendleft", "insert", "pop", "popleft", "remove", "clear", "sort", "reverse",
-     "rotate", "add", "discard", "update", "difference_update", "intersection_update", "symmetric_difference_update",
-     "setdefault", "popitem")
-)  # fmt: skip
 _MOST = 64  # functions that are looked at
 
 
 class Reached:
-    """Of an operator: `objects` by id, `changed` those that it may change, `names` of globals: (id of the namespace, name)."""
+    """Of an operator: `objects` by id, `changed` those that it may change, `names` of globals: (id of the namespace, name),
+    `bound` those that it binds anew."""
 
     def __init__(self, op: OpOverload) -> None:
         self.objects: dict[int, Any] = {}
         self.changed: set[int] = set()
         self.names: set[tuple[int, str]] = set()
+        self.bound: set[tuple[int, str]] = set()
         self._seen: set[int] = set()
         definition: Any = custom_ops.OPDEFS.get(op._schema.name)
         if definition is not None:
@@ -60,22 +58,26 @@ class Reached:
         if type(fn) is not types.FunctionType or id(fn) in self._seen or len(self._seen) == _MOST:
             return
         self._seen.add(id(fn))
-        own = not _is_torchs(fn.__module__)
-        codes = {code: _changes(code) for code in _codes(fn.__code__)}
-        stores, mutates = (any(kind) for kind in zip(*codes.values(), strict=True))
-        for cell in fn.__closure__ or ():
+        found = [Uses(code) for code in codes(fn.__code__)]
+        for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
             try:
-                self._name(cell.cell_contents, stores, mutates)
+                self._name(name, cell.cell_contents, found)
             except ValueError:  # an empty one
                 continue
-        for code, changes in codes.items() if own else ():
-            for name in {i.argval for i in dis.get_instructions(code) if i.opname.endswith("_GLOBAL")}:
-                self.names.add((id(fn.__globals__), name))
+        for use in found if not _is_torchs(fn.__module__) else ():
+            for name in use.globals:
+                place = id(fn.__globals__), name
+                self.names.add(place)
+                if name in use.bound:
+                    self.bound.add(place)
                 if name in fn.__globals__:
-                    self._name(fn.__globals__[name], *changes)
+                    self._name(name, fn.__globals__[name], [use])
 
-    def _name(self, named: Any, stores: bool, mutates: bool) -> None:
+    def _name(self, name: str, named: Any, uses: Sequence[Uses]) -> None:
+        """`name`: what is bound to it anew may be what was there, changed in place (`log += [x]`)."""
         cls = type(named)
+        stores = any(use.stores for use in uses)
+        mutates = any(use.mutates or name in use.bound for use in uses)
         if cls in (types.FunctionType, types.MethodType):
             self._look(named)
         elif issubclass(cls, _CONTAINERS):
@@ -85,7 +87,7 @@ class Reached:
                 self._take(named, stores)
                 for held in _attributes(named).values():
                     if issubclass(type(held), _CONTAINERS):
-                        self._take(held, mutates)
+                        self._take(held, mutates or stores)
         elif cls is type and not _is_torchs(named.__module__) and named.__module__ != "builtins":
             self._take(named, stores)
 
@@ -95,21 +97,16 @@ class Reached:
             self.changed.add(id(named))
 
 
-def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    yield code
-    for const in code.co_consts:
-        if isinstance(const, types.CodeType):
-            yield from _codes(const)
+class Uses:
+    """What code does with what it names: `globals` and `bound` are names; `stores` attributes; `mutates` containers."""
 
-
-def _changes(code: types.CodeType) -> tuple[bool, bool]:
-    """Whether the code stores attributes, and whether it changes containers."""
-    ops = {i.opname for i in dis.get_instructions(code)}
-    names = {*code.co_names}
-    return (
-        bool(ops & {"STORE_ATTR", "DELETE_ATTR"}) or "setattr" in names,
-        bool(ops & {"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"}) or bool(names & _CHANGES),
-    )
+    def __init__(self, code: types.CodeType) -> None:
+        steps = [*dis.get_instructions(code)]
+        ops, names = {i.opname for i in steps}, {*code.co_names}
+        self.globals = {i.argval for i in steps if i.opname.endswith("_GLOBAL")}
+        self.bound = {i.argval for i in steps if i.opname in ("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_DEREF")}
+        self.stores = bool(ops & {"STORE_ATTR", "DELETE_ATTR"}) or "setattr" in names
+        self.mutates = bool(ops & {"STORE_SUBSCR", "DELETE_SUBSCR", "STORE_SLICE"}) or bool(names & WRITERS)
 
 
 def _attributes(real: Any) -> dict[str, Any]:
@@ -128,12 +125,15 @@ class OfOperators:
     """What the operators of one graph may have changed."""
 
     def __init__(self) -> None:
-        self.changed: dict[int, tuple[Any, str]] = {}
+        self._changed: dict[Any, tuple[Any, str]] = {}  # by id, and names of globals by their places
+        self._reached: dict[OpOverload, Reached] = {}
 
     def note(self, ops: tuple[OpOverload, ...], known: Mapping[int, Any], effects: Pending) -> None:
         """A call is recorded that leads to these operators of other libraries; `known`: what the frame has looked at, by id."""
         for op in ops:
-            reached = Reached(op)
+            reached = self._reached.get(op)
+            if reached is None:
+                reached = self._reached[op] = Reached(op)
             if not (reached.objects or reached.names):
                 continue
             pending = {id(v) for v in effects.written()} if effects else set()
@@ -144,11 +144,21 @@ class OfOperators:
                         "unsupported-operation", f"{op} has to do with an object that the frame has to do with, too"
                     )
                 if at in reached.changed:
-                    self.changed[at] = (named, str(op))
+                    self._changed[at] = (named, str(op))
             if any(place in effects.globals for place in reached.names):
                 raise Break("unsupported-operation", f"{op} looks at a global that the frame changes")
+            self._changed |= {place: (None, str(op)) for place in reached.bound}
 
     def look(self, real: Any) -> None:
         """The frame looks at an existing object."""
-        if self.changed and (found := self.changed.get(id(real))) is not None:
-            raise Break("unsupported-operation", f"an object that {found[1]} may have changed, which is in the graph")
+        if self._changed:
+            self._refuse(id(real), "an object")
+
+    def look_at_name(self, namespace: dict[str, Any], name: str) -> None:
+        """The frame looks at a global."""
+        if self._changed:
+            self._refuse((id(namespace), name), f"the global {name}")
+
+    def _refuse(self, place: Any, what: str) -> None:
+        if (found := self._changed.get(place)) is not None:
+            raise Break("unsupported-operation", f"{what} that {found[1]} may have changed, which is in the graph")

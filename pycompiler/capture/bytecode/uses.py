@@ -11,6 +11,13 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+WRITERS = frozenset(
+    ("append", "appendleft", "extend", "extendleft", "add", "insert", "pop", "popleft", "remove", "discard", "update",
+     "setdefault", "clear", "popitem", "subtract", "sort", "reverse", "rotate", "move_to_end", "setitem", "delitem", "iadd",
+     "ior", "iand", "ixor", "isub", "imul", "iconcat", "__setitem__", "__delitem__", "__iadd__", "__ior__", "difference_update",
+     "intersection_update", "symmetric_difference_update")
+)  # fmt: skip
+"""Names by which containers are written, where one of them can be reached."""
 _STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR"))
 _LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_DEREF"))
 

@@ -133,6 +133,7 @@ def delete_deref(frame: Frame, ins: Instruction) -> None:
 
 
 def get_global(frame: Frame, name: str) -> Value:
+    frame.cx.of_operators.look_at_name(frame.globals, name)
     found = _global(frame, name)
     frame.cx.effects.looks.at("global", frame.globals, name, found, frame.cx.dict_source(frame.globals))
     return found

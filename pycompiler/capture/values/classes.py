@@ -306,8 +306,9 @@ class PyModule(Value):
         return True
 
     def getattr(self, cx: Capture, name: str) -> Value:
-        found = self._getattr(cx, name)
         memory = self.module.__dict__
+        cx.of_operators.look_at_name(memory, name)
+        found = self._getattr(cx, name)
         cx.effects.looks.at("global", memory, name, found, cx.dict_source(memory))
         return found
 
