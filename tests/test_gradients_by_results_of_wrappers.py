@@ -93,3 +93,19 @@ def test_a_result_that_was_written(creates: bool, backend: str) -> None:
         with pytest.raises(RuntimeError, match="modified by an inplace operation"):
             torch.autograd.grad(b.sum(), x, create_graph=creates)
     torch.testing.assert_close(found[1], found[0])
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_one_gradient_of_two_leaves_is_added_to_once_for_each(backend: str) -> None:
+    def run(fn: Callable[..., torch.Tensor]) -> list[Any]:
+        x, y = leaf(3), leaf(3)
+        result = fn(x, y).sum()
+        for _ in range(2):
+            first = torch.autograd.grad(result, (x, y), create_graph=True)
+            sum((g * g).sum() for g in first).backward(retain_graph=True)  # type: ignore[union-attr]
+        return inside((x.grad, y.grad))
+
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return (x + y).square()
+
+    torch.testing.assert_close(run(pycompiler.compile(fn, backend=backend)), run(fn))

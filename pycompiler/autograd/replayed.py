@@ -279,5 +279,18 @@ class _Root(torch.autograd.Function):
         return None, None, None, grad, *ctx.onward.taken(ctx.results)
 
 
+class Again(torch.autograd.Function):
+    """A wrapper with a node that hands gradients on as they are: not each class has `aten.alias`."""
+
+    @staticmethod
+    def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
+        ctx.set_materialize_grads(False)
+        return value.view_as(value)
+
+    @staticmethod
+    def backward(ctx: Any, grad: Any) -> Any:
+        return grad
+
+
 _NOTHING = torch.empty(0)
 _set_versions: Any = torch._C._autograd._unsafe_set_version_counter

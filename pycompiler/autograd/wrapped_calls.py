@@ -13,7 +13,7 @@ import torch
 from torch import fx
 
 from pycompiler.autograd.replay import transformed
-from pycompiler.autograd.replayed import Onward
+from pycompiler.autograd.replayed import Again, Onward
 from pycompiler.autograd.saved import TWICE, keeps_graph
 from pycompiler.autograd.tape import AHEAD
 from pycompiler.autograd.wrapped import (
@@ -35,8 +35,6 @@ from pycompiler.ir.process_groups import name_of
 from pycompiler.ir.subclasses import at, flatten, flatten_all, structural
 
 CompilePlain = Callable[[fx.GraphModule, list[Any]], Callable[..., Sequence[Any]]]
-
-aten = torch.ops.aten
 
 
 def run_inference(forward: Callable[..., Sequence[Any]], trace: Seen) -> Callable[..., Sequence[Any]]:
@@ -202,7 +200,7 @@ class Pair:
 
     def _onward(self, ctx: Any) -> Onward:
         made = {i: reference() for i, (reference, _) in ctx.made.items()}
-        return Onward({i: aten.alias.default(t) for i, t in made.items() if t is not None and t.requires_grad})
+        return Onward({i: Again.apply(t) for i, t in made.items() if t is not None and t.requires_grad})
 
     def _own(self, index: int, value: Any, onward: Onward) -> Any:
         """What the graph gets: gradients with respect to it do not flow on into inputs that it was computed from."""
@@ -211,7 +209,7 @@ class Pair:
         if not value.requires_grad:
             return value.detach()
         results = [i for i in onward.ends if index in self.held[i]]
-        return onward.root(value, results, has_memory=True) if results else aten.alias.default(value)
+        return onward.root(value, results, has_memory=True) if results else Again.apply(value)
 
 
 class _Node(torch.autograd.Function):

@@ -573,6 +573,7 @@ class Capture:
         return answer
 
     def _stay_apart(self, a: Value, b: Value) -> None:
+        """Guards that two existing objects, which are two today, are two."""
         if a.source is not None and b.source is not None and a.source != b.source and may_be(a, b):
             self.guard("no_alias", a.source, None, (b.source,))
 

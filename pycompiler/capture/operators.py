@@ -720,7 +720,7 @@ def first_apart(cx: Capture, left: Sequence, right: Sequence) -> tuple[Value, Va
     place = 0
     while place < min(len(left.items), len(right.items)):
         a, b = left.at(cx, place), right.at(cx, place)
-        if not (cx.alike(a, b)):
+        if not cx.alike(a, b):
             return (a, b) if place < min(len(left.items), len(right.items)) else None
         place += 1
     return None

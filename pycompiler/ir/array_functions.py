@@ -121,7 +121,7 @@ def heaviside(x1: Any, x2: Any) -> Any:
     return torch.where(torch.isnan(x1), x1, made)
 
 
-def _in_order(a: Any, axis: Any) -> tuple[torch.Tensor, int] | None:
+def _sorted(a: Any, axis: Any) -> tuple[torch.Tensor, int] | None:
     """The elements of real numbers, sorted along a dimension (None: all of them), and that dimension."""
     if not isinstance(a, torch.Tensor) or a.dtype not in (*FLOATS, torch.int64) or type(axis) not in (int, type(None)):
         return None
@@ -142,7 +142,7 @@ def _kept(made: torch.Tensor, a: torch.Tensor, axis: Any, keepdims: Any) -> torc
 
 def median(a: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
     """Half way between the two in the middle; NaN where there is one."""
-    ordered = _in_order(a, axis)
+    ordered = _sorted(a, axis)
     if ordered is None:
         return NotImplemented
     values, along = ordered
@@ -156,7 +156,7 @@ def quantile(a: Any, q: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
     """Of one place between 0 and 1, between two elements as far as NumPy goes, from the nearer one."""
     if type(q) is not float or not 0 <= q <= 1 or isinstance(a, torch.Tensor) and a.dtype is torch.float32:
         return NotImplemented  # of float32 each NumPy has another dtype
-    ordered = _in_order(a, axis)
+    ordered = _sorted(a, axis)
     if ordered is None:
         return NotImplemented
     values, along = ordered
@@ -174,19 +174,12 @@ def percentile(a: Any, q: Any, axis: Any = None, *, keepdims: Any = False) -> An
 
 def gradient(f: Any, *steps: Any, axis: Any = None) -> Any:
     """Along one dimension, of even steps."""
-    if (
-        not isinstance(f, torch.Tensor)
-        or f.dtype not in FLOATS
-        or len(steps) > 1
-        or type(axis) not in (int, type(None))
-    ):
+    step, *more = steps or (1.0,)
+    if not isinstance(f, torch.Tensor) or f.dtype not in FLOATS or type(step) not in (int, float) or step == 0 or more:
         return NotImplemented
     axis = 0 if axis is None and f.dim() == 1 else axis
-    step = float(steps[0]) if steps and type(steps[0]) in (int, float) else 1.0
-    known = axis is not None and -f.dim() <= axis < f.dim() and type(f.shape[axis]) is int
-    if not known or f.shape[axis] < 2 or step == 0 or steps and type(steps[0]) not in (int, float):
+    if type(axis) is not int or not -f.dim() <= axis < f.dim() or type(n := f.shape[axis]) is not int or n < 2:
         return NotImplemented
-    n = f.shape[axis]
     ahead, behind = f.narrow(axis, 1, n - 1), f.narrow(axis, 0, n - 1)
     ends = (ahead - behind) / step
     within = (f.narrow(axis, 2, n - 2) - f.narrow(axis, 0, n - 2)) / (2.0 * step)

@@ -234,9 +234,8 @@ class Object(Value):
                 return cx.exception_attribute(self, name)
             if not self.exists or self.source is None or not issubclass(self.cls, raw.__objclass__):
                 raise Break("unsupported-attribute", f"{self.describe()}.{name}")
-            if raw.__objclass__ is torch._C._FunctionBase and name.startswith(
-                "saved_"
-            ):  # a checkpoint unpacks each once
+            # To read them runs hooks: a checkpoint's may be asked once.
+            if raw.__objclass__ is torch._C._FunctionBase and name.startswith("saved_"):
                 raise Break("unsupported-attribute", f"{self.describe()}.{name}, which may run hooks of what is saved")
             self._reads_plainly(name)
             try:
