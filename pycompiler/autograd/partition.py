@@ -13,7 +13,7 @@ saves a tuple: its elements are saved one by one.
 from __future__ import annotations
 
 import operator
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Sequence, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -24,7 +24,15 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 from pycompiler.autograd import undefined
 from pycompiler.autograd.joint import Joint, drop_dead
 from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
-from pycompiler.autograd.recompute import SMALL, is_cheap, recompute_cost, size_bytes
+from pycompiler.autograd.recompute import (
+    SMALL,
+    decides,
+    float_operands,
+    is_cheap,
+    is_exact,
+    recompute_cost,
+    size_bytes,
+)
 from pycompiler.autograd.recorder import is_dense, is_probably_dense, overlaps_itself
 from pycompiler.autograd.views import view_parent, view_root
 from pycompiler.ir.effects import node_stays, ordered
@@ -97,6 +105,7 @@ class Region:
         self.itself_roots = {view_root(n) for n in (*self.itself_inputs, *self.itself_outputs)}
         self.loose = {view_root(n) for n in (*joint.inputs, *joint.fresh)} - self.itself_roots
         self.late = self._late()
+        self.decisions = self._decisions()
         live = ancestors(self.grads)
         # What the backward reads of the forward: the sinks of every cut.
         reads = {a: None for n in joint.graph.nodes if n in live and n in self.backward for a in n.all_input_nodes}
@@ -167,6 +176,30 @@ class Region:
                 found.add(n)
         return found
 
+    def _decisions(self) -> set[fx.Node]:
+        """Comparisons, and their like, of floats that rounding made.  The backward takes the forward's: a value that is
+        computed again is compared with nothing."""
+        settled: dict[fx.Node, bool] = {}
+        found: set[fx.Node] = set()
+        for n in self.joint.graph.nodes:
+            known = all(settled[a] for a in float_operands(n))
+            settled[n] = n.op != "call_function" or not is_cheap(n) or (is_exact(n) and known)
+            if not known and n not in self.backward and decides(n):
+                found.add(n)
+        return found
+
+    def compared_anyway(self, n: fx.Node, cut: Set[fx.Node]) -> bool:
+        """Whether what the decision `n` compares is in the cut itself, or handed on from there."""
+        work = float_operands(n)
+        while work:
+            a = work.pop()
+            if a in cut or (a.op == "get_attr"):
+                continue
+            if a.op != "call_function" or not is_exact(a) or not a.all_input_nodes:
+                return False
+            work += a.all_input_nodes
+        return True
+
     def _checkpointed(self) -> set[fx.Node]:
         """What only the inside of a checkpoint reads, which the backward computes again; but for random numbers, and masks,
         which are small and may have been made of them, and for what its policy saves."""
@@ -188,7 +221,7 @@ class Region:
         return (
             self.reaches_out(n)
             or n.op == "call_function"
-            and not is_cheap(n)
+            and (not is_cheap(n) or n in self.decisions)
             and n not in self.checkpointed
             and n not in self.late
         )
@@ -239,7 +272,9 @@ def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
 
 
 def _tidy(joint: Joint, region: Region, cut: Iterable[fx.Node]) -> list[fx.Node]:
-    """Save the owner of the storage instead of a view of it, when that costs nothing."""
+    """Save the owner of the storage instead of a view of it, when that costs nothing; no decision beside what it compares."""
+    kept = set(cut)
+    cut = [n for n in cut if n not in region.decisions or not region.compared_anyway(n, kept - region.decisions)]
     chosen = dict.fromkeys(n for n in cut if n not in region.bound)
     result: dict[fx.Node, None] = {}
     for n in chosen:

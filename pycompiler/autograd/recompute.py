@@ -1,7 +1,7 @@
 """What may be computed again in the backward graph, and what that costs.
 
 In: nodes of a joint graph. Out: `is_cheap` (again at almost no cost, fused into whatever reads it), `recompute_cost`
-(an order among the dear ones), `size_bytes`.
+(an order among the dear ones), `size_bytes`, and `decides` (a comparison of floats and its like).
 Example: ``aten.add`` and ``aten.permute`` are cheap, ``aten.mm`` and ``aten.sum`` are not.
 """
 
@@ -63,16 +63,53 @@ def _cheap_target(target: object) -> bool:
 
 def is_cheap(node: fx.Node) -> bool:
     """Pointwise work, views, casts and fills: recomputing reads no more than loading the result would."""
-    return is_number(node.target) or (_cheap_target(node.target) and not _compares_floats(node))
+    return is_number(node.target) or _cheap_target(node.target)
 
 
-def _compares_floats(node: fx.Node) -> bool:
-    """Whether two computed floats are asked for being the same (an extreme and what it was found in): computed again, by
-    another kernel, one of them may differ in its last bit."""
-    if getattr(node.target, "overloadpacket", None) not in (aten.eq, aten.ne):
+def float_operands(node: fx.Node) -> list[fx.Node]:
+    """The nodes of floating-point tensors that `node` reads."""
+    return [n for n in node.all_input_nodes if _is_float(n)]
+
+
+def _is_float(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.dtype.is_complex)
+
+
+# Pointwise operators on floats, to floats, that jump between neighbouring arguments.
+_JUMPS = frozenset(
+    (aten.sign, aten.sgn, aten.floor, aten.ceil, aten.round, aten.trunc, aten.frac, aten.fmod, aten.remainder,
+     aten.floor_divide, aten.heaviside)
+)  # fmt: skip
+# Operators whose results are bits of their operands.
+_SELECTIONS = frozenset(
+    (aten.relu, aten.maximum, aten.minimum, aten.clamp, aten.clamp_min, aten.clamp_max, aten.hardtanh, aten.where,
+     aten.masked_fill, aten.neg, aten.abs, aten.clone, aten.copy, aten.tril, aten.triu, aten.constant_pad_nd,
+     aten.select_scatter, aten.slice_scatter, aten.flip)
+)  # fmt: skip
+_CASTS = frozenset((aten._to_copy, torch.ops.prims.convert_element_type))
+
+
+def decides(node: fx.Node) -> bool:
+    """Whether the result of a cheap operator jumps when a float operand changes in its last bit: a comparison, a test, a cast
+    to an integer, a rounding.  The backward uses the decision that the forward made."""
+    if node.op != "call_function" or not is_cheap(node) or not float_operands(node):
         return False
-    values = [n.meta.get("val") for n in node.all_input_nodes]
-    return len(values) == 2 and all(isinstance(v, torch.Tensor) and v.dtype.is_floating_point for v in values)
+    packet, value = getattr(node.target, "overloadpacket", None), node.meta.get("val")
+    if packet in _JUMPS or (packet is aten.div and node.kwargs.get("rounding_mode") is not None):
+        return True
+    return isinstance(value, torch.Tensor) and not _is_float(node) and not is_view_op(node.target)
+
+
+def is_exact(node: fx.Node) -> bool:
+    """Whether a cheap operator only hands on, selects or widens numbers, so that computing it again cannot round otherwise."""
+    if node.target is operator.getitem or is_view_op(node.target):
+        return True
+    packet = getattr(node.target, "overloadpacket", None)
+    if packet in _CASTS:
+        before = [n.meta["val"].dtype for n in float_operands(node)]
+        return all(torch.promote_types(d, node.meta["val"].dtype) == node.meta["val"].dtype for d in before)
+    return packet in _SELECTIONS
 
 
 def size_bytes(node: fx.Node) -> int:

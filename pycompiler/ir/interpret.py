@@ -40,7 +40,7 @@ POINTWISE_MEANING: dict[str, Callable[..., Tensor]] = {
     "log10": torch.log10, "log1p": torch.log1p, "sqrt": torch.sqrt, "rsqrt": torch.rsqrt, "pow": torch.pow,
     "sin": torch.sin, "cos": torch.cos, "tan": torch.tan, "asin": torch.asin, "acos": torch.acos, "atan": torch.atan,
     "atan2": torch.atan2, "sinh": torch.sinh, "cosh": torch.cosh, "tanh": torch.tanh, "asinh": torch.asinh,
-    "acosh": torch.acosh, "atanh": torch.atanh, "erf": torch.erf, "erfc": torch.erfc, "erfinv": torch.erfinv,
+    "acosh": torch.acosh, "atanh": torch.atanh, "erf": torch.erf, "one_plus_erf": lambda a: 1 + torch.erf(a), "erfc": torch.erfc, "erfinv": torch.erfinv,
     "lgamma": torch.lgamma, "digamma": torch.digamma, "sigmoid": torch.sigmoid,
     "floor": torch.floor, "ceil": torch.ceil, "round": torch.round, "trunc": torch.trunc,
     "copysign": torch.copysign, "nextafter": torch.nextafter, "hypot": torch.hypot,

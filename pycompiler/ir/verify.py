@@ -191,6 +191,7 @@ _FLOAT_ONLY = frozenset(
         "acosh",
         "atanh",
         "erf",
+        "one_plus_erf",
         "erfc",
         "erfinv",
         "lgamma",

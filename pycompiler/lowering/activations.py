@@ -6,6 +6,7 @@ parameters as ATen's schema orders them.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -26,11 +27,36 @@ def elu(x: Val, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> V
     return (x > 0).where(x * scale, (x * input_scale).op("expm1") * (alpha * scale))
 
 
+_SQRT_HALF = math.sqrt(0.5)
+_BETA = math.sqrt(2.0 / math.pi)
+_KAPPA = 0.044715
+
+
+def gelu(x: Val, *, approximate: str = "none") -> Val:
+    if approximate == "tanh":
+        return x * 0.5 * (((x + x * x * x * _KAPPA) * _BETA).op("tanh") + 1.0)
+    return x * 0.5 * (x * _SQRT_HALF).op("one_plus_erf")
+
+
+def gelu_backward(grad: Val, x: Val, *, approximate: str = "none") -> Val:
+    if approximate == "tanh":
+        squared = x * x
+        th = ((x + x * squared * _KAPPA) * _BETA).op("tanh")
+        left = (th + 1.0) * 0.5
+        right = (1.0 - th * th) * (x * 0.5) * ((squared * (3.0 * _KAPPA) + 1.0) * _BETA)
+    else:
+        left = (x * _SQRT_HALF).op("one_plus_erf") * 0.5
+        right = x * (x * x * -0.5).op("exp") * (_BETA * 0.5)
+    return grad * (left + right)
+
+
 # ATen operator -> (number of tensors, tree(tensors..., parameters...))
 TABLE: dict[Any, tuple[int, Tree]] = {
     aten.hardtanh.default: (1, lambda x, low=-1, high=1: x.op("maximum", least(x.dtype, low)).op("minimum", high)),
     aten.leaky_relu.default: (1, lambda x, slope=0.01: (x > 0).where(x, x * slope)),
     aten.elu.default: (1, elu),
+    aten.gelu.default: (1, gelu),
+    aten.gelu_backward.default: (2, gelu_backward),
     aten.sigmoid_backward.default: (2, lambda g, y: g * (1.0 - y) * y),
     aten.tanh_backward.default: (2, lambda g, y: g * (1.0 - y * y)),
 }

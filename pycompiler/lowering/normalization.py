@@ -15,7 +15,7 @@ from pycompiler.lowering import values
 from pycompiler.lowering.body import Val, compute_dtype
 from pycompiler.lowering.elementwise import folded_all, lazy, stored
 from pycompiler.lowering.graph import Lowering
-from pycompiler.lowering.reductions import divided_by
+from pycompiler.lowering.reductions import divided_by, moments_dtype
 from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value, product
 
@@ -24,10 +24,12 @@ aten = torch.ops.aten
 
 def normalised(low: Lowering, x: Value, dims: Sequence[int], eps: float) -> tuple[Value, Value]:
     """(mean, 1/sqrt(variance + eps)) over dims, in the computation dtype, the dims kept."""
-    compute = compute_dtype(x.dtype)
-    mean, m2 = folded_all(low, "welford", lazy(lambda v: v, x, dtype=compute), dims, 2)
+    compute, wide = compute_dtype(x.dtype), moments_dtype(x)
+    mean, m2 = folded_all(low, "welford", lazy(lambda v: v, x, dtype=wide), dims, 2)
     scale = divided_by(product([x.shape[d] for d in dims]))
-    return mean, stored(low, lazy(lambda v: (scale(v) + eps).op("rsqrt"), m2, dtype=compute))
+    variance = lazy(scale, m2, dtype=wide)
+    rstd = lazy(lambda v: (v + eps).op("rsqrt"), variance, dtype=compute)
+    return stored(low, lazy(lambda v: v, mean, dtype=compute)), stored(low, rstd)
 
 
 def given(low: Lowering, v: Value, fake: torch.Tensor) -> Value:

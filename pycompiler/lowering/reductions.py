@@ -143,20 +143,23 @@ def any_(low: Lowering, x: Value, dim: Any = None, keepdim: bool = False) -> Any
 # -- moments ---------------------------------------------------------------------------------------------------------
 
 
+def moments_dtype(x: Value) -> torch.dtype:
+    """The dtype of a mean and of squared distances to it: double on CPUs, where it costs little."""
+    return torch.float64 if x.device.type == "cpu" else compute_dtype(x.dtype)
+
+
 def moments(
-    low: Lowering, x: Value, dims: Sequence[int], keepdim: bool, fake: torch.Tensor, compute: torch.dtype
+    low: Lowering, x: Value, dims: Sequence[int], keepdim: bool, fake: torch.Tensor
 ) -> tuple[Value, Value]:
-    """(mean, sum of squared distances to it), in the computation dtype."""
+    """(mean, sum of squared distances to it), in `moments_dtype`."""
+    compute = moments_dtype(x)
     outs: list[Buffer] = [low.buffer_for(fake, compute), low.buffer_for(fake, compute)]
     mean, m2 = low.reduce("welford", x, dims, lambda v: v.to(compute), outs, keepdim)
     return mean, m2
 
 
-def spread(
-    low: Lowering, x: Value, dim: Any, correction: Any, keepdim: bool, root: bool, fakes: Any, *, exact: bool = True
-) -> Any:
-    """Variance (or its root), and the mean when there are two fakes.  `exact`: in double, as ATen's CPU kernels do; norms,
-    for which ATen adds up floats, need not."""
+def spread(low: Lowering, x: Value, dim: Any, correction: Any, keepdim: bool, root: bool, fakes: Any) -> Any:
+    """Variance (or its root), and the mean when there are two fakes."""
     dims = dims_of(x, dim)
     count = product([x.shape[d] for d in dims])
     if not x.dtype.is_floating_point or count == 0:
@@ -164,8 +167,7 @@ def spread(
     correction = 1 if correction is None else correction
     if isinstance(correction, bool):
         correction = int(correction)
-    compute = torch.float64 if exact and x.dtype == torch.float32 and x.device.type == "cpu" else compute_dtype(x.dtype)
-    mean, m2 = moments(low, x, dims, keepdim, fakes[0], compute)
+    mean, m2 = moments(low, x, dims, keepdim, fakes[0])
 
     def finish(v: Val) -> Val:
         divided = v / degrees(v, count, correction)
@@ -195,7 +197,7 @@ def std(low: Lowering, x: Value, dim: Any = None, *, correction: Any = None, kee
 
 @lowering(aten.var_mean.correction)
 def var_mean(low: Lowering, x: Value, dim: Any = None, *, correction: Any = None, keepdim: bool = False) -> Any:
-    return spread(low, x, dim, correction, keepdim, False, list(low.fake), exact=False)  # what norms are made of
+    return spread(low, x, dim, correction, keepdim, False, list(low.fake))
 
 
 @lowering(aten.std_mean.correction)

@@ -23,10 +23,11 @@ from pycompiler import config
 CANDIDATES = ("c++", "g++", "clang++")
 
 X86 = platform.machine() in ("x86_64", "AMD64")
-# One table of flags.  No -ffast-math: NaN, inf and signed zero keep their meaning.
+# One table of flags.  No -ffast-math: NaN, inf and signed zero keep their meaning.  No contraction: an operator rounds its
+# result wherever it is computed, so equal operators give equal bits.
 FLAGS: tuple[str, ...] = (
     "-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pipe", "-w",
-    "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=fast", "-fno-semantic-interposition",
+    "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fno-semantic-interposition",
     "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fvisibility=hidden",
     # gcc 12.2 aligns arrays on the stack of some leaf functions to 8 bytes and stores 16 to them as if they were aligned (a
     # segmentation fault, `tests/codegen/test_compilers.py`); those without a red zone keep the ABI's alignment.

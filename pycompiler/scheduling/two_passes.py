@@ -11,17 +11,14 @@ from dataclasses import replace
 
 import torch
 
-from pycompiler.ir.expr import ZERO, Expr
-from pycompiler.ir.hints import likely
+from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import loads, space_of
-from pycompiler.ir.loops import Buffer, Extern, Loop, Op
-from pycompiler.scheduling.body import CHEAP, FEW, cost
+from pycompiler.ir.loops import Buffer, Loop, Op
+from pycompiler.scheduling.body import CHEAP, cost
 from pycompiler.scheduling.graph import Graph
-from pycompiler.scheduling.space import rewrite
 
 # Digits of a float's mantissa.
 DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
-FAR = 4  # loops from a fold to where its values come from, that are looked at
 
 
 def _buffer(
@@ -58,23 +55,11 @@ def _sums_equal_numbers(node: Loop, count: Expr) -> bool:
     return count.is_const and spare >= 0 and count.as_int() <= 2**spare
 
 
-def _at_hand(graph: Graph, loop: Loop, far: int = FAR) -> bool:
-    """Whether a few values of the loop can be had before the rest: what it reads is in memory, or cheap to repeat."""
-    if cost(loop) > CHEAP:
-        return False
-    writers = [w for name in {name for name, _ in loads(loop)} for w in graph.writers[name]]
-    return all(
-        isinstance(w, Extern) or (far > 0 and graph.repeatable(w) and _at_hand(graph, w, far - 1)) for w in writers
-    )
-
-
 class Moments:
     """mean = sum(x)/n, then m2 = sum((x - mean)^2), which loses nothing to cancellation.
 
-    The rounded sum of equal numbers has another mean, from which they are all away: normalised, by 1.  So, unless that
-    sum is exact, the numbers are summed up less the first of them, where that is at hand before the others; else the
-    second pass adds up what they are away as well, and both results are corrected by the average of that.  (Doubles always
-    are: beside a first number that lies far off the others lose digits, which only sums in a wider type than theirs keep.)
+    The rounded sum of equal numbers has another mean, from which all of them differ.  So, unless that sum is exact, the
+    second pass also adds up the distances from the mean, and the average distance corrects both results.
     """
 
     def __init__(self, graph: Graph, node: Loop) -> None:
@@ -89,11 +74,6 @@ class Moments:
         if _sums_equal_numbers(self.node, self.count):
             self.finished(mean, mean_at, self.average(self.folded("sum")))
             self.folded_into(m2, m2_at, self.apart(mean.name, mean_at, square=True))
-        elif self.dtype != torch.float64 and not self.made and self.is_long() and _at_hand(self.graph, self.node):
-            start = self.start()
-            average = self.average(self.folded("sum", self.apart(*start)))
-            self.finished(mean, mean_at, self.plus(average, start))
-            self.folded_into(m2, m2_at, self.apart(mean.name, mean_at, square=True))
         else:
             near = self.buffer("near")
             self.finished(*near, self.average(self.folded("sum")))
@@ -103,10 +83,6 @@ class Moments:
             self.finished(mean, mean_at, self.plus(average, at))
             self.finished(m2, m2_at, self.corrected(average, square))
         return self.made
-
-    def is_long(self) -> bool:
-        count = likely(self.count)
-        return count is None or count >= FEW
 
     # ---- loops ---------------------------------------------------------------------------------------------------
 
@@ -128,15 +104,6 @@ class Moments:
     def finished(self, out: Buffer, at: Expr, body: tuple[Op, ...]) -> None:
         node = self.node
         self.made.append(Loop((out,), node.vars, node.ranges, body, (len(body) - 1,), (at,), origin=node.origin))
-
-    def start(self) -> tuple[str, Expr]:
-        """The first of the numbers."""
-        out, at = self.buffer("start")
-        node = self.node
-        first = replace(node, out=(out,), store_index=(at,), reduction=None)
-        dims = space_of(node)[: len(node.vars)]
-        self.made.append(rewrite(first, dict.fromkeys(self.fold.vars, ZERO), dims, dict(dims)))
-        return out.name, at
 
     # ---- bodies --------------------------------------------------------------------------------------------------
 

@@ -1,4 +1,4 @@
-"""Activations and their gradients in exp, erf, tanh, where and arithmetic; half types compute in float32 as ATen's
+"""Activations and their gradients in exp, tanh, where and arithmetic; half types compute in float32 as ATen's
 kernels do.
 
 In: ``aten.silu(x)``. Out: ``x * sigmoid(x)``.
@@ -6,7 +6,6 @@ In: ``aten.silu(x)``. Out: ``x * sigmoid(x)``.
 
 from __future__ import annotations
 
-import math
 from typing import Any
 
 import torch
@@ -15,35 +14,6 @@ from pycompiler.autograd.decomp.registry import contiguous, like, rule, where, w
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
-
-_SQRT_HALF = math.sqrt(0.5)
-_BETA = math.sqrt(2.0 / math.pi)
-_KAPPA = 0.044715
-
-
-@rule(aten.gelu.default)
-def gelu(x: Tensor, *, approximate: str = "none") -> Tensor:
-    w = wide(x)
-    if approximate == "tanh":
-        out = w * 0.5 * (torch.tanh((w + w * w * w * _KAPPA) * _BETA) + 1.0)
-    else:
-        out = w * 0.5 * (torch.erf(w * _SQRT_HALF) + 1.0)
-    return like(out, x.dtype)
-
-
-@rule(aten.gelu_backward.default)
-def gelu_backward(grad: Tensor, x: Tensor, *, approximate: str = "none") -> Tensor:
-    g, w = wide(grad), wide(x)
-    if approximate == "tanh":
-        squared = w * w
-        th = torch.tanh((w + w * squared * _KAPPA) * _BETA)
-        left = (th + 1.0) * 0.5
-        right = (1.0 - th * th) * (w * 0.5) * ((squared * (3.0 * _KAPPA) + 1.0) * _BETA)
-    else:
-        left = (torch.erf(w * _SQRT_HALF) + 1.0) * 0.5
-        right = w * torch.exp(w * w * -0.5) * (_BETA * 0.5)
-    return like(g * (left + right), grad.dtype)
-
 
 @rule(aten.silu.default)
 def silu(x: Tensor) -> Tensor:

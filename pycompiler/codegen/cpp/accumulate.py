@@ -7,19 +7,17 @@ from dataclasses import dataclass, field
 import torch
 
 from pycompiler.codegen.cpp.body import Context, store
-from pycompiler.codegen.cpp.folds import COMBINE, EXTREMES, FIRST, Fold, declare_total, fold_total, result
+from pycompiler.codegen.cpp.folds import COMBINE, EXTREMES, Fold, declare_total, fold_total, result
 from pycompiler.codegen.cpp.lines import InnerLoop, indent, nested
 from pycompiler.codegen.cpp.types import ctype, identity
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Dim
 
-FLUSH = 32  # rows that a column sum adds up in float before it goes on in double
-
 
 @dataclass
 class Accumulators:
     """What the accumulating stages of a nest add around its loop.  `shared`: before the threads start; `begin`, `end`:
-    in each thread before and after the loop; `row`: at the end of each row; `finish`: after all threads."""
+    in each thread before and after the loop; `finish`: after all threads."""
 
     context: Context
     inner: list[Dim]
@@ -27,7 +25,6 @@ class Accumulators:
     shared: list[str] = field(default_factory=list)
     begin: list[str] = field(default_factory=list)
     end: list[str] = field(default_factory=list)
-    row: list[str] = field(default_factory=list)
     finish: list[str] = field(default_factory=list)
 
     @property
@@ -44,48 +41,33 @@ class Accumulators:
 
     def add_scalar(self, f: Fold) -> None:
         self.begin += declare_total(f, f.total)
-        slots, kind = f"all_{f.partial}", f.compute if f.is_arg else f.wide
-        fields = [("", kind, identity(f.kind, f.dtype))]
-        if f.is_arg:
-            fields.append(("_at", "int64_t", FIRST))
-        elif f.has_nan:
-            fields.append(("_nan", "int32_t", "0"))
-        for suffix, t, start in fields:
+        slots = f"all_{f.partial}"
+        for suffix, t, start in f.fields:
             self.shared.append(f"{t}* const {slots}{suffix} = ({t}*)__builtin_alloca({self.count} * sizeof({t}));")
             self.shared.append(f"for (int32_t k = 0; k < {self.count}; k++) {slots}{suffix}[k] = {start};")
             self.end.append(f"{slots}{suffix}[me] = {f.total}{suffix};")
-        parts = [f"const {t} part{suffix} = {slots}{suffix}[k];" for suffix, t, _ in fields]
+        parts = [f"const {t} part{suffix} = {slots}{suffix}[k];" for suffix, t, _ in f.fields]
         combine = [
             f"for (int32_t k = 0; k < {self.count}; k++) {{",
-            *indent([*parts, *fold_total(f, f.total, "part")]),
+            *indent([*parts, *fold_total(f, f.total, "part", whole=True)]),
             "}",
         ]
         body = [*declare_total(f, f.total), *combine, *self.store(f, result(f, f.total))]
         self.finish += ["{", *indent(body), "}"]
 
     def add_array(self, f: Fold) -> None:
-        """Float sums go on to a second array, in double, every FLUSH rows."""
         slots, t = f"all_{f.partial}", f.compute
-        wide, final = (f.wide, f"wide_{f.partial}") if f.kind == "sum" and f.wide != t else (t, slots)
         self.shared.append(f"const int64_t {slots}_size = (({self.points()}) + 15) / 16 * 16;")
         self.array(f, slots, t, f"{slots}_size")
         self.begin.append(f"{t}* const {f.total} = {slots} + me * {slots}_size;")
-        if final != slots:
-            self.array(f, final, wide, f"{slots}_size")
-            mine, rows = f"{final}_mine", f"{final}_rows"
-            self.begin += [f"{wide}* const {mine} = {final} + me * {slots}_size;", f"int32_t {rows} = 0;"]
-            move = f"{mine}[k] += {f.total}[k]; {f.total}[k] = 0;"
-            flush = ["#pragma omp simd", f"for (int64_t k = 0; k < {slots}_size; k++) {{ {move} }}"]
-            self.row += [f"if (++{rows} == {FLUSH}) {{", f"    {rows} = 0;", *indent(flush), "}"]
-            self.end += flush
-        part = f"{final}[k * {slots}_size + ({self.context.scratch_at})]"
+        part = f"{slots}[k * {slots}_size + ({self.context.scratch_at})]"
         step = f"folded = pyc_{f.kind}(folded, {part});" if f.kind in EXTREMES else f"folded {COMBINE[f.kind]}= {part};"
         value = "(folded != 0)" if ctype(f.dtype).kind == "bool" else "folded"
-        body = [f"{wide} folded = {identity(f.kind, f.dtype)};", f"for (int32_t k = 0; k < {self.count}; k++) {step}",
+        body = [f"{t} folded = {identity(f.kind, f.dtype)};", f"for (int32_t k = 0; k < {self.count}; k++) {step}",
                 *self.store(f, value)]  # fmt: skip
         c = self.context
         self.finish += nested([InnerLoop(c.names[v], "0", c.index(n)) for v, n in self.inner], body)
-        self.finish += [f"pyc_release({name});" for name in dict.fromkeys((slots, final))]
+        self.finish.append(f"pyc_release({slots});")
 
     def array(self, f: Fold, name: str, t: str, size: str) -> None:
         """Declares one array per thread, filled with the fold's identity."""

@@ -16,7 +16,7 @@ import re
 
 from pycompiler.codegen.cpp.lines import InnerLoop, indent, nested
 
-CALL = re.compile(r"\bpyc_(sin|cos)(_rounded)?\((t\d+)\)")
+CALL = re.compile(r"\bpyc_(sin|cos)\((t\d+)\)")
 DEFINITION = re.compile(r"const (\w+) (t\d+) = ")
 NAME = re.compile(r"\bt\d+\b")
 
@@ -24,7 +24,7 @@ NAME = re.compile(r"\bt\d+\b")
 def near_and_far(simd: list[str], loop: InnerLoop, lines: list[str]) -> list[str]:
     """`simd`: the pragma of a loop that can be vectorised, else nothing."""
     whole = [*simd, *nested([loop], lines)]
-    arguments = {m[3] for line in lines if line.startswith("const float ") for m in CALL.finditer(line)}
+    arguments = {m[2] for line in lines if line.startswith("const float ") for m in CALL.finditer(line)}
     if not simd or not arguments:
         return whole
     needed = slice_for(arguments, lines)
@@ -32,7 +32,7 @@ def near_and_far(simd: list[str], loop: InnerLoop, lines: list[str]) -> list[str
         return whole
     far = f"far_{min(arguments)}"
     tests = [f"{far} |= pyc_is_far({a});" for a in sorted(arguments)]
-    near = [CALL.sub(r"pyc_\1\2_near(\3)", line) if line.startswith("const float ") else line for line in lines]
+    near = [CALL.sub(r"pyc_\1_near(\2)", line) if line.startswith("const float ") else line for line in lines]
     return [
         "{",
         f"    int32_t {far} = 0;",

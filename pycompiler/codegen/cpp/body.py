@@ -16,7 +16,7 @@ from pycompiler.codegen.cpp.index import c_index
 from pycompiler.codegen.cpp.types import cast, constant, ctype, load, stored
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import LOADS, Stage, Unsupported
-from pycompiler.ir.loops import INDEX_RULES, Buffer, Loop, Op
+from pycompiler.ir.loops import INDEX_RULES, Buffer, Op
 from pycompiler.ir.plan import UNTOLD, WRONG_INDEX
 from pycompiler.ir.target import Target
 
@@ -80,7 +80,6 @@ class BodyWriter:
     def __init__(self, context: Context, stage: Stage, inside: Scope) -> None:
         self.c, self.stage, self.inside = context, stage, inside
         self.value: list[str] = []
-        self.rounded = rounded_values(stage.loop)
         self.exact: list[bool] = []
 
     def write(self) -> list[str]:
@@ -91,8 +90,9 @@ class BodyWriter:
         return [self.value[r] for r in self.stage.loop.results]
 
     def local(self, e: Expr) -> dict[str, str]:
-        """Names of the indirect symbols in an index."""
-        return {s: f"(int64_t){self.value[int(s[1:])]}" for s in e.symbols if s.startswith("%")}
+        """Text of the indirect symbols in an index.  gcc 12 gathers at -1 for an index 1 that it knows to be a truth, so it
+        may not look into them (`tests/codegen/test_compilers.py`)."""
+        return {s: f"PYC_KEPT((int64_t){self.value[int(s[1:])]})" for s in e.symbols if s.startswith("%")}
 
     def scope_for(self, args: list[str], exprs: list[Expr]) -> Scope:
         """The row scope when nothing varies inside it."""
@@ -128,11 +128,9 @@ class BodyWriter:
             return self.wrapped(op)
         args = [self.value[a] for a in op.args]
         dtypes = [self.stage.loop.body[a].dtype for a in op.args]
-        if op.name == "truediv" and ctype(op.dtype).compute == "float" and self.many_by_one(args[0], args[1]):
-            return self.divide(args[0], args[1], op.dtype)
         if op.name == "cast" and op.dtype == torch.bfloat16 and self.exact[op.args[0]]:
             return args[0]
-        text = self.approximate(op) or ops.pointwise(op.name, args, dtypes, op.dtype)
+        text = ops.pointwise(op.name, args, dtypes, op.dtype)
         if text in args:
             return text
         scope = self.scope_for(args, [])
@@ -146,30 +144,6 @@ class BodyWriter:
             return True
         kept = op.name in ("neg", "abs") or (op.name == "cast" and op.dtype == torch.float32)
         return kept and self.exact[op.args[0]]
-
-    def approximate(self, op: Op) -> str | None:
-        """The form of an elementary function that its surroundings allow."""
-        at, body = len(self.value), self.stage.loop.body
-        if op.dtype != torch.float32:
-            return None
-        suffix = "_rounded" if at in self.rounded else ""
-        if suffix and op.name in ROUNDED:
-            return f"pyc_{op.name}_rounded({self.value[op.args[0]]})"
-        if op.name == "add":
-            for a, b in (op.args, op.args[::-1]):
-                if body[a].name == "erf" and body[b].name == "const" and body[b].attrs[0] == 1:
-                    return f"pyc_erf_plus_one{suffix}({self.value[body[a].args[0]]})"
-        return None
-
-    def many_by_one(self, a: str, b: str) -> bool:
-        """Whether the values of a vector loop are divided by one that does not change in it."""
-        inside = self.inside
-        return inside is not self.c.row and a in inside.names and b not in inside.names
-
-    def divide(self, a: str, b: str, dtype: torch.dtype) -> str:
-        d = self.define(("prepare", b), f"pyc_prepare({b})", "pyc_divisor", self.c.row)
-        text = f"{a} * {d}.r * {d}.p"
-        return self.define((text, dtype), text, ctype(dtype).compute, self.inside)
 
     def may_fail(self, scope: Scope) -> None:
         """The text sets the error code, which a vector loop cannot."""
@@ -260,30 +234,6 @@ def error_site(op: Op) -> int:
     _, rule, dim = op.attrs
     key = WRONG_INDEX + list(INDEX_RULES).index(rule)
     return key | dim << 8 if dim < 16 else key + UNTOLD
-
-
-# Functions with a cheaper form for values that are rounded to bf16 at once, up to factors.
-ROUNDED = ("sin", "cos", "log")
-
-
-def rounded_values(loop: Loop) -> set[int]:
-    """The float values of which no more than the precision of bf16 is used: all uses are a cast to bf16, or products
-    of which that is true."""
-    uses: dict[int, list[int]] = {k: [] for k in range(len(loop.body))}
-    for k, op in enumerate(loop.body):
-        for a in op.args:
-            uses[a].append(k)
-    found: set[int] = set()
-    for k in reversed(range(len(loop.body))):
-        if loop.body[k].dtype != torch.float32 or k in loop.results or not uses[k]:
-            continue
-        if all(
-            (loop.body[u].name == "cast" and loop.body[u].dtype == torch.bfloat16)
-            or (loop.body[u].name in ("mul", "neg", "abs") and u in found)
-            for u in uses[k]
-        ):
-            found.add(k)
-    return found
 
 
 def checked_index(c: Context, index: Expr, local: Mapping[str, str], name: str) -> str:

@@ -1,7 +1,8 @@
 """Running values of reductions as C++: declaration, one more value, two partial results, the end.
 
-Sums and products of floats go on in double above the innermost loop; an extreme of floats carries whether a NaN was
-seen beside it; argmax carries its position (`<name>_at`).
+Sums and products of floats run in double: the result does not depend on the order of the values, but for the last bits of
+that double.  A sum of doubles that is made of pieces keeps what their addition rounds off (`<name>_low`).  An extreme of
+floats carries whether a NaN was seen beside it (`<name>_nan`), argmax its position (`<name>_at`).
 """
 
 from __future__ import annotations
@@ -20,20 +21,16 @@ FIRST = "0x7fffffffffffffffl"  # a position after all others
 
 @dataclass
 class Fold:
-    """The running value of one reduction.  `partial`: folded by the innermost loop; `total`: what partials go into."""
+    """The running value of one reduction, of C++ type `compute`.  `partial`: folded by the innermost loop; `total`: what
+    partials go into."""
 
     stage: Stage
     kind: str
     dtype: torch.dtype
     partial: str
     total: str
-    wide: str  # type of `total`
+    compute: str
     two_levels: bool
-
-    @property
-    def compute(self) -> str:
-        c = ctype(self.dtype).compute
-        return "int32_t" if c == "bool" else c
 
     @property
     def is_arg(self) -> bool:
@@ -43,35 +40,39 @@ class Fold:
     def has_nan(self) -> bool:
         return self.kind in EXTREMES and ctype(self.dtype).kind == "float"
 
+    @property
+    def has_low(self) -> bool:
+        return self.kind == "sum" and self.dtype == torch.float64 and self.two_levels
+
+    @property
+    def fields(self) -> list[tuple[str, str, str]]:
+        """(suffix of the name, C++ type, first value) of the variables that the total is made of."""
+        found = [("", self.compute, identity(self.kind, self.dtype))]
+        found += [("_at", "int64_t", FIRST)] if self.is_arg else []
+        found += [("_nan", "int32_t", "0")] if self.has_nan else []
+        return found + ([("_low", "double", "0")] if self.has_low else [])
+
 
 def make_fold(stage: Stage, kind: str, dtype: torch.dtype, name: str, *, two_levels: bool) -> Fold:
     compute = ctype(dtype).compute
-    wide = "double" if compute == "float" and kind in ("sum", "prod") else "int32_t" if compute == "bool" else compute
-    return Fold(stage, kind, dtype, name, name, wide, two_levels)
-
-
-def declare(f: Fold, name: str, kind: str) -> list[str]:
-    """Declarations of a running value of C++ type `kind`, at the fold's identity."""
-    lines = [f"{kind} {name} = {identity(f.kind, f.dtype)};"]
-    if f.is_arg:
-        lines.append(f"int64_t {name}_at = {FIRST};")
-    if f.has_nan:
-        lines.append(f"int32_t {name}_nan = 0;")
-    return lines
+    compute = "double" if compute == "float" and kind in ("sum", "prod") else "int32_t" if compute == "bool" else compute
+    return Fold(stage, kind, dtype, name, name, compute, two_levels)
 
 
 def declare_total(f: Fold, name: str) -> list[str]:
-    return declare(f, name, f.compute if f.is_arg or not (f.two_levels or name != f.partial) else f.wide)
+    return [f"{kind} {name}{suffix} = {start};" for suffix, kind, start in f.fields]
 
 
 def declare_partial(f: Fold) -> list[str]:
-    return declare(f, f.partial, f.compute)
+    return [f"{kind} {f.partial}{suffix} = {start};" for suffix, kind, start in f.fields if suffix != "_low"]
 
 
 def fold_value(f: Fold, into: str, value: str, position: str) -> list[str]:
     """Statements that fold one value into `into` (a variable, or an element of an array)."""
     if f.is_arg:
         return fold_position(f, into, value, position)
+    if f.has_low and into == f.total:
+        return [f"pyc_add_exactly({into}, {into}_low, {value});"]
     if f.kind not in EXTREMES:
         return [f"{into} {COMBINE[f.kind]}= {value};"]
     if f.has_nan and into.endswith("]"):
@@ -85,10 +86,13 @@ def fold_position(f: Fold, into: str, value: str, position: str) -> list[str]:
     return [f"if ({test}) {{ {into} = {value}; {into}_at = {position}; }}"]
 
 
-def fold_total(f: Fold, into: str, value: str) -> list[str]:
-    """Statements that fold one running value into another."""
+def fold_total(f: Fold, into: str, value: str, *, whole: bool = False) -> list[str]:
+    """Statements that fold one running value into another; `whole`: the value is a total too."""
     if f.is_arg:
         return fold_position(f, into, value, f"{value}_at")
+    if f.has_low:
+        lines = [f"pyc_add_exactly({into}, {into}_low, {value});"]
+        return [*lines, f"{into}_low += {value}_low;"] if whole else lines
     if f.kind not in EXTREMES:
         return [f"{into} {COMBINE[f.kind]}= {value};"]
     lines = [f"{into} = {value} {EXTREMES[f.kind]} {into} ? {value} : {into};"]
@@ -101,6 +105,8 @@ def result(f: Fold, name: str) -> str:
         return f"{name}_at"
     if f.has_nan:
         return f"({name}_nan ? ({f.compute})PYC_NAN : {name})"
+    if f.has_low:
+        return f"pyc_exact_sum({name}, {name}_low)"
     return f"({name} != 0)" if ctype(f.dtype).kind == "bool" else name
 
 

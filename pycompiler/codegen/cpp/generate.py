@@ -36,11 +36,11 @@ SMALL = frozenset(
         "PYC_RESTRICT",
         "PYC_INF",
         "PYC_NAN",
+        "PYC_KEPT",
         "pyc_load",
         "pyc_store",
         "pyc_cast",
         "pyc_thread",
-        "pyc_product",
     )
 )
 

@@ -19,13 +19,12 @@ from dataclasses import dataclass, field
 import torch
 
 from pycompiler.codegen.cpp import folds
-from pycompiler.codegen.cpp.accumulate import FLUSH, Accumulators
+from pycompiler.codegen.cpp.accumulate import Accumulators
 from pycompiler.codegen.cpp.angles import near_and_far
 from pycompiler.codegen.cpp.blocks import in_blocks
 from pycompiler.codegen.cpp.body import BodyWriter, Context, Function, Scope, checked_index, store
 from pycompiler.codegen.cpp.folds import Fold
 from pycompiler.codegen.cpp.lines import InnerLoop, closed, indent, nested, opened
-from pycompiler.codegen.cpp.products import rounded_once
 from pycompiler.codegen.cpp.types import ctype, identity
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.hints import likely
@@ -33,7 +32,7 @@ from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, loads, numel, sp
 from pycompiler.ir.loops import Buffer, Op
 
 CHUNK = 4096  # points of a piece of a long inner loop, which is summed up by itself
-SUMMED = 256  # that sums of floats add up in the lanes of a vector before they go on in double
+SUMMED = 256  # doubles that the lanes of a vector add up before the sum goes on exactly
 
 
 @dataclass
@@ -129,7 +128,6 @@ class NestWriter:
         loops = [f"for (int64_t {v} = {a}; {v} < {b}; {v} += {step}) {{" for v, a, b, step in self.outer_loops]
         body, finish = self.assemble(loops, rows)
         shared = self.around.shared
-        rows, body, finish, shared = map(rounded_once([*shared, *body, *finish]), (rows, body, finish, shared))
         alone = not self.accumulated and not shared_stores(nest)
         return NestCode(self.comments, shared, body, finish, loops if alone else [], rows)
 
@@ -378,9 +376,6 @@ class NestWriter:
         assert s.loop.reduction is not None
         c = self.context
         fold = self.new_fold(s, s.loop.reduction.kind, s.loop.body[s.loop.results[0]].dtype, two_levels=False)
-        count = numel(list(zip(s.loop.reduction.vars, s.loop.reduction.ranges, strict=True)))
-        exact = fold.kind == "sum" and fold.wide != fold.compute and (count is None or count > 4 * FLUSH)
-        kind = fold.wide if exact else fold.compute
         low = [(v, n) for v, n in self.inner_dims if v in s.loop.vars]
         at, stride = Expr.of(0), Expr.of(1)
         for v, n in reversed(low):
@@ -388,7 +383,7 @@ class NestWriter:
             stride = stride * n
         place = self.size_of(at)
         start = identity(fold.kind, fold.dtype)
-        c.row.lines += [f"alignas(64) {kind} {fold.partial}[{self.size(stride)}];",
+        c.row.lines += [f"alignas(64) {fold.compute} {fold.partial}[{self.size(stride)}];",
                         f"for (int64_t k = 0; k < {self.size(stride)}; k++) {fold.partial}[k] = {start};"]  # fmt: skip
         current.inside.lines += self.fold_value(fold, f"{fold.partial}[{place}]", value)
         current.columns.append((s, fold, place))
@@ -401,7 +396,7 @@ class NestWriter:
             array = self.function.fresh("row")
             size = numel([(v, n) for v, n in self.inner_dims if v in s.loop.vars])
             value = f"{fold.partial}[{place}]"
-            value = f"({value} != 0)" if ctype(fold.dtype).kind == "bool" else f"({fold.compute}){value}"
+            value = f"({value} != 0)" if ctype(fold.dtype).kind == "bool" else f"({ctype(fold.dtype).compute}){value}"
             body = [store(b, f"{array}[{place}]", value, fold.dtype)]
             if s.place[b.name] == "memory":
                 where = f"{self.function.pointers[b.name]}[{c.index(s.loop.store_index[0])}]"
@@ -412,7 +407,7 @@ class NestWriter:
     def chunk_of(self, f: Fold) -> int:
         """Points of the innermost loop that the fold takes before its total goes on; 0: all of them."""
         size = numel(self.inner_dims[-1:])
-        if f.wide != f.compute and f.kind in ("sum", "prod"):
+        if f.kind == "sum" and f.dtype == torch.float64:
             return SUMMED if size is None or size > SUMMED else 0
         return CHUNK if self.nest.split is not None and (size is None or size > 2 * CHUNK) else 0
 
@@ -495,7 +490,7 @@ class NestWriter:
     def assemble(self, loops: list[str], rows: list[str]) -> tuple[list[str], list[str]]:
         """(what each thread runs, what follows when all are done): the outer loops around the row block."""
         around = self.around
-        body = around_rows(loops, [*rows, *around.row], self.parallel, collapse=not shared_stores(self.nest))
+        body = around_rows(loops, rows, self.parallel, collapse=not shared_stores(self.nest))
         body = ["{", *indent([*around.begin, *body, *around.end]), "}"]
         if self.parallel and not loops:  # one thread takes it, whichever comes first
             body = ["#pragma omp single nowait", *body]

@@ -23,12 +23,12 @@ FLOAT: dict[str, str] = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "truediv": "{0} / {1}",
     "floordiv": "pyc_floordiv({0}, {1})", "truncdiv": "pyc_trunc({0} / {1})", "mod": "pyc_mod({0}, {1})",
     "fmod": "pyc_fmod({0}, {1})", "neg": "-{0}", "maximum": "pyc_max({0}, {1})", "minimum": "pyc_min({0}, {1})",
-    "fma": "{0} * {1} + {2}", "reciprocal": "({T})1 / {0}", "square": "{0} * {0}", "pow": "pyc_pow({0}, {1})",
+    "fma": "pyc_fma({0}, {1}, {2})", "reciprocal": "({T})1 / {0}", "square": "{0} * {0}", "pow": "pyc_pow({0}, {1})",
     "copysign": "pyc_copysign({0}, {1})", "nextafter": "pyc_nextafter({0}, {1})", "hypot": "pyc_hypot({0}, {1})",
     "atan2": "pyc_atan2({0}, {1})",
     **_calls(
         "abs", "sign", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan",
-        "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "erfc", "erfinv", "lgamma",
+        "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "one_plus_erf", "erfc", "erfinv", "lgamma",
         "digamma", "sigmoid", "floor", "ceil", "round", "trunc", "isnan", "isinf", "signbit",
     ),
 }  # fmt: skip

@@ -17,8 +17,14 @@ float erfcf(float); float lgammaf(float); float nextafterf(float, float); float 
 float fmodf(float, float);
 }
 
+// The only contraction: generated code is compiled with -ffp-contract=off.  A processor without the instruction rounds twice.
+#if defined(__FMA__) || defined(__aarch64__)
 PYC_INLINE float pyc_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 PYC_INLINE double pyc_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
+#else
+PYC_INLINE float pyc_fma(float a, float b, float c) { return a * b + c; }
+PYC_INLINE double pyc_fma(double a, double b, double c) { return a * b + c; }
+#endif
 PYC_INLINE float pyc_abs(float a) { return __builtin_fabsf(a); }
 PYC_INLINE double pyc_abs(double a) { return __builtin_fabs(a); }
 template <class T> PYC_INLINE T pyc_abs(T a) { return (T)-1 < 0 && a < 0 ? (T)(0 - (uint64_t)a) : a; }
@@ -46,15 +52,6 @@ template <class T> PYC_INLINE bool pyc_signbit(T a) { return (T)-1 < 0 && a < 0;
 PYC_INLINE float pyc_sign(float a) { return a > 0.0f ? 1.0f : a < 0.0f ? -1.0f : 0.0f; }
 PYC_INLINE double pyc_sign(double a) { return a > 0.0 ? 1.0 : a < 0.0 ? -1.0 : 0.0; }
 template <class T> PYC_INLINE T pyc_sign(T a) { return (T)((a > 0) - (a < 0)); }
-
-// Division of many values by one: x / t = x * r * p with p a power of two, so that r neither overflows nor is denormal.
-struct pyc_divisor { float r, p; };
-PYC_INLINE pyc_divisor pyc_prepare(float t) {
-    int32_t e = (int32_t)((pyc_bits<uint32_t>(t) >> 23) & 255u);
-    e = e == 255 ? 127 : e < 1 ? 1 : e > 253 ? 253 : e;
-    float p = pyc_bits<float>((uint32_t)(254 - e) << 23);
-    return pyc_divisor{1.0f / (t * p), p};
-}
 
 // max and min in which a NaN wins, and of equal zeros the first, as torch's.
 template <class T> PYC_INLINE T pyc_max(T a, T b) {
@@ -203,12 +200,12 @@ PYC_INLINE float pyc_erf(float x) {
     return pyc_copysign(pyc_expm1_core(-pyc_fma(t, q, t)), x);
 }
 
-// 1 + erf(x) as 2^y with a polynomial y of |x|, or 2 less that: no digit is lost where it is near 0
+// 1 + erf(x), of which gelu is made: 2^y with a polynomial y of |x|, or 2 less that, so that no digit is lost near 0
 PYC_INLINE float pyc_one_plus(float x, float power) {
     float e = pyc_abs(x) > 4.0f ? 0.0f : power;  // outside, any bits
     return x < 0.0f ? e : 2.0f - e;
 }
-PYC_INLINE float pyc_erf_plus_one(float x) {
+PYC_INLINE float pyc_one_plus_erf(float x) {
     float t = pyc_abs(x);
     float y = pyc_fma(3.705779571e-06f, t, -6.455777820e-05f);
     y = pyc_fma(y, t, 4.457961560e-04f);
@@ -217,38 +214,14 @@ PYC_INLINE float pyc_erf_plus_one(float x) {
     y = pyc_fma(y, t, 2.868038896e-02f);
     y = pyc_fma(y, t, -1.486858925e-01f);
     y = pyc_fma(y, t, -9.183740562e-01f);
-    y = pyc_fma(y, t, -1.627911337e+00f) * t;
-    float shifted = y + PYC_ROUND, r = y - (shifted - PYC_ROUND);
+    y = pyc_fma(y, t, -1.627911337e+00f);  // the exponent is y t
+    float shifted = pyc_fma(y, t, PYC_ROUND), r = pyc_fma(y, t, -(shifted - PYC_ROUND));
     float p = pyc_fma(1.326472717e-03f, r, 9.671512918e-03f);
     p = pyc_fma(p, r, 5.550733746e-02f);
     p = pyc_fma(p, r, 2.402224208e-01f);
     p = pyc_fma(p, r, 6.931469776e-01f);
     p = pyc_fma(p, r, 1.0f);
     return pyc_one_plus(x, pyc_bits<float>(pyc_bits<uint32_t>(p) + (pyc_bits<uint32_t>(shifted) << 23)));
-}
-
-// ---- values that are rounded to bf16 (8 bits) as soon as they are made: 2^-13 is close enough ------------------------
-
-PYC_INLINE float pyc_erf_plus_one_rounded(float x) {
-    float t = pyc_abs(x);
-    float y = pyc_fma(2.043271282e-04f, t, -3.693062609e-03f);
-    y = pyc_fma(y, t, 2.980931815e-02f);
-    y = pyc_fma(y, t, -1.468502362e-01f);
-    y = pyc_fma(y, t, -9.205983542e-01f);
-    y = pyc_fma(y, t, -1.627314003e+00f) * t;
-    float shifted = y + PYC_ROUND, r = y - (shifted - PYC_ROUND);
-    float p = pyc_fma(5.517166778e-02f, r, 2.426111390e-01f);
-    p = pyc_fma(p, r, 6.932609872e-01f);
-    p = pyc_fma(p, r, 9.999280726e-01f);
-    return pyc_one_plus(x, pyc_bits<float>(pyc_bits<uint32_t>(p) + (pyc_bits<uint32_t>(shifted) << 23)));
-}
-PYC_INLINE float pyc_log_rounded(float x) {
-    pyc_split s = pyc_split_log(x);
-    float p = pyc_fma(-1.421605199e-01f, s.f, 2.192811636e-01f);
-    p = pyc_fma(p, s.f, -2.538797068e-01f);
-    p = pyc_fma(p, s.f, 3.327403059e-01f);
-    p = pyc_fma(p, s.f, -4.999174047e-01f);
-    return pyc_log_edges(x, pyc_fma(s.k, 0.693147182f, pyc_fma(p * s.f, s.f, s.f)));
 }
 
 // ---- exp, log: double --------------------------------------------------------------------------------------------
@@ -403,17 +376,8 @@ PYC_INLINE float pyc_sin_quadrant(float r, int32_t quadrant) {
     float v = quadrant & 1 ? cosine : sine;
     return pyc_bits<float>(pyc_bits<uint32_t>(v) ^ ((uint32_t)(quadrant & 2) << 30));
 }
-PYC_INLINE float pyc_sin(float x) {
-    pyc_angle a = pyc_reduce_angle(x);
-    return x == 0.0f ? x : pyc_sin_quadrant(a.r, a.quadrant);
-}
-PYC_INLINE float pyc_cos(float x) {
-    pyc_angle a = pyc_reduce_angle(x);
-    return pyc_sin_quadrant(a.r, a.quadrant + 1);
-}
-
-// Where no argument is far, generated loops call these: no double, no table.  The three parts of pi/2 are positive, the
-// first a multiple of 2^-23, so that x - n * part is exact.
+// Near angles need no double and no table.  The three parts of pi/2 are positive, the first a multiple of 2^-23, so that
+// x - n * part is exact.
 PYC_INLINE bool pyc_is_far(float x) { return pyc_abs(x) > 10000.0f; }
 PYC_INLINE pyc_angle pyc_near_angle(float x) {
     float shifted = pyc_fma(x, 0.636619747f, PYC_ROUND), n = shifted - PYC_ROUND;
@@ -422,6 +386,7 @@ PYC_INLINE pyc_angle pyc_near_angle(float x) {
     r = pyc_fma(n, -0x1.846988p-48f, r);
     return pyc_angle{r, pyc_bits<int32_t>(shifted)};
 }
+// Generated loops call these where no argument is far: the values are those of pyc_sin and pyc_cos.
 PYC_INLINE float pyc_sin_near(float x) {
     pyc_angle a = pyc_near_angle(x);
     return x == 0.0f ? x : pyc_sin_quadrant(a.r, a.quadrant);
@@ -430,24 +395,19 @@ PYC_INLINE float pyc_cos_near(float x) {
     pyc_angle a = pyc_near_angle(x);
     return pyc_sin_quadrant(a.r, a.quadrant + 1);
 }
-// the same for values that are rounded to bf16 at once
-PYC_INLINE float pyc_sin_quadrant_rounded(float r, int32_t quadrant) {
-    float s = r * r;
-    float sine = pyc_fma(pyc_fma(8.163939320e-03f, s, -1.666343295e-01f) * s, r, r);
-    float cosine = pyc_fma(pyc_fma(4.045353512e-02f, s, -4.997585790e-01f), s, 1.0f);
-    float v = quadrant & 1 ? cosine : sine;
-    return pyc_bits<float>(pyc_bits<uint32_t>(v) ^ ((uint32_t)(quadrant & 2) << 30));
+PYC_INLINE pyc_angle pyc_any_angle(float x) {
+    pyc_angle near = pyc_near_angle(x), far = pyc_reduce_angle(x);
+    bool is_far = !(pyc_abs(x) <= 10000.0f);
+    return pyc_angle{is_far ? far.r : near.r, is_far ? far.quadrant : near.quadrant};
 }
-PYC_INLINE float pyc_sin_rounded_near(float x) {
-    pyc_angle a = pyc_near_angle(x);
-    return x == 0.0f ? x : pyc_sin_quadrant_rounded(a.r, a.quadrant);
+PYC_INLINE float pyc_sin(float x) {
+    pyc_angle a = pyc_any_angle(x);
+    return x == 0.0f ? x : pyc_sin_quadrant(a.r, a.quadrant);
 }
-PYC_INLINE float pyc_cos_rounded_near(float x) {
-    pyc_angle a = pyc_near_angle(x);
-    return pyc_sin_quadrant_rounded(a.r, a.quadrant + 1);
+PYC_INLINE float pyc_cos(float x) {
+    pyc_angle a = pyc_any_angle(x);
+    return pyc_sin_quadrant(a.r, a.quadrant + 1);
 }
-PYC_INLINE float pyc_sin_rounded(float x) { return pyc_sin(x); }
-PYC_INLINE float pyc_cos_rounded(float x) { return pyc_cos(x); }
 
 // ---- the rest: libm, one element at a time -----------------------------------------------------------------------
 
@@ -461,6 +421,7 @@ PYC_LIBM1(acosh) PYC_LIBM1(atanh) PYC_LIBM1(erfc) PYC_LIBM1(lgamma)
 PYC_LIBM2(atan2) PYC_LIBM2(nextafter) PYC_LIBM2(hypot)
 PYC_DOUBLE1(exp2) PYC_DOUBLE1(expm1) PYC_DOUBLE1(log2) PYC_DOUBLE1(log10) PYC_DOUBLE1(log1p) PYC_DOUBLE1(sin)
 PYC_DOUBLE1(cos) PYC_DOUBLE1(tanh) PYC_DOUBLE1(erf)
+PYC_INLINE double pyc_one_plus_erf(double x) { return 1.0 + erf(x); }
 PYC_INLINE float pyc_fmod(float a, float b) { return fmodf(a, b); }
 PYC_INLINE double pyc_fmod(double a, double b) { return fmod(a, b); }
 

@@ -28,19 +28,6 @@ PYC_INLINE int32_t pyc_thread() { return 0; }
 PYC_INLINE void* pyc_allocate(uint64_t bytes) { return __builtin_malloc(bytes); }
 PYC_INLINE void pyc_release(void* p) { __builtin_free(p); }
 
-// A product that is rounded: what it is added to is not contracted with it.
-#if defined(__clang__)
-#if __has_builtin(__arithmetic_fence)
-#define pyc_product(x) __arithmetic_fence(x)
-#else
-#define pyc_product(x) (x)
-#endif
-#elif __GNUC__ >= 12
-#define pyc_product(x) __builtin_assoc_barrier(x)
-#else
-#define pyc_product(x) (x)
-#endif
-
 struct bf16 { uint16_t bits; };
 struct f16 { uint16_t bits; };
 
@@ -106,9 +93,23 @@ template <class To, class From> PYC_INLINE To pyc_cast(From v) { return pyc_as<T
 #else
 #define PYC_KEPT(v) ({ auto pyc_v = (v); __asm__("" : "+r"(pyc_v)); pyc_v; })
 #endif
-// A float out of the integer's range is undefined in C; narrow integers come by way of the one that ATen's conversion passes:
-// truncation, then wrap-around.
-template <class To, class Via, class From> PYC_INLINE To pyc_float_to_int(From v) { return (To)PYC_KEPT((Via)v); }
+// A float as an integer.  Narrow integers come by way of the one that ATen's conversion passes: truncation, then wrap-around.
+// Out of range, and of NaN, the processor gives the least integer; in C that is undefined, and compilers fold constants to
+// other numbers.
+template <class Via> struct pyc_bound;
+template <> struct pyc_bound<int32_t> { static constexpr double top = 2147483648.0; };
+template <> struct pyc_bound<int64_t> { static constexpr double top = 9223372036854775808.0; };
+template <class To, class Via, class From> struct pyc_to_int {
+    static PYC_MEMBER To of(From v) {
+        const From top = (From)pyc_bound<Via>::top;
+        const Via least = (Via)((Via)1 << (sizeof(Via) * 8 - 1));
+        return (To)PYC_KEPT(v >= -top && v < top ? (Via)v : least);
+    }
+};
+template <class To, class From> struct pyc_to_int<To, uint64_t, From> {
+    static PYC_MEMBER To of(From v) { return (To)PYC_KEPT((uint64_t)v); }
+};
+template <class To, class Via, class From> PYC_INLINE To pyc_float_to_int(From v) { return pyc_to_int<To, Via, From>::of(v); }
 
 // Rounds a float to the precision of bf16/f16 and back (a `cast` to those types inside a body).
 PYC_INLINE float pyc_round_bf16(float v) { return pyc_from_bf16(pyc_to_bf16(v)); }

@@ -11,6 +11,14 @@ template <class T> PYC_INLINE pyc_welford<T> pyc_combine(pyc_welford<T> a, pyc_w
     return pyc_welford<T>{a.mean + delta * share, a.m2 + b.m2 + delta * delta * (T)(a.n) * share, n};
 }
 
+// A sum of doubles, and in `low` what its additions rounded off (Knuth's two-sum; of infinities the sum alone counts).
+PYC_INLINE void pyc_add_exactly(double& sum, double& low, double value) {
+    double s = sum + value, part = s - sum;
+    low += (sum - (s - part)) + (value - part);
+    sum = s;
+}
+PYC_INLINE double pyc_exact_sum(double sum, double low) { return sum - sum == 0.0 ? sum + low : sum; }
+
 // Value and first position of an extremum; a NaN wins over every number.
 template <class T> struct pyc_arg { T value; int64_t at; };
 template <class T> PYC_INLINE bool pyc_arg_before_max(T v, int64_t at, T best, int64_t best_at) {
