@@ -45,6 +45,7 @@ WHOLE = frozenset(
         *(aten.roll, aten.lerp, aten.frac, aten.where, aten.clamp_min, aten.clamp_max, aten.isin, aten.logaddexp),
         *(aten.floor_divide, aten.special_erfcx, aten.lift_fresh, aten.index_add, aten.index_copy, aten.eye),
         *(aten.index_fill, aten.xlogy, aten.special_xlog1py, aten.gelu_backward),
+        *(aten.addcmul, aten.addcdiv, aten.linspace, aten.linalg_cross),
         *(aten._linalg_det, aten.linalg_lu_factor, aten.lu_unpack, aten.renorm, aten.unfold, aten.unfold_backward),
     )
 )

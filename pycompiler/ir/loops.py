@@ -251,7 +251,8 @@ POINTWISE: dict[str, int] = {
     # elementary functions
     "exp": 1, "exp2": 1, "expm1": 1, "log": 1, "log2": 1, "log10": 1, "log1p": 1, "sqrt": 1, "rsqrt": 1, "pow": 2,
     "sin": 1, "cos": 1, "tan": 1, "asin": 1, "acos": 1, "atan": 1, "atan2": 2, "sinh": 1, "cosh": 1, "tanh": 1,
-    "asinh": 1, "acosh": 1, "atanh": 1, "erf": 1, "erfc": 1, "one_plus_erf": 1, "erfinv": 1, "lgamma": 1, "digamma": 1, "sigmoid": 1,
+    "asinh": 1, "acosh": 1, "atanh": 1, "erf": 1, "erfc": 1, "one_plus_erf": 1,
+    "erfinv": 1, "lgamma": 1, "digamma": 1, "sigmoid": 1,
     "floor": 1, "ceil": 1, "round": 1, "trunc": 1, "copysign": 2, "nextafter": 2, "hypot": 2,
     # comparison, logic, selection
     "eq": 2, "ne": 2, "lt": 2, "le": 2, "gt": 2, "ge": 2, "isnan": 1, "isinf": 1, "signbit": 1,

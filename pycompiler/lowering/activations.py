@@ -27,6 +27,10 @@ def elu(x: Val, alpha: float = 1, scale: float = 1, input_scale: float = 1) -> V
     return (x > 0).where(x * scale, (x * input_scale).op("expm1") * (alpha * scale))
 
 
+def hardtanh(x: Val, low: float = -1, high: float = 1) -> Val:
+    return x.like(high).op("minimum", x.like(least(x.dtype, low)).op("maximum", x))
+
+
 _SQRT_HALF = math.sqrt(0.5)
 _BETA = math.sqrt(2.0 / math.pi)
 _KAPPA = 0.044715
@@ -52,7 +56,7 @@ def gelu_backward(grad: Val, x: Val, *, approximate: str = "none") -> Val:
 
 # ATen operator -> (number of tensors, tree(tensors..., parameters...))
 TABLE: dict[Any, tuple[int, Tree]] = {
-    aten.hardtanh.default: (1, lambda x, low=-1, high=1: x.op("maximum", least(x.dtype, low)).op("minimum", high)),
+    aten.hardtanh.default: (1, hardtanh),
     aten.leaky_relu.default: (1, lambda x, slope=0.01: (x > 0).where(x, x * slope)),
     aten.elu.default: (1, elu),
     aten.gelu.default: (1, gelu),
@@ -77,4 +81,4 @@ for _op, (_tensors, _tree) in TABLE.items():
 @lowering(aten.softshrink_backward.default, aten.hardshrink_backward.default)
 def shrink_backward(low: Lowering, grad: Any, x: Any, lambd: Any = 0.5) -> Any:
     bound = rounded(lambd, grad.dtype)
-    return elementwise(low, lambda g, v: ((v >= -bound) & (v <= bound)).where(0.0, g), (grad, x))
+    return elementwise(low, lambda g, v: ((v < -bound) | (v > bound)).where(g, 0.0), (grad, x))

@@ -99,6 +99,26 @@ def arange_step(low: Lowering, start: Any, end: Any, step: Any = 1, **options: A
     )
 
 
+@lowering(aten.linspace.default)
+def linspace(low: Lowering, start: Any, end: Any, steps: Any, **options: Any) -> Any:
+    """The first half counts from the start, the second from the end, each point rounded once, as in ATen's kernels."""
+    dtype = low.fake.dtype
+    known = all(isinstance(n, int | float) for n in (start, end)) and isinstance(steps, int)
+    if not known or steps < 2 or dtype not in (torch.float32, torch.float64):
+        return NotImplemented
+    first, last = torch.tensor(start, dtype=dtype), torch.tensor(end, dtype=dtype)
+    step = ((last - first) / (steps - 1)).item()
+
+    def emit(body: Body, index: Sequence[Expr]) -> Val:
+        i = body.index(index[0])
+        up = i.to(dtype).op("fma", step, first.item())
+        down = (body.index(steps - 1 - index[0])).to(dtype).op("fma", -step, last.item())
+        early: Val = i < steps // 2
+        return early.where(up, down)
+
+    return Value(to_exprs(low.fake.shape), dtype, low.fake.device, emit=emit)
+
+
 @lowering(prims.iota.default)
 def iota(low: Lowering, length: Any, *, start: int, step: int, **options: Any) -> Value:
     return ramp(low.fake, start, step)

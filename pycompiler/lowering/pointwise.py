@@ -12,13 +12,14 @@ from typing import Any
 
 import torch
 
+from pycompiler.ir.expr import Expr
 from pycompiler.ir.symbolic_node import Real
-from pycompiler.lowering.body import Val
+from pycompiler.lowering.body import Body, Val
 from pycompiler.lowering.elementwise import Kind, elementwise, mixed
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.promotion import as_float, promoted, rounded
 from pycompiler.lowering.registry import lowering, register
-from pycompiler.lowering.values import Value
+from pycompiler.lowering.values import Value, normal_dim, to_exprs
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Tree = Callable[..., Val]
@@ -67,14 +68,24 @@ def sign(x: Val) -> Val:
     return x if x.dtype == torch.bool else x.op("sign")
 
 
-def power(x: Val, y: Val, roots: bool = True) -> Val:
-    """x ** y; the exponents that torch's own kernel treats specially are multiplications and, where it takes them, roots."""
+def plus_product(x: Val, a: Val, b: Val | float) -> Val:
+    """x + a * b, rounded once where ATen's kernels round once."""
+    return a.op("fma", b, x) if is_float(x) else x + a * b
+
+
+def power(x: Val, y: Val, roots: bool = True, step: torch.dtype | None = None) -> Val:
+    """x ** y; the exponents that torch's own kernel treats specially are multiplications and, where it takes them, roots.
+    `step`: the dtype to which the kernel rounds a square before it goes on."""
     n = y.constant
+
+    def square(x: Val) -> Val:
+        return x * x if step is None else (x * x).to(step).to(x.dtype)
+
     if n is not None and is_float(x):
         special: dict[float, Tree] = {
-            0.0: lambda x: x.like(1), 1.0: lambda x: x, 2.0: lambda x: x * x, 3.0: lambda x: x * x * x,
+            0.0: lambda x: x.like(1), 1.0: lambda x: x, 2.0: lambda x: x * x, 3.0: lambda x: square(x) * x,
             0.5: lambda x: x.op("sqrt"), -0.5: lambda x: x.op("rsqrt"), -1.0: lambda x: x.op("reciprocal"),
-            -2.0: lambda x: (x * x).op("reciprocal"),
+            -2.0: lambda x: square(x).op("reciprocal"),
         }  # fmt: skip
         if float(n) in special and (roots or abs(n) != 0.5):
             return special[float(n)](x)
@@ -149,7 +160,7 @@ DEFAULT: dict[Any, Tree] = {
     aten.bitwise_and: op("and"), aten.bitwise_or: op("or"), aten.bitwise_xor: op("xor"), aten.bitwise_not: op("not"),
     aten.bitwise_left_shift: op("shl"), aten.bitwise_right_shift: op("shr"), aten.__lshift__: op("shl"),
     aten.__rshift__: op("shr"),
-    aten.logaddexp: logaddexp, aten.relu: lambda x: maximum(x, x.like(0)),
+    aten.logaddexp: logaddexp, aten.relu: lambda x: maximum(x.like(0), x),
 }  # fmt: skip
 
 # as DEFAULT, integers become floats first
@@ -194,8 +205,12 @@ def add_sub(low: Lowering, x: Any, y: Any, alpha: Any = 1) -> Any:
     alpha = _alpha(low, alpha, (x, y))
 
     def tree(x: Val, y: Val) -> Val:
-        scaled = mul(y, y.like(alpha)) if alpha != 1 else y
-        return add(x, scaled) if plus else x - scaled
+        if alpha == 1:
+            return add(x, y) if plus else x - y
+        factor = y.like(alpha)
+        if is_float(x):
+            return plus_product(x, y, factor if plus else -factor)
+        return add(x, mul(y, factor)) if plus else x - y * factor
 
     return elementwise(low, tree, (x, y))
 
@@ -227,7 +242,13 @@ def rsub(low: Lowering, x: Value, y: Any, alpha: Any = 1) -> Any:
     if x.dtype is torch.bool:
         return NotImplemented  # ATen's kernel refuses it, its shape function does not
     alpha = _alpha(low, alpha, (x, y))
-    return elementwise(low, lambda x, y: y - x * alpha, (x, y))
+
+    def tree(x: Val, y: Val) -> Val:
+        if alpha == 1:
+            return y - x
+        return plus_product(y, x, -x.like(alpha)) if is_float(x) else y - x * alpha
+
+    return elementwise(low, tree, (x, y))
 
 
 @lowering(aten.div.Tensor, aten.div.Tensor_mode, aten.div.Scalar_mode)
@@ -249,7 +270,8 @@ def pow_(low: Lowering, x: Any, y: Any) -> Any:
     if isinstance(y, float) and 0 < abs(y) < torch.finfo(torch.float32).tiny and promoted((x, y)) != torch.float64:
         return NotImplemented  # which is not the exponent 0
     roots = low.fake.device.type != "cpu" or promoted((x, y)) != torch.float16
-    return elementwise(low, lambda x, y: power(x, y, roots), (x, y))
+    step = torch.bfloat16 if promoted((x, y)) == torch.bfloat16 else None
+    return elementwise(low, lambda x, y: power(x, y, roots, step), (x, y))
 
 
 @lowering(aten.round.decimals)
@@ -287,7 +309,8 @@ def _bound(smaller: bool, bound: Any) -> Tree:
     """The tree of one bound: the `smaller` of the two, or the other."""
     may_be_nan = isinstance(bound, Real) or (isinstance(bound, float) and math.isnan(bound))
     if not may_be_nan or _nan_bounds():
-        return minimum if smaller else maximum
+        pick = minimum if smaller else maximum
+        return lambda x, b: pick(b, x)  # of equal zeros ATen keeps the operand
     return lambda x, b: ((b < x) if smaller else (x < b)).where(b, x)
 
 
@@ -302,7 +325,7 @@ def clamp(low: Lowering, x: Value, min: Any = None, max: Any = None) -> Any:
         return elementwise(low, _bound(min is None, bound), (x, bound))
 
     def tree(x: Val, low_end: Val, high: Val) -> Val:
-        return minimum(maximum(x, low_end), high)
+        return minimum(high, maximum(low_end, x))
 
     return elementwise(low, tree, (x, min, max))
 
@@ -344,7 +367,22 @@ def masked_fill(low: Lowering, x: Value, mask: Value, value: Any) -> Value:
 def addcmul(low: Lowering, x: Value, a: Value, b: Value, *, value: Any = 1) -> Any:
     if not _holds(promoted((x, a, b)), value):
         return NotImplemented
-    return elementwise(low, lambda x, a, b: x + a * value * b, (x, a, b))
+    return elementwise(low, lambda x, a, b: plus_product(x, a * value, b), (x, a, b))
+
+
+@lowering(aten.linalg_cross)
+def cross(low: Lowering, x: Value, y: Value, *, dim: int = -1) -> Any:
+    if low.fake.dtype not in (torch.float32, torch.float64) or not x.shape == y.shape == to_exprs(low.fake.shape):
+        return NotImplemented
+    d, buffer = normal_dim(dim, x.rank), low.buffer_for(low.fake)
+
+    def emit(body: Body, index: Sequence[Expr]) -> Val:
+        def part(v: Value, step: int) -> Val:
+            return v.load(body, [(i + step) % 3 if k == d else i for k, i in enumerate(index)])
+
+        return plus_product(-(part(x, 2) * part(y, 1)), part(x, 1), part(y, 2))
+
+    return low.pointwise(emit, buffer)
 
 
 @lowering(aten.addcdiv)
@@ -355,6 +393,6 @@ def addcdiv(low: Lowering, x: Value, a: Value, b: Value, *, value: Any = 1) -> V
 @lowering(aten.lerp)
 def lerp(low: Lowering, x: Value, end: Value, weight: Any) -> Value:
     def tree(x: Val, y: Val, w: Val) -> Val:
-        return (w.op("abs") < 0.5).where(x + w * (y - x), y - (y - x) * (1 - w))
+        return (w.op("abs") < 0.5).where(plus_product(x, w, y - x), plus_product(y, w - 1, y - x))
 
     return elementwise(low, tree, (x, end, weight), exact=(2,))

@@ -148,9 +148,7 @@ def moments_dtype(x: Value) -> torch.dtype:
     return torch.float64 if x.device.type == "cpu" else compute_dtype(x.dtype)
 
 
-def moments(
-    low: Lowering, x: Value, dims: Sequence[int], keepdim: bool, fake: torch.Tensor
-) -> tuple[Value, Value]:
+def moments(low: Lowering, x: Value, dims: Sequence[int], keepdim: bool, fake: torch.Tensor) -> tuple[Value, Value]:
     """(mean, sum of squared distances to it), in `moments_dtype`."""
     compute = moments_dtype(x)
     outs: list[Buffer] = [low.buffer_for(fake, compute), low.buffer_for(fake, compute)]

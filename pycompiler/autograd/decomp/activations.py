@@ -15,6 +15,7 @@ from pycompiler.autograd.decomp.registry import contiguous, like, rule, where, w
 aten = torch.ops.aten
 Tensor = torch.Tensor
 
+
 @rule(aten.silu.default)
 def silu(x: Tensor) -> Tensor:
     w = wide(x)
@@ -56,7 +57,17 @@ def leaky_relu_backward(grad: Tensor, x: Tensor, slope: float, self_is_result: b
 
 @rule(aten.hardtanh_backward.default)
 def hardtanh_backward(grad: Tensor, x: Tensor, low: float, high: float) -> Any:
-    return where((x <= low) | (x >= high), 0, grad)
+    return where((x > low) & (x < high), grad, 0)  # of a NaN nothing, as in ATen's vectors
+
+
+@rule(aten.elu_backward.default)
+def elu_backward(grad: Tensor, alpha: float, scale: float, input_scale: float, is_result: bool, x: Tensor) -> Any:
+    g, w = wide(grad), wide(x)
+    if is_result:
+        below = g * input_scale * (w + alpha * scale)
+    else:
+        below = g * input_scale * (alpha * scale) * torch.exp(w * input_scale)
+    return like(where(w > 0, g * scale, below), grad.dtype)
 
 
 @rule(aten.native_dropout_backward.default)
@@ -105,6 +116,13 @@ def hardsigmoid_backward(grad: Tensor, x: Tensor) -> Any:
     return like(where((w > -3) & (w < 3), g * _SIXTH, 0.0), grad.dtype)
 
 
+@rule(aten.hardswish_backward.default)
+def hardswish_backward(grad: Tensor, x: Tensor) -> Any:
+    g, w = wide(grad), wide(x)
+    sloped = where(w >= 3, g, g * (w / 3 + 0.5))  # torch's rule loses a NaN
+    return like(where(w < -3, 0.0, sloped), grad.dtype)
+
+
 @rule(aten.sub.Scalar)
 def sub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
     return aten.sub.Tensor(x, other, alpha=alpha) if alpha != 1 else aten.sub.Tensor(x, other)
@@ -127,23 +145,6 @@ def rsub_tensor(x: Tensor, other: Tensor, *, alpha: Any = 1) -> Tensor:
 @rule(aten.sgn.default, partial=True)
 def sgn(x: Tensor) -> Any:
     return NotImplemented if x.is_complex() else torch.sign(x)
-
-
-@rule(aten.addcmul.default, partial=True)
-def addcmul(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
-    if not x.dtype == a.dtype == b.dtype or x.is_complex():
-        return NotImplemented  # the three are promoted together, before the product; a complex number multiplies infinities
-    if value == 1:
-        return x + a * b
-    if isinstance(value, float) and not x.is_floating_point():
-        return NotImplemented  # the kernel of integers takes an integer of it
-    return NotImplemented if x.dtype in (torch.float16, torch.bfloat16) else x + a * value * b
-
-
-@rule(aten.addcdiv.default, partial=True)
-def addcdiv(x: Tensor, a: Tensor, b: Tensor, *, value: Any = 1) -> Any:
-    alike = x.dtype == a.dtype == b.dtype and x.dtype in (torch.float32, torch.float64)
-    return x + a * value / b if alike else NotImplemented
 
 
 @rule(aten.masked_fill.Scalar, partial=True)

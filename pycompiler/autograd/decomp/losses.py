@@ -83,6 +83,28 @@ def mse_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any:
     return _reduced(difference * difference, reduction)
 
 
+@rule(aten.huber_loss.default)
+def huber_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, delta: float = 1.0) -> Any:
+    if x.dtype == torch.bfloat16:  # whose kernel rounds the difference
+        apart = wide(x - target).abs()
+    else:
+        apart = (wide(x) - wide(target)).abs()
+    losses = where(apart < delta, apart * 0.5 * apart, (apart - 0.5 * delta) * delta)
+    return _reduced(like(losses, x.dtype), reduction)
+
+
+@rule(aten.smooth_l1_loss.default)
+def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, beta: float = 1.0) -> Any:
+    if beta == 0.0:
+        return _reduced((x - target).abs(), reduction)
+    if x.dtype == torch.float16:  # whose kernel rounds each step
+        apart = (x - target).abs()
+        return _reduced(where(apart < beta, apart * 0.5 * apart / beta, apart - 0.5 * beta), reduction)
+    apart = (wide(x) - wide(target)).abs()
+    losses = where(apart < beta, apart * 0.5 * apart / beta, apart - 0.5 * beta)
+    return _reduced(like(losses, x.dtype), reduction)
+
+
 def _share(x: Tensor, reduction: int) -> float:
     return 1.0 / x.numel() if reduction == _MEAN and x.numel() else 1.0
 

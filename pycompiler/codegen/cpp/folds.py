@@ -55,7 +55,9 @@ class Fold:
 
 def make_fold(stage: Stage, kind: str, dtype: torch.dtype, name: str, *, two_levels: bool) -> Fold:
     compute = ctype(dtype).compute
-    compute = "double" if compute == "float" and kind in ("sum", "prod") else "int32_t" if compute == "bool" else compute
+    compute = (
+        "double" if compute == "float" and kind in ("sum", "prod") else "int32_t" if compute == "bool" else compute
+    )
     return Fold(stage, kind, dtype, name, name, compute, two_levels)
 
 

@@ -28,7 +28,8 @@ FLOAT: dict[str, str] = {
     "atan2": "pyc_atan2({0}, {1})",
     **_calls(
         "abs", "sign", "exp", "exp2", "expm1", "log", "log2", "log10", "log1p", "sqrt", "rsqrt", "sin", "cos", "tan",
-        "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "one_plus_erf", "erfc", "erfinv", "lgamma",
+        "asin", "acos", "atan", "sinh", "cosh", "tanh", "asinh", "acosh", "atanh", "erf", "one_plus_erf", "erfc",
+        "erfinv", "lgamma",
         "digamma", "sigmoid", "floor", "ceil", "round", "trunc", "isnan", "isinf", "signbit",
     ),
 }  # fmt: skip

@@ -53,12 +53,12 @@ PYC_INLINE float pyc_sign(float a) { return a > 0.0f ? 1.0f : a < 0.0f ? -1.0f :
 PYC_INLINE double pyc_sign(double a) { return a > 0.0 ? 1.0 : a < 0.0 ? -1.0 : 0.0; }
 template <class T> PYC_INLINE T pyc_sign(T a) { return (T)((a > 0) - (a < 0)); }
 
-// max and min in which a NaN wins, and of equal zeros the first, as torch's.
+// max and min in which a NaN wins, and of equal zeros the second, as in torch's vectors.
 template <class T> PYC_INLINE T pyc_max(T a, T b) {
-    return b > a || b != b ? b : a;
+    return a > b || a != a ? a : b;
 }
 template <class T> PYC_INLINE T pyc_min(T a, T b) {
-    return b < a || b != b ? b : a;
+    return a < b || a != a ? a : b;
 }
 
 // ---- exp, log and relatives: float -------------------------------------------------------------------------------
