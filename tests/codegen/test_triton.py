@@ -57,19 +57,6 @@ def test_a_launch_on_a_device_lets_integers_wrap(monkeypatch: pytest.MonkeyPatch
     assert triton_build.OPTIONS["sanitize_overflow"] is False
 
 
-def test_a_float_less_itself_is_exact() -> None:
-    """ptxas makes one instruction of a product and a difference: x * x less the same was the rounding error of x * x."""
-    from pycompiler.codegen.triton.ops import pointwise
-
-    text = pointwise("sub", ["a", "a"], [torch.float32] * 2, torch.float32)
-    a = torch.tensor([2.5, -3.0, 0.0, float("inf"), float("nan")])
-    assert text != "a - a"
-    assert torch.equal(torch.signbit(eval(text, {"a": a})[:3]), torch.zeros(3, dtype=torch.bool))
-    torch.testing.assert_close(eval(text, {"a": a}), a - a, equal_nan=True, rtol=0, atol=0)
-    assert pointwise("sub", ["a", "b"], [torch.float32] * 2, torch.float32) == "a - b"
-    assert pointwise("sub", ["a", "a"], [torch.int32] * 2, torch.int32) == "a - a"
-
-
 def test_the_bits_of_a_float_are_one() -> None:
     """A float that a call knows comes as the bits of its double."""
     from pycompiler.codegen.triton.ops import Unsupported, pointwise

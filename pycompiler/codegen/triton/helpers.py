@@ -6,20 +6,55 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-if triton.knobs.runtime.interpret:  # the interpreter has no device library
+# Elementary functions are the device library's, as in eager's kernels; Triton's own are approximations.
 
-    @triton.jit
-    def pyc_quotient(a, b):  # type: ignore[no-untyped-def]
-        return a / b
+if triton.knobs.runtime.interpret:  # the interpreter has no device library
 
     @triton.jit
     def pyc_fmod(a, b):  # type: ignore[no-untyped-def]
         return a - b * pyc_trunc(a / b)
 
     @triton.jit
-    def pyc_tanh64(x):  # type: ignore[no-untyped-def]
+    def pyc_tanh(x):  # type: ignore[no-untyped-def]
+        # near zero the quotient cancels
+        series = x * (1.0 + x * x * (-0.333333333 + x * x * (0.133333333 - 0.053968254 * x * x)))
         small = tl.exp(-2.0 * tl.abs(x))
-        return tl.where(x < 0, -1.0, 1.0) * (1.0 - small) / (1.0 + small)
+        whole = tl.where(x < 0, -1.0, 1.0) * (1.0 - small) / (1.0 + small)
+        if x.dtype == tl.float64:
+            return whole
+        return tl.where(tl.abs(x) < 0.15, series, whole)
+
+    @triton.jit
+    def pyc_exp(x):  # type: ignore[no-untyped-def]
+        return tl.exp(x)
+
+    @triton.jit
+    def pyc_exp2(x):  # type: ignore[no-untyped-def]
+        return tl.exp2(x)
+
+    @triton.jit
+    def pyc_log(x):  # type: ignore[no-untyped-def]
+        return tl.log(x)
+
+    @triton.jit
+    def pyc_log2(x):  # type: ignore[no-untyped-def]
+        return tl.log2(x)
+
+    @triton.jit
+    def pyc_rsqrt(x):  # type: ignore[no-untyped-def]
+        return tl.rsqrt(x)
+
+    @triton.jit
+    def pyc_sin(x):  # type: ignore[no-untyped-def]
+        return tl.sin(x)
+
+    @triton.jit
+    def pyc_cos(x):  # type: ignore[no-untyped-def]
+        return tl.cos(x)
+
+    @triton.jit
+    def pyc_erf(x):  # type: ignore[no-untyped-def]
+        return tl.erf(x)
 
 else:
 
@@ -28,14 +63,71 @@ else:
         return libdevice.fmod(a, b)
 
     @triton.jit
-    def pyc_tanh64(x):  # type: ignore[no-untyped-def]
-        return libdevice.tanh(x)
+    def pyc_exp(x):  # type: ignore[no-untyped-def]
+        return libdevice.exp(x)
 
     @triton.jit
-    def pyc_quotient(a, b):  # type: ignore[no-untyped-def]
-        # a / b within 2 units in the last place for float32 `b` far from the ends of its range: one instruction and a product,
-        # where `/` scales operands that may be denormal
-        return libdevice.fast_dividef(a, b)
+    def pyc_exp2(x):  # type: ignore[no-untyped-def]
+        return libdevice.exp2(x)
+
+    @triton.jit
+    def pyc_log(x):  # type: ignore[no-untyped-def]
+        return libdevice.log(x)
+
+    @triton.jit
+    def pyc_log2(x):  # type: ignore[no-untyped-def]
+        return libdevice.log2(x)
+
+    @triton.jit
+    def pyc_rsqrt(x):  # type: ignore[no-untyped-def]
+        return libdevice.rsqrt(x)
+
+    @triton.jit
+    def pyc_sin(x):  # type: ignore[no-untyped-def]
+        return libdevice.sin(x)
+
+    @triton.jit
+    def pyc_cos(x):  # type: ignore[no-untyped-def]
+        return libdevice.cos(x)
+
+    @triton.jit
+    def pyc_erf(x):  # type: ignore[no-untyped-def]
+        return libdevice.erf(x)
+
+    @triton.jit
+    def pyc_tanh(x):  # type: ignore[no-untyped-def]
+        return libdevice.tanh(x)
+
+
+@triton.jit
+def pyc_divide(a, b):  # type: ignore[no-untyped-def]
+    # rounded as IEEE has it: `/` of float32 is two units off
+    return a / b if a.dtype == tl.float64 else tl.div_rn(a, b)
+
+
+@triton.jit
+def pyc_reciprocal(x):  # type: ignore[no-untyped-def]
+    return pyc_divide(tl.full((1, 1), 1.0, x.dtype), x)
+
+
+@triton.jit
+def pyc_sigmoid(x):  # type: ignore[no-untyped-def]
+    return pyc_reciprocal(1.0 + pyc_exp(-x))
+
+
+# Shifts by counts that the type does not have, as eager's kernels do them.
+
+
+@triton.jit
+def pyc_shl(a, b):  # type: ignore[no-untyped-def]
+    wrong = (b < 0) | (b >= a.dtype.primitive_bitwidth)
+    return tl.where(wrong, 0, a << tl.where(wrong, 0, b)).to(a.dtype)
+
+
+@triton.jit
+def pyc_shr(a, b):  # type: ignore[no-untyped-def]
+    wrong = (b < 0) | (b >= a.dtype.primitive_bitwidth)
+    return tl.where(wrong, tl.where(a < 0, -1, 0), a >> tl.where(wrong, 0, b)).to(a.dtype)
 
 
 @triton.jit
@@ -54,19 +146,12 @@ def pyc_round(x):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def pyc_sign(x):  # type: ignore[no-untyped-def]
-    return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, x))
+    return tl.where(x > 0, 1.0, tl.where(x < 0, -1.0, 0.0)).to(x.dtype)  # of a NaN too
 
 
 @triton.jit
 def pyc_sign_int(x):  # type: ignore[no-untyped-def]
     return (x > 0).to(x.dtype) - (x < 0).to(x.dtype)
-
-
-@triton.jit
-def pyc_tanh(x):  # type: ignore[no-untyped-def]
-    # for float32: odd polynomial near zero, where 2 * sigmoid(2x) - 1 cancels
-    small = x * (1.0 + x * x * (-0.333333333 + x * x * (0.133333333 - 0.053968254 * x * x)))
-    return tl.where(tl.abs(x) < 0.15, small, 2.0 * tl.sigmoid(2.0 * x) - 1.0)
 
 
 @triton.jit
@@ -120,11 +205,12 @@ def pyc_mod_float(a, b):  # type: ignore[no-untyped-def]
 def pyc_floordiv_float(a, b):  # type: ignore[no-untyped-def]
     # as ATen: the quotient of what the remainder leaves, which is nearly whole, rounded to the whole number
     r = pyc_fmod(a, b)
-    q = (a - r) / b
+    q = pyc_divide(a - r, b)
     q = tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1.0, q)
     low = tl.floor(q)
     low = tl.where(q - low > 0.5, low + 1.0, low)
-    return tl.where(b == 0, a / b, tl.where(q == 0, a / b * 0.0, low))
+    whole = pyc_divide(a, b)
+    return tl.where(b == 0, whole, tl.where(q == 0, whole * 0.0, low))
 
 
 @triton.jit
@@ -197,21 +283,3 @@ def pyc_welford(mean_a, m2_a, n_a, mean_b, m2_b, n_b):  # type: ignore[no-untype
     share = tl.where(n > 0, n_b / tl.where(n > 0, n, 1.0), 0.0)
     gap = mean_b - mean_a
     return mean_a + gap * share, m2_a + m2_b + gap * gap * n_a * share, n
-
-
-@triton.jit
-def pyc_erf(x):  # type: ignore[no-untyped-def]
-    # a quotient of polynomials, within 4 units in the last place; |erf| is 1 beyond 4
-    x = tl.minimum(tl.maximum(x, -4.0, propagate_nan=tl.PropagateNan.ALL), 4.0, propagate_nan=tl.PropagateNan.ALL)
-    s = x * x
-    p = -2.72614225801306e-10 * s + 2.77068142495902e-08
-    p = p * s - 2.10102402082508e-06
-    p = p * s - 5.69250639462346e-05
-    p = p * s - 7.34990630326855e-04
-    p = p * s - 2.95459980854025e-03
-    p = p * s - 1.60960333262415e-02
-    q = -1.45660718464996e-05 * s - 2.13374055278905e-04
-    q = q * s - 1.68282697438203e-03
-    q = q * s - 7.37332916720468e-03
-    q = q * s - 1.42647390514189e-02
-    return pyc_quotient(x * p, q)

@@ -26,6 +26,7 @@ from pycompiler.ir.loops import INDEX_RULES, Buffer, Loop, Op, Reduction
 
 SCATTER_ADD = (torch.float32, torch.float64, torch.int32, torch.int64)
 WIDE = 2**31  # from here positions are 64-bit numbers
+MOST_BLOCKS = 65535  # programs along the second axis of a grid
 
 
 @dataclass(frozen=True)
@@ -90,9 +91,7 @@ class NestWriter:
         head = ["@triton.jit(debug=True)" if self.checks else "@triton.jit", f"def {self.name}({', '.join(names)}):"]
         text = "\n".join([*head, f"    # {origin}", *casts, *self.lines, ""])
         constants["num_warps"] = t.warps
-        if any(map(_compares, self.nest.stages)):
-            constants["enable_fp_fusion"] = False
-        return KernelText(text, t.grid, constants, [*self.sizes], self.workspaces, self.finish, self.checks)
+        return KernelText(text, self.grid(), constants, [*self.sizes], self.workspaces, self.finish, self.checks)
 
     # structure ------------------------------------------------------------------------------------------------
     def emit(self, text: str) -> None:
@@ -107,13 +106,29 @@ class NestWriter:
     def parameter(self, symbol: str) -> str:
         return self.sizes.setdefault(symbol, f"size{len(self.sizes)}")
 
+    def is_flat(self) -> bool:
+        """Whether the programs have one axis, as there may be more than the second one has room for."""
+        blocks = self.tiles.grid[1]
+        return blocks.const is None or blocks.const > MOST_BLOCKS
+
+    def grid(self) -> tuple[Expr, Expr]:
+        rows, blocks = self.tiles.grid
+        return (rows * blocks, Expr.of(1)) if self.is_flat() else (rows, blocks)
+
     def body(self) -> None:
         t = self.tiles
         long = ".to(tl.int64)" if self.wide else ""
-        self.emit(f"row = tl.program_id(0){long}")
+        blocks = t.grid[1]
+        if self.is_flat():
+            self.emit("program = tl.program_id(0).to(tl.int64)")
+            self.emit(f"row = program // {self.size(blocks)}")
+            self.emit(f"block = program % {self.size(blocks)}")
+        else:
+            self.emit(f"row = tl.program_id(0){long}")
+            self.emit(f"block = tl.program_id(1){long}")
         folds = [s for s in self.nest.stages if s.role == "accumulate" and not t.walked]
         if not t.walked:
-            start = f"tl.program_id(1){long} * RBLOCK + " if t.blocked else ""
+            start = "block * RBLOCK + " if t.blocked else ""
             self.columns(f"{start}tl.arange(0, RBLOCK)[None, :]{long}")
         if not folds:
             self.rows("row * XBLOCK")
@@ -304,7 +319,7 @@ class NestWriter:
         if fold.base in ("any", "all"):
             states = [f"({s} != 0)" for s in states]
         programs, blocks = t.grid
-        lone = f"row * {self.size(blocks)} + tl.program_id(1) + tl.zeros([1, 1], tl.int32)"
+        lone = f"row * {self.size(blocks)} + block + tl.zeros([1, 1], tl.int32)"
         at = f"row * {self.size(t.rnumel)} + r" if keeps else lone
         mask = f", mask={self.mask(False, True)}" if keeps and self.mask(False, True) else ""
         shape = "[1, RBLOCK]" if keeps else "[1, 1]"
@@ -355,7 +370,7 @@ class NestWriter:
         if op.name == "const":
             return self.define(constant(op.attrs[0], op.dtype), False, False)
         if op.name == "index":
-            kind, at = compute(op.dtype), self.index(op.attrs[0], values)
+            kind, at = compute(op.dtype), self.index(op.attrs[0], values, large=True)
             return self.define(f"({at.text} + tl.zeros((1, 1), {kind})).to({kind})", at.x, at.r)
         if op.name in ("load", "masked_load"):
             return self.load(op, values)
@@ -425,9 +440,11 @@ class NestWriter:
         """What memory holds as a value that is computed with."""
         return f"{text}.to(tl.float32)" if dtype in HALF else f"({text} != 0)" if dtype == torch.bool else text
 
-    def index(self, e: Expr, values: Sequence[Value]) -> Value:
-        """A position, as a tensor of two axes."""
+    def index(self, e: Expr, values: Sequence[Value], *, large: bool = False) -> Value:
+        """A position, as a tensor of two axes; `large`: the program's own number, which may be larger than any position."""
         names, x, r = dict(self.names), False, False
+        if large and not self.wide and not _fits(e, dict(self.nest.dims)):
+            names = {v: f"{name}.to(tl.int64)" for v, name in names.items()}
         for s in e.symbols:
             if s.startswith("%"):
                 value = values[int(s[1:])]
@@ -442,17 +459,20 @@ class NestWriter:
         return Value(f"({text})", x, r)
 
 
-def _compares(stage: Stage) -> bool:
-    """Whether it looks for an extreme of floats, or compares two that are no constants: ``y == y.amax()``. Triton computes a
-    value once for each layout of its lanes; what makes one of them a product and sum of one rounding leaves another."""
-    loop = stage.loop
-    if loop.reduction is not None and loop.reduction.kind.startswith(("max", "min", "argmax", "argmin")):
-        return any(loop.body[r].dtype.is_floating_point for r in loop.results)
-    given = ([loop.body[a] for a in op.args] for op in loop.body if op.name in _COMPARISONS)
-    return any(all(a.dtype.is_floating_point and a.name != "const" for a in args) for args in given)
-
-
-_COMPARISONS = frozenset(("eq", "ne", "lt", "le", "gt", "ge"))
+def _fits(e: Expr, ranges: Mapping[str, Expr]) -> bool:
+    """Whether every part of an index is known to be a 32-bit number."""
+    if e.const is not None:
+        return abs(e.const) < WIDE
+    total = 0
+    for mono, c in e.terms:
+        size = abs(c)
+        for atom in mono:
+            low, high = Expr.of_atom(atom).bounds(ranges)
+            if low is None or high is None or not all(_fits(a, ranges) for a in atom.args):
+                return False
+            size *= max(abs(low), abs(high), 1)
+        total += size
+    return total < WIDE
 
 
 def _extent(b: Buffer) -> Expr:

@@ -25,6 +25,10 @@ TYPES: dict[torch.dtype, tuple[str, str]] = {
 }
 
 
+# Narrow integer -> the one by way of which eager's kernels make it of a float.
+_BY_WAY_OF = {torch.uint8: "tl.int64", torch.int8: "tl.int32", torch.int16: "tl.int32"}
+
+
 def storage(dtype: torch.dtype) -> str:
     return _row(dtype)[0]
 
@@ -48,8 +52,8 @@ def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
         return value if source == torch.bool else f"({value} != 0)"
     if compute(source) == compute(target):
         return value
-    if source.is_floating_point and target == torch.uint8:
-        return f"({value}).to(tl.int32).to(tl.uint8)"
+    if source.is_floating_point and target in _BY_WAY_OF:
+        return f"({value}).to({_BY_WAY_OF[target]}).to({compute(target)})"
     return f"({value}).to({compute(target)})"
 
 
