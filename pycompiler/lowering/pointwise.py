@@ -73,6 +73,18 @@ def plus_product(x: Val, a: Val, b: Val | float) -> Val:
     return a.op("fma", b, x) if is_float(x) else x + a * b
 
 
+def quotient(x: Val, y: Val) -> Val:
+    return x / y
+
+
+def by_its_inverse(x: Val, y: Val) -> Val:
+    """x / y as kernels of CUDA divide by a number: they multiply with its inverse."""
+    n = y.constant
+    if n is not None and n != 0:
+        return x * (1.0 / torch.tensor(n, dtype=y.dtype).item())
+    return x * (y.like(1) / y)
+
+
 def power(x: Val, y: Val, roots: bool = True, step: torch.dtype | None = None) -> Val:
     """x ** y; the exponents that torch's own kernel treats specially are multiplications and, where it takes them, roots.
     `step`: the dtype to which the kernel rounds a square before it goes on."""
@@ -253,10 +265,13 @@ def rsub(low: Lowering, x: Value, y: Any, alpha: Any = 1) -> Any:
 
 @lowering(aten.div.Tensor, aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div(low: Lowering, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
-    if rounding_mode is None:
-        return elementwise(low, lambda x, y: x / y, (x, y), Kind.FLOAT, exact=(1,))
-    name = {"trunc": "truncdiv", "floor": "floordiv"}[rounding_mode]
     half, by_scalar = promoted((x, y)), not isinstance(y, Value) or y.rank == 0
+    by_inverse = by_scalar and low.fake.device.type == "cuda" and not (isinstance(y, Value) and y.device.type == "cuda")
+    if rounding_mode is None:
+        return elementwise(low, by_its_inverse if by_inverse else quotient, (x, y), Kind.FLOAT, exact=(1,))
+    name = {"trunc": "truncdiv", "floor": "floordiv"}[rounding_mode]
+    if rounding_mode == "trunc" and by_inverse and half.is_floating_point:
+        return elementwise(low, lambda x, y: by_its_inverse(x, y).op("trunc"), (x, y), exact=(1,))
     if rounding_mode == "trunc" and half in (torch.bfloat16, torch.float16) and not by_scalar:
         # ATen rounds the quotient first
         return elementwise(low, lambda x, y: (x / y).to(half).to(x.dtype).op("trunc"), (x, y))
@@ -270,7 +285,8 @@ def pow_(low: Lowering, x: Any, y: Any) -> Any:
     if isinstance(y, float) and 0 < abs(y) < torch.finfo(torch.float32).tiny and promoted((x, y)) != torch.float64:
         return NotImplemented  # which is not the exponent 0
     roots = low.fake.device.type != "cpu" or promoted((x, y)) != torch.float16
-    step = torch.bfloat16 if promoted((x, y)) == torch.bfloat16 else None
+    dtype, cuda = promoted((x, y)), low.fake.device.type == "cuda"
+    step = dtype if dtype == torch.bfloat16 or (cuda and dtype == torch.float16) else None
     return elementwise(low, lambda x, y: power(x, y, roots, step), (x, y))
 
 
@@ -367,6 +383,8 @@ def masked_fill(low: Lowering, x: Value, mask: Value, value: Any) -> Value:
 def addcmul(low: Lowering, x: Value, a: Value, b: Value, *, value: Any = 1) -> Any:
     if not _holds(promoted((x, a, b)), value):
         return NotImplemented
+    if low.fake.device.type == "cuda" and value != 1:
+        return elementwise(low, lambda x, a, b: plus_product(x, (a * b), x.like(value)), (x, a, b))
     return elementwise(low, lambda x, a, b: plus_product(x, a * value, b), (x, a, b))
 
 
@@ -387,12 +405,17 @@ def cross(low: Lowering, x: Value, y: Value, *, dim: int = -1) -> Any:
 
 @lowering(aten.addcdiv)
 def addcdiv(low: Lowering, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
+    if low.fake.device.type == "cuda" and value != 1:
+        return elementwise(low, lambda x, a, b: plus_product(x, a / b, x.like(value)), (x, a, b))
     return elementwise(low, lambda x, a, b: x + a * value / b, (x, a, b))
 
 
 @lowering(aten.lerp)
 def lerp(low: Lowering, x: Value, end: Value, weight: Any) -> Value:
+    cuda = low.fake.device.type == "cuda"
+
     def tree(x: Val, y: Val, w: Val) -> Val:
-        return (w.op("abs") < 0.5).where(plus_product(x, w, y - x), plus_product(y, w - 1, y - x))
+        near_end = plus_product(y, -(y - x), 1 - w) if cuda else plus_product(y, w - 1, y - x)  # which differ in a zero
+        return (w.op("abs") < 0.5).where(plus_product(x, w, y - x), near_end)
 
     return elementwise(low, tree, (x, end, weight), exact=(2,))

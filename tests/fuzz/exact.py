@@ -36,8 +36,9 @@ PATIENCE = 240.0  # seconds without a line
 DTYPES = {"float32": 6, "bfloat16": 3, "float16": 2, "float64": 2}  # with their weights
 SPECIAL = "0.0, -0.0, 1.0, -1.0, 0.5, 2.5, -1.5, inf, -inf, nan, {tiny}, -{tiny}, {denormal}, {largest}, 41.0, 1e4, 3.0"
 
-# Arguments of remainders: of denormal divisors and of large quotients eager's vectors give NaN, its scalars do not.
-SMALL = "{a}.clamp(-9, 9), {b}.abs().clamp(0.3, 9)"
+# Arguments of remainders: of denormal divisors and of large quotients eager's vectors give NaN, its scalars do not; CUDA's
+# library takes denormal numbers for zeros.
+SMALL = "({a} * 8).round().clamp(-72, 72) / 8, {b}.abs().clamp(0.3, 9)"
 # Templates over {a}, {b}, {c}: floats; {m}: a truth; {i}: an integer.  The weight follows.  Of two zeros eager's vectors
 # and scalars choose different ones: `+ 0.0` makes them one.
 FLOATS: tuple[tuple[str, int], ...] = (
@@ -58,7 +59,7 @@ FLOATS: tuple[tuple[str, int], ...] = (
     ("torch.lerp({a}, {b}, 0.3)", 1), ("torch.where({m}, {a}, {b})", 3), ("{a}.masked_fill({m}, 0.25)", 1),
     ("{a}.masked_fill({m}, float('nan'))", 1), ("{m}.to({a}.dtype)", 1), ("{i}.to({a}.dtype)", 1), ("{a} * {m}", 1),
     ("({a} + 0.0).amax(-1, keepdim=True)", 2), ("({a} + 0.0).amin(0, keepdim=True)", 1), ("({a} + 0.0).amax(0)", 1), ("({a} + 0.0).amax()", 1),
-    ("{a} / ({a} + 0.0).amax(-1, keepdim=True)", 2), ("{a} - {a}.amax(-1, keepdim=True)", 1), ("({a} + 0.0).max(-1).values", 1),
+    ("{a} / ({a} + 0.0).amax(-1, keepdim=True)", 2), ("{a} - ({a} + 0.0).amax(-1, keepdim=True)", 1), ("({a} + 0.0).max(-1).values", 1),
     ("{a}.sort(-1).values", 1), ("{a}.t()", 1), ("{a}.flip(0)", 1), ("{a}[..., ::2]", 1), ("{a}[:1]", 1),
     ("{a}.unsqueeze(-1)", 1), ("torch.cat([{a}, {a}], -1)", 1), ("{a}.gather(-1, {i}.long().clamp(0, {a}.shape[-1] - 1))", 1),
     ("{a}.gather(-1, {m}.long())", 1), ("{a}.index_select(0, {i}.flatten().long().clamp(0, {a}.shape[0] - 1))", 1),

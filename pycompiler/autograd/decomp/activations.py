@@ -19,7 +19,7 @@ Tensor = torch.Tensor
 @rule(aten.silu.default)
 def silu(x: Tensor) -> Tensor:
     w = wide(x)
-    return like(w * torch.sigmoid(w), x.dtype)
+    return like(w / (torch.exp(-w) + 1.0), x.dtype)
 
 
 @rule(aten.silu_backward.default)
@@ -119,7 +119,8 @@ def hardsigmoid_backward(grad: Tensor, x: Tensor) -> Any:
 @rule(aten.hardswish_backward.default)
 def hardswish_backward(grad: Tensor, x: Tensor) -> Any:
     g, w = wide(grad), wide(x)
-    sloped = where(w >= 3, g, g * (w / 3 + 0.5))  # torch's rule loses a NaN
+    between = g * (w / 3 + 0.5)  # of a NaN too, but on CUDA
+    sloped = where(w <= 3, between, g) if x.is_cuda else where(w >= 3, g, between)
     return like(where(w < -3, 0.0, sloped), grad.dtype)
 
 
@@ -132,9 +133,7 @@ def sub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
 def rsub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
     if not x.is_floating_point() or isinstance(other, complex) or isinstance(alpha, complex):
         return NotImplemented  # no negative of an unsigned number; bools are refused; of complex ones alpha multiplies infinities
-    if alpha != 1 and x.dtype in (torch.float16, torch.bfloat16):
-        return NotImplemented
-    return torch.neg(x) + other if alpha == 1 else torch.neg(x * alpha) + other
+    return torch.neg(x) + other if alpha == 1 else NotImplemented
 
 
 @rule(aten.rsub.Tensor)

@@ -83,9 +83,11 @@ def mse_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any:
     return _reduced(difference * difference, reduction)
 
 
-@rule(aten.huber_loss.default)
+@rule(aten.huber_loss.default, partial=True)
 def huber_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, delta: float = 1.0) -> Any:
-    if x.dtype == torch.bfloat16:  # whose kernel rounds the difference
+    if x.dtype != target.dtype:
+        return NotImplemented
+    if x.dtype == torch.bfloat16 or x.is_cuda:  # whose kernels round the difference
         apart = wide(x - target).abs()
     else:
         apart = (wide(x) - wide(target)).abs()
@@ -93,14 +95,16 @@ def huber_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, delta: float =
     return _reduced(like(losses, x.dtype), reduction)
 
 
-@rule(aten.smooth_l1_loss.default)
+@rule(aten.smooth_l1_loss.default, partial=True)
 def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, beta: float = 1.0) -> Any:
+    if x.dtype != target.dtype:
+        return NotImplemented
     if beta == 0.0:
         return _reduced((x - target).abs(), reduction)
-    if x.dtype == torch.float16:  # whose kernel rounds each step
+    if x.dtype == torch.float16 and not x.is_cuda:  # whose kernel rounds each step
         apart = (x - target).abs()
         return _reduced(where(apart < beta, apart * 0.5 * apart / beta, apart - 0.5 * beta), reduction)
-    apart = (wide(x) - wide(target)).abs()
+    apart = wide(x - target).abs() if x.is_cuda else (wide(x) - wide(target)).abs()
     losses = where(apart < beta, apart * 0.5 * apart / beta, apart - 0.5 * beta)
     return _reduced(like(losses, x.dtype), reduction)
 

@@ -11,6 +11,26 @@ from triton.language.extra import libdevice
 if triton.knobs.runtime.interpret:  # the interpreter has no device library
 
     @triton.jit
+    def pyc_floor(x):  # type: ignore[no-untyped-def]
+        return tl.floor(x)
+
+    @triton.jit
+    def pyc_ceil(x):  # type: ignore[no-untyped-def]
+        return tl.ceil(x)
+
+    @triton.jit
+    def pyc_trunc(x):  # type: ignore[no-untyped-def]
+        return tl.where(x < 0, tl.ceil(x), tl.floor(x))
+
+    @triton.jit
+    def pyc_round(x):  # type: ignore[no-untyped-def]
+        # halves go to the even neighbour
+        low = tl.floor(x)
+        rest = x - low
+        odd = low - 2.0 * tl.floor(low * 0.5) == 1.0
+        return tl.where((rest > 0.5) | ((rest == 0.5) & odd), low + 1.0, low)
+
+    @triton.jit
     def pyc_fmod(a, b):  # type: ignore[no-untyped-def]
         return a - b * pyc_trunc(a / b)
 
@@ -57,6 +77,42 @@ if triton.knobs.runtime.interpret:  # the interpreter has no device library
         return tl.erf(x)
 
 else:
+    # The device library takes denormal numbers for zeros; these instructions do not.
+
+    @triton.jit
+    def pyc_floor(x):  # type: ignore[no-untyped-def]
+        if x.dtype == tl.float64:
+            return tl.inline_asm_elementwise("cvt.rmi.f64.f64 $0, $1;", "=d,d", [x], tl.float64, True, 1)
+        else:
+            return tl.inline_asm_elementwise("cvt.rmi.f32.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+
+    @triton.jit
+    def pyc_ceil(x):  # type: ignore[no-untyped-def]
+        if x.dtype == tl.float64:
+            return tl.inline_asm_elementwise("cvt.rpi.f64.f64 $0, $1;", "=d,d", [x], tl.float64, True, 1)
+        else:
+            return tl.inline_asm_elementwise("cvt.rpi.f32.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+
+    @triton.jit
+    def pyc_trunc(x):  # type: ignore[no-untyped-def]
+        if x.dtype == tl.float64:
+            return tl.inline_asm_elementwise("cvt.rzi.f64.f64 $0, $1;", "=d,d", [x], tl.float64, True, 1)
+        else:
+            return tl.inline_asm_elementwise("cvt.rzi.f32.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+
+    @triton.jit
+    def pyc_round(x):  # type: ignore[no-untyped-def]
+        if x.dtype == tl.float64:
+            return tl.inline_asm_elementwise("cvt.rni.f64.f64 $0, $1;", "=d,d", [x], tl.float64, True, 1)
+        else:
+            return tl.inline_asm_elementwise("cvt.rni.f32.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+
+    @triton.jit
+    def pyc_rsqrt(x):  # type: ignore[no-untyped-def]
+        if x.dtype == tl.float64:
+            return libdevice.rsqrt(x)
+        else:
+            return tl.inline_asm_elementwise("rsqrt.approx.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
 
     @triton.jit
     def pyc_fmod(a, b):  # type: ignore[no-untyped-def]
@@ -77,10 +133,6 @@ else:
     @triton.jit
     def pyc_log2(x):  # type: ignore[no-untyped-def]
         return libdevice.log2(x)
-
-    @triton.jit
-    def pyc_rsqrt(x):  # type: ignore[no-untyped-def]
-        return libdevice.rsqrt(x)
 
     @triton.jit
     def pyc_sin(x):  # type: ignore[no-untyped-def]
@@ -128,20 +180,6 @@ def pyc_shl(a, b):  # type: ignore[no-untyped-def]
 def pyc_shr(a, b):  # type: ignore[no-untyped-def]
     wrong = (b < 0) | (b >= a.dtype.primitive_bitwidth)
     return tl.where(wrong, tl.where(a < 0, -1, 0), a >> tl.where(wrong, 0, b)).to(a.dtype)
-
-
-@triton.jit
-def pyc_trunc(x):  # type: ignore[no-untyped-def]
-    return tl.where(x < 0, tl.ceil(x), tl.floor(x))
-
-
-@triton.jit
-def pyc_round(x):  # type: ignore[no-untyped-def]
-    # halves go to the even neighbour
-    low = tl.floor(x)
-    rest = x - low
-    odd = low - 2.0 * tl.floor(low * 0.5) == 1.0
-    return tl.where((rest > 0.5) | ((rest == 0.5) & odd), low + 1.0, low)
 
 
 @triton.jit
@@ -207,7 +245,7 @@ def pyc_floordiv_float(a, b):  # type: ignore[no-untyped-def]
     r = pyc_fmod(a, b)
     q = pyc_divide(a - r, b)
     q = tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1.0, q)
-    low = tl.floor(q)
+    low = pyc_floor(q)
     low = tl.where(q - low > 0.5, low + 1.0, low)
     whole = pyc_divide(a, b)
     return tl.where(b == 0, whole, tl.where(q == 0, whole * 0.0, low))
