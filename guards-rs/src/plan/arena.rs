@@ -6,9 +6,11 @@
 use smallvec::SmallVec;
 
 use super::size::{Dims, Numbers};
-use crate::ffi::aten::{Device, Failure, Outcome, Tensor};
+use crate::ffi::aten::{extent, Device, Failure, Outcome, Tensor};
 
 pub const ALIGN: usize = 64;
+/// No object is larger (that is what pointers count by).
+pub const MOST: usize = isize::MAX as usize;
 
 /// Scratch of a call on one device: None for the host.
 #[derive(Debug)]
@@ -52,14 +54,15 @@ impl Room {
     pub fn bytes(&self, env: &[i64], room: &mut (Numbers, Numbers)) -> Outcome<usize> {
         let sizes = self.shape.resolve(env, &mut room.0)?;
         let strides = self.stride.resolve(env, &mut room.1)?;
-        if sizes.contains(&0) {
-            return Ok(0);
-        }
-        let span = |sum: i64, (n, s): (&i64, &i64)| sum.checked_add((n - 1).checked_mul(*s)?);
-        let bytes = sizes.iter().zip(strides).try_fold(1, span).and_then(|n| n.checked_mul(self.itemsize));
-        let bytes = bytes.and_then(|n| usize::try_from(n).ok()).and_then(|n| n.checked_next_multiple_of(ALIGN));
-        bytes.ok_or_else(|| Failure(format!("a buffer of {sizes:?} does not fit memory")))
+        let bytes = extent(sizes.iter().copied().zip(strides.iter().copied()), self.itemsize)?;
+        whole(bytes)
     }
+}
+
+/// Bytes, in whole units of `ALIGN`.
+fn whole(bytes: usize) -> Outcome<usize> {
+    let whole = bytes.checked_next_multiple_of(ALIGN).filter(|n| *n <= MOST);
+    whole.ok_or_else(|| Failure(format!("a buffer of {bytes} bytes: the limit is {MOST}")))
 }
 
 /// Which room each buffer gets: one whose last user is gone, and which is as large at every size, or a new one.
@@ -79,25 +82,33 @@ pub fn share(lives: Vec<(Room, usize, usize)>) -> (Vec<usize>, Vec<Room>) {
 }
 
 /// Best fit, largest buffers first: each goes into the smallest gap that its neighbours in time leave.
-pub fn place(lives: &[Life]) -> (Vec<usize>, usize) {
+pub fn place(lives: &[Life]) -> Outcome<(Vec<usize>, usize)> {
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(lives[i].bytes), lives[i].first));
     let mut offsets = vec![0; lives.len()];
     let mut placed: Vec<usize> = Vec::with_capacity(lives.len());
     let mut total = 0;
+    let sizes = lives.iter().map(|life| whole(life.bytes)).collect::<Outcome<Vec<usize>>>()?;
     for &i in &order {
-        let size = lives[i].bytes.next_multiple_of(ALIGN);
+        let size = sizes[i];
         let mut taken: Vec<(usize, usize)> = placed
             .iter()
             .filter(|&&j| lives[j].first <= lives[i].last && lives[i].first <= lives[j].last)
-            .map(|&j| (offsets[j], offsets[j] + lives[j].bytes.next_multiple_of(ALIGN)))
+            .map(|&j| (offsets[j], offsets[j] + sizes[j]))
             .collect();
         taken.sort_unstable();
         offsets[i] = smallest_gap(&taken, size);
-        total = total.max(offsets[i] + size);
+        let end = add(offsets[i], size)?;
+        total = total.max(end);
         placed.push(i);
     }
-    (offsets, total)
+    Ok((offsets, total))
+}
+
+/// Bytes of two neighbours.
+pub fn add(a: usize, b: usize) -> Outcome<usize> {
+    let sum = a.checked_add(b).filter(|n| *n <= MOST);
+    sum.ok_or_else(|| Failure(format!("the buffers of a call take {a} and {b} bytes: the limit is {MOST}")))
 }
 
 fn smallest_gap(taken: &[(usize, usize)], size: usize) -> usize {
@@ -129,7 +140,7 @@ mod tests {
                 Life { bytes: next(5000) as usize, first, last: first + next(20) as usize }
             })
             .collect();
-        let (offsets, total) = place(&lives);
+        let Ok((offsets, total)) = place(&lives) else { panic!("it fits") };
         for (i, a) in lives.iter().enumerate() {
             assert!(offsets[i] % ALIGN == 0 && offsets[i] + a.bytes <= total);
             for (j, b) in lives.iter().enumerate().skip(i + 1) {

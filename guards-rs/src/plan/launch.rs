@@ -93,6 +93,7 @@ impl Launch {
             return Ok(*function);
         }
         let plan = &frame.plan.source;
+        frame.pin()?;
         frame.gil.acquire();
         let made = Python::try_attach(|py| -> PyResult<Function> {
             let binary = paused(|| handed::UNALIGNED.bound(py)?.call1((plan, &self.name)))?;
@@ -184,7 +185,7 @@ impl Frame<'_, '_> {
                 stream
             }
         };
-        self.release_gil_for(launch.work);
+        self.release_gil_for(launch.work)?;
         Ok(function.launch(grid, stream, &mut words).map_err(|failure| launch.failed(grid, failure))?)
     }
 }

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use super::{Failure, Outcome};
 
 const ALIGN: usize = 64;
+const PAGE: usize = 4096;
 const KEEP: usize = 64 << 20;
 /// A block serves requests down to this fraction of its size.
 const WASTE: usize = 4;
@@ -31,8 +32,14 @@ static POOL: Mutex<Pool> = Mutex::new(Pool { blocks: Vec::new(), bytes: 0 });
 /// A block on loan.
 pub struct Scratch(Option<Block>);
 
+fn whole_pages(bytes: usize) -> Outcome<usize> {
+    let whole = bytes.max(1).checked_next_multiple_of(PAGE);
+    whole.ok_or_else(|| Failure(format!("a scratch of {bytes} bytes: the limit is {}", isize::MAX)))
+}
+
 fn layout(bytes: usize) -> Outcome<Layout> {
-    Layout::from_size_align(bytes, ALIGN).map_err(|_| Failure(format!("a scratch of {bytes} bytes is too large")))
+    Layout::from_size_align(bytes, ALIGN)
+        .map_err(|_| Failure(format!("a scratch of {bytes} bytes: the limit is {}", isize::MAX)))
 }
 
 fn release(block: Block) {
@@ -75,7 +82,7 @@ impl Scratch {
         if let Some(block) = POOL.try_lock().ok().and_then(|mut pool| pool.take(bytes)) {
             return Ok(Scratch(Some(block)));
         }
-        let bytes = bytes.max(1).next_multiple_of(4096);
+        let bytes = whole_pages(bytes)?;
         // SAFETY: the size is not zero.
         let at = unsafe { alloc(layout(bytes)?) };
         if at.is_null() {

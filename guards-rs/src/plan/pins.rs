@@ -1,0 +1,246 @@
+//! The tensors of a run that other code can reach, while other code may run.
+//!
+//! A run takes addresses once.  Code that is not the plan's may give a tensor other memory meanwhile (`set_`, `.data =`): an
+//! operator in Python, or another thread while the GIL is released.  Two rules keep that from a read of freed memory:
+//! - *pins*: before other code may run for the first time, each tensor of the caller's that is still to be read is pinned: its
+//!   storage lives until the run ends, or until nothing reads the tensor any more.
+//! - *again*: behind a step that ran other code, addresses are taken again.  A tensor whose form is another one then ends the
+//!   run with an error: its guards hold no more.
+//!
+//! While the GIL is released, a step that reads a tensor itself (not an address) compares storage and form first (`steady`),
+//! and takes the GIL where they differ.  A plan that neither releases the GIL nor runs other code pays nothing.
+
+use pyo3::prelude::*;
+use smallvec::SmallVec;
+
+use super::{Frame, Slot, StepError};
+use crate::ffi::aten::{Failure, Form, Handle, Outcome, Pin};
+
+/// The forms of some slots' tensors.
+pub type Forms = SmallVec<[(usize, Form); 1]>;
+
+/// A tensor that other code can reach.
+struct Watched {
+    storage: usize,
+    form: Option<Form>,
+    pin: Pin,
+}
+
+/// By slot; empty until other code may run.
+#[derive(Default)]
+pub struct Pins {
+    begun: bool,
+    watched: Vec<Option<Box<Watched>>>,
+    /// Of storages that tensors had before: views of them may still be read.
+    former: Vec<Pin>,
+}
+
+impl Pins {
+    /// Nothing reads the slot's tensor from now on, or the slot holds another one.
+    #[inline]
+    pub fn forget(&mut self, slot: usize) {
+        if let Some(watched) = self.watched.get_mut(slot) {
+            *watched = None;
+        }
+    }
+
+    fn of(&self, slot: usize) -> Option<&Watched> {
+        self.watched.get(slot)?.as_deref()
+    }
+}
+
+impl Watched {
+    fn is_steady(&self, handle: Handle) -> bool {
+        let same = |form: &Form| Form::of(handle).is_ok_and(|now| form.fits(&now));
+        handle.storage() == self.storage && self.form.as_ref().is_none_or(same)
+    }
+}
+
+impl Frame<'_, '_> {
+    /// Other code may run from now on.
+    #[inline]
+    pub(super) fn pin(&mut self) -> Outcome<()> {
+        if self.pins.begun {
+            return Ok(());
+        }
+        self.begin()
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn begin(&mut self) -> Outcome<()> {
+        self.pins.begun = true;
+        let plan = self.plan;
+        for &slot in &*plan.outside {
+            let is_watched = self.pins.of(slot).is_some();
+            if plan.last[slot] >= self.next && !is_watched && !matches!(self.slots[slot], Slot::Empty) {
+                self.watch(slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Pins what the slot holds.  `begin` is called with the GIL held, and so is what hands a tensor of ours out.
+    fn watch(&mut self, slot: usize) -> Outcome<()> {
+        let handle = self.slots[slot].handle()?;
+        let py = self.gil.acquire();
+        let form = if self.plan.reads_tensors { Some(Form::of(handle)?) } else { None };
+        let watched = Watched { storage: handle.storage(), form, pin: handle.pin(py)? };
+        if self.pins.watched.is_empty() {
+            self.pins.watched.resize_with(self.plan.n_slots, || None);
+        }
+        self.pins.watched[slot] = Some(Box::new(watched));
+        Ok(())
+    }
+
+    /// Other code is given these tensors of ours, or has made them: it may keep them.
+    pub(super) fn hand_out(&mut self, slots: impl Iterator<Item = usize>) -> Outcome<()> {
+        self.pin()?;
+        for slot in slots {
+            let is_ours = matches!(self.slots[slot], Slot::Owned(_)) && self.plan.last[slot] > self.next;
+            if is_ours && self.pins.of(slot).is_none() {
+                self.watch(slot)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// What a step reads is as it was when it was pinned, or is resolved again.  Without the GIL another thread may come in
+    /// between, as it may in any operator of torch's: the storages of before are alive all the same.
+    #[inline]
+    pub(super) fn steady(&mut self, slots: &[usize]) -> Result<(), StepError> {
+        if !self.gil.is_released() || self.pins.watched.is_empty() {
+            return Ok(());
+        }
+        let steady = |slot: &usize| match (self.pins.of(*slot), &self.slots[*slot]) {
+            (Some(watched), slot) => slot.handle().is_ok_and(|handle| watched.is_steady(handle)),
+            (None, _) => true,
+        };
+        if slots.iter().all(steady) {
+            return Ok(());
+        }
+        self.gil.acquire();
+        self.resolve_all(self.next)
+    }
+
+    /// Other code has run: addresses of what is read at the step `from` or later are taken again.
+    #[inline(never)]
+    pub(super) fn resolve_all(&mut self, from: usize) -> Result<(), StepError> {
+        self.resolve(0..self.pins.watched.len(), from)
+    }
+
+    /// The same for some slots.  Needs the GIL.
+    pub(super) fn resolve(&mut self, slots: impl Iterator<Item = usize>, from: usize) -> Result<(), StepError> {
+        let mut moved = false;
+        for slot in slots {
+            if self.plan.last[slot] >= from && self.pins.of(slot).is_some() {
+                moved |= self.resolve_one(slot)?;
+            }
+        }
+        if moved && self.plan.exclusive.instead(&self.slots[..self.plan.n_inputs]).is_some() {
+            let text =
+                "an input that the graph writes shares memory with another one now, as it did not when the call began";
+            return Err(Failure(text.into()).into());
+        }
+        Ok(())
+    }
+
+    /// Whether the tensor has another address.
+    fn resolve_one(&mut self, slot: usize) -> Outcome<bool> {
+        let py = self.gil.acquire();
+        let (handle, plan) = (self.slots[slot].handle()?, self.plan);
+        let Some(watched) = self.pins.watched[slot].as_deref_mut() else { return Ok(false) };
+        if let Some(form) = &watched.form {
+            let now = Form::of(handle)?;
+            if !form.fits(&now) {
+                return Err(Failure(format!(
+                    "{} was {form} when the call began, and is {now} now",
+                    called(plan, slot)
+                )));
+            }
+        }
+        let storage = handle.storage();
+        if storage != watched.storage {
+            self.pins.former.push(std::mem::replace(&mut watched.pin, handle.pin(py)?));
+            watched.storage = storage;
+        }
+        if !plan.wants_ptr[slot] {
+            return Ok(false);
+        }
+        if !handle.is_dense() || !handle.is_backed() {
+            return Err(Failure(format!("{} has lost its memory since the call began", called(plan, slot))));
+        }
+        let address = handle.data_ptr()?;
+        Ok(std::mem::replace(&mut self.ptrs[slot], address) != address)
+    }
+
+    /// Of tensors that an operator of torch's may give other memory (`set_`, `resize_`), those whose addresses are read later.
+    pub(super) fn forms(&self, slots: &[usize]) -> Outcome<Forms> {
+        let wanted = |slot: &&usize| self.plan.wants_ptr[**slot] && self.plan.last[**slot] > self.next;
+        slots.iter().filter(wanted).map(|slot| Ok((*slot, Form::of(self.handle(*slot)?)?))).collect()
+    }
+
+    /// Such an operator has run.
+    pub(super) fn moved(&mut self, before: &Forms) -> Result<(), StepError> {
+        for (slot, form) in before {
+            let (slot, handle) = (*slot, self.handle(*slot)?);
+            let now = Form::of(handle)?;
+            if !form.fits(&now) {
+                return Err(
+                    Failure(format!("{} was {form} before it, and is {now} now", called(self.plan, slot))).into()
+                );
+            }
+            if handle.data_ptr()? == self.ptrs[slot] && handle.is_backed() {
+                continue;
+            }
+            self.gil.acquire();
+            self.pins.forget(slot);
+            self.watch(slot)?;
+            self.resolve(std::iter::once(slot), self.next + 1)?;
+        }
+        Ok(())
+    }
+
+    /// Inputs and constants whose values are not their memory get some.  What copies them may be anybody's code, so the others
+    /// are pinned before it and resolved behind it.
+    #[cold]
+    pub(super) fn materialise(&mut self) -> Result<(), StepError> {
+        self.pin()?;
+        for &slot in &*self.plan.outside {
+            if self.plan.wants_ptr[slot] && !self.slots[slot].handle()?.is_dense() {
+                self.gil.acquire();
+                self.ptrs[slot] = self.slots[slot].address()?;
+                self.pins.forget(slot);
+            }
+        }
+        self.gil.acquire();
+        self.resolve_all(0)
+    }
+}
+
+fn called(plan: &super::Plan, slot: usize) -> String {
+    match slot {
+        _ if slot < plan.n_inputs => format!("input {slot}"),
+        _ if plan.constants.iter().any(|constant| constant.slot == slot) => format!("the constant in slot {slot}"),
+        _ => format!("the tensor in slot {slot}"),
+    }
+}
+
+/// Lets another owner's input go.
+pub(super) fn give_up(
+    frame: &mut Frame<'_, '_>,
+    taken: &crate::ffi::aten::pytype::Taken,
+    inputs: &[usize],
+) -> PyResult<()> {
+    let last = |input: &usize| taken.is_last(*input);
+    if frame.pins.begun || inputs.iter().any(last) {
+        frame.pin()?; // what dies may call back
+    }
+    let py = frame.gil.acquire();
+    for &input in inputs {
+        frame.slots[input] = Slot::Empty;
+        frame.pins.forget(input);
+        taken.give_up(py, input);
+    }
+    Ok(())
+}
