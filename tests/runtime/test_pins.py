@@ -156,7 +156,10 @@ def test_a_tensor_of_the_plan_that_an_operator_keeps(library: str, pins: str, ac
 
 
 CHANGES: dict[str, tuple[Callable[[], torch.Tensor], str]] = {
-    "sizes": (lambda: torch.ones(3), r"input 0 was float32\[4\] with strides \[1\] on cpu .* float32\[3\] with strides"),
+    "sizes": (
+        lambda: torch.ones(3),
+        r"input 0 was float32\[4\] with strides \[1\] on cpu .* float32\[3\] with strides",
+    ),
     "rank": (lambda: torch.ones(4, 1), r"is float32\[4, 1\] with strides \[1, 1\] on cpu now"),
     "strides": (lambda: torch.ones(8)[::2], r"is float32\[4\] with strides \[2\] on cpu now"),
     "dtype": (lambda: torch.ones(4, dtype=torch.float64), r"is float64\[4\]"),

@@ -7,13 +7,24 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A RefCell in a static or a PyO3 class: only the holder of the GIL borrows it, and no borrow spans Python code.
+///
+/// A borrow takes no token that proves the GIL.  Two things keep it from code that runs without: such code is a closure that
+/// must be `Send` (`without_gil`), or the steps of a plan, which borrow none; and builds with debug assertions (`.ci/tools
+/// checked`) ask the interpreter at each borrow.
 #[derive(Default)]
 pub struct GilCell<T>(RefCell<T>);
 
 // SAFETY: rule *gil*: borrows are made and dropped while the GIL is held, hence by one thread at a time.
 unsafe impl<T> Sync for GilCell<T> {}
-// SAFETY: as for Sync.
+// SAFETY: as for Sync; what is dropped with the cell is dropped by a slot of a type or never, so with the GIL as well.
 unsafe impl<T> Send for GilCell<T> {}
+
+/// Panics in builds with debug assertions where this thread has no GIL.
+#[inline]
+fn assert_gil() {
+    // SAFETY: has no preconditions.
+    debug_assert!(cfg!(test) || unsafe { pyo3::ffi::PyGILState_Check() } != 0, "a GilCell is borrowed without the GIL");
+}
 
 impl<T> GilCell<T> {
     pub const fn new(value: T) -> Self {
@@ -22,20 +33,24 @@ impl<T> GilCell<T> {
 
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        assert_gil();
         f(&mut self.0.borrow_mut())
     }
 
     #[inline]
     pub fn read<R>(&self, f: impl FnOnce(&T) -> R) -> R {
+        assert_gil();
         f(&self.0.borrow())
     }
 
     /// As `read`, but None while somebody has it for writing (the cycle collector may come at any time).
     pub fn try_read<R>(&self, f: impl FnOnce(&T) -> R) -> Option<R> {
+        assert_gil();
         self.0.try_borrow().ok().map(|v| f(&v))
     }
 
     pub fn replace(&self, value: T) -> T {
+        assert_gil();
         self.0.replace(value)
     }
 }
@@ -49,8 +64,8 @@ pub fn thread_id() -> u64 {
     unsafe { PyThread_get_thread_ident() as u64 }
 }
 
-/// Runs `f` without the GIL.  `f` must touch no Python object.
-pub fn without_gil<T>(f: impl FnOnce() -> T) -> T {
+/// Runs `f` without the GIL.  `f` can touch no Python object: `Obj` and `Owned` are not `Send`.
+pub fn without_gil<T: Send>(f: impl FnOnce() -> T + Send) -> T {
     // SAFETY: *gil* on entry; restored before return (f does not unwind: callers pass waits and kernels).
     let saved = unsafe { PyEval_SaveThread() };
     let result = f();

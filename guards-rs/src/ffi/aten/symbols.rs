@@ -9,7 +9,7 @@ use pyo3::types::PyType;
 
 use super::storage::{self, Storages};
 use super::{Failure, Outcome};
-use crate::ffi::torch::named;
+use crate::ffi::torch::{exported, named};
 
 type Raw = *mut c_void;
 pub type GetI64 = unsafe extern "C" fn(Raw, *mut i64) -> i32;
@@ -30,8 +30,8 @@ pub struct Keys {
     pub dense: u64,
 }
 
-/// What the probe of tensors found: where in a Python tensor its `at::Tensor` is, and `Keys`.
-pub type Probed = (Option<usize>, Option<Keys>);
+/// What the probe of tensors found: where in a Python tensor its `at::Tensor` is, `Keys`, and whether this torch is known.
+pub type Probed = (Option<usize>, Option<Keys>, bool);
 
 /// Declares `Api`: required symbols are fields of function type, optional ones are `Option`s (None: not exported).
 macro_rules! table {
@@ -58,7 +58,7 @@ macro_rules! table {
                 },)*
                 $($o: named($on).map(|address| {
                     // SAFETY: as above.  The mangled name of a C++ symbol fixes its argument types, not what it returns: the
-                    // headers of the supported versions of torch do (`supported` refuses others).
+                    // headers of the known versions of torch do (`symbol` finds it in no other).
                     unsafe { std::mem::transmute::<usize, $ot>(address) }
                 }),)*
                 exclude_guard: None,
@@ -151,7 +151,7 @@ pub fn initialise(py: Python<'_>, probe: impl FnOnce() -> PyResult<Probed>) -> P
     api().map(drop).map_err(PyErr::from)
 }
 
-fn build(py: Python<'_>, (tensor_offset, keys): Probed) -> PyResult<Outcome<Api>> {
+fn build(py: Python<'_>, (tensor_offset, keys, known): Probed) -> PyResult<Outcome<Api>> {
     let torch = py.import("torch")?;
     let mut api = match resolve(tensor_offset, keys) {
         Ok(api) => api,
@@ -161,7 +161,7 @@ fn build(py: Python<'_>, (tensor_offset, keys): Probed) -> PyResult<Outcome<Api>
         // SAFETY: a function without arguments.
         api.abi_version = unsafe { version() };
     }
-    if let Some(keys) = api.keys {
+    if let (Some(keys), true) = (api.keys, known) {
         api.storages = storage::probe(py, keys.offset)?;
     }
     api.exclude_guard = exclude_guard();
@@ -171,8 +171,9 @@ fn build(py: Python<'_>, (tensor_offset, keys): Probed) -> PyResult<Outcome<Api>
 
 /// Constructor and destructor of `c10::impl::ExcludeDispatchKeyGuard`.
 fn exclude_guard() -> Option<(GuardMake, GuardDrop)> {
-    let make = named("_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE")?;
-    let destroy = named("_ZN3c104impl23ExcludeDispatchKeyGuardD1Ev")?;
+    // Constructors and destructors return nothing, so that their names say all.
+    let make = exported(c"_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE")?;
+    let destroy = exported(c"_ZN3c104impl23ExcludeDispatchKeyGuardD1Ev")?;
     // SAFETY: `this` first; a DispatchKeySet is a trivially copyable 64-bit class, passed as an integer.
     Some(unsafe { (std::mem::transmute::<usize, GuardMake>(make), std::mem::transmute::<usize, GuardDrop>(destroy)) })
 }
