@@ -7,8 +7,11 @@ use crate::ffi::aten;
 use crate::ffi::object::{clear_error, import};
 use crate::ffi::state::StateSymbols;
 use crate::ffi::sync::GilCell;
-use crate::ffi::torch::{learn_version, probe_bytes, Autograd, CAbi, Layout, RawTensor, RequiresGrad};
+use crate::ffi::torch::{
+    has_known_version, learn_version, probe_bytes, Autograd, CAbi, Layout, RawTensor, RequiresGrad,
+};
 use crate::ffi::{Obj, Owned, Raised, Res};
+use crate::handed;
 use std::collections::HashMap;
 use std::ffi::CStr;
 
@@ -220,7 +223,10 @@ fn probe_autograd(keys: usize) -> Res<Option<Autograd>> {
 }
 
 fn probe() -> Res<Torch> {
-    let known = learn_version()?;
+    if let (Some(text), Some(warn)) = (learn_version()?, handed::WARN.known()) {
+        warn.call(&[*Owned::str(&text)?], None)?;
+    }
+    let known = has_known_version();
     let samples = samples()?;
     let handle = unanimous(OBJECT_BYTES, 8, &samples, |s, o| {
         o >= 16 && word::<8>(s.tensor.id() + o).is_some_and(|b| usize::from_ne_bytes(b) == s.imp)

@@ -102,7 +102,7 @@ def chrome_row(event: Data, pid: int) -> Data | None:
 def read(place: Path) -> Iterator[Data]:
     """The events of all processes of a folder, or of one file, one process after the other; lines that are cut off or are no
     events are left out.  ArgumentError for an event whose fields are of other types (`debug/fields.py`)."""
-    for path in [place] if place.is_file() else sorted(place.glob("*.jsonl")):
+    for path in [place] if place.is_file() else sorted(p for p in place.glob("*.jsonl") if p.is_file()):
         with path.open(encoding="utf-8", errors="replace") as lines:
             for number, line in enumerate(lines, 1):
                 try:

@@ -59,3 +59,58 @@ fn report() {
 pub fn or_else<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ffi::object::clear_error;
+
+    /// Panics here are meant: they print nothing.
+    fn quietly(body: impl FnOnce()) {
+        let before = std::panic::take_hook();
+        std::panic::set_hook(Box::new(|_| ()));
+        body();
+        std::panic::set_hook(before);
+    }
+
+    fn is_runtime_error() -> bool {
+        // SAFETY: *gil*: tests attach.
+        unsafe { !PyErr_Occurred().is_null() && PyErr_ExceptionMatches(PyExc_RuntimeError) != 0 }
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)] // needs an interpreter
+    fn a_panic_becomes_an_exception() {
+        pyo3::Python::initialize();
+        pyo3::Python::attach(|_| {
+            quietly(|| {
+                assert!(object(|| panic!("meant")).is_null());
+                assert!(is_runtime_error());
+                clear_error();
+                assert_eq!(or_raise(-1, || panic!("meant")), -1);
+                assert!(is_runtime_error());
+                clear_error();
+            });
+            let value = object(|| Owned::int(7));
+            assert!(!value.is_null());
+            // SAFETY: the reference that `object` gave.
+            unsafe { Py_DECREF(value) };
+        });
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)] // needs an interpreter
+    fn a_panic_where_no_exception_may_be_keeps_the_one_that_is_set() {
+        pyo3::Python::initialize();
+        pyo3::Python::attach(|_| {
+            crate::ffi::object::value_error("before");
+            quietly(|| assert_eq!(or_report(3, || panic!("meant")), 3));
+            // SAFETY: *gil*.
+            assert!(unsafe { PyErr_ExceptionMatches(PyExc_ValueError) } != 0);
+            clear_error();
+            quietly(|| assert_eq!(or_else(4, || panic!("meant")), 4));
+            // SAFETY: *gil*.
+            assert!(unsafe { PyErr_Occurred() }.is_null());
+        });
+    }
+}

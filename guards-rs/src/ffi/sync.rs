@@ -133,3 +133,45 @@ impl CompileLock {
         self.free.notify_all();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore)] // asks CPython for the thread's number
+    fn a_thread_that_compiles_is_refused_its_own_lock() {
+        let lock = CompileLock::default();
+        assert_eq!(lock.acquire(true), Ok(Acquired::Now));
+        assert_eq!(lock.acquire(true), Ok(Acquired::Refused));
+        lock.release();
+        assert_eq!(lock.acquire(false), Ok(Acquired::Now));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)] // asks CPython for the thread's number
+    fn a_thread_that_may_not_wait_is_refused_anothers() {
+        let lock = CompileLock::default();
+        assert_eq!(lock.acquire(true), Ok(Acquired::Now));
+        let other = std::thread::scope(|scope| scope.spawn(|| lock.acquire(false)).join().ok());
+        assert_eq!(other, Some(Ok(Acquired::Refused)));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)] // asks CPython for the thread's number
+    fn a_lock_of_a_parent_process_is_free_in_its_child() {
+        let lock = CompileLock::default();
+        *lock.owner() = Some((thread_id(), std::process::id() + 1));
+        assert_eq!(lock.acquire(false), Ok(Acquired::Now));
+    }
+
+    #[test]
+    fn a_cell_is_not_looked_into_while_it_is_written() {
+        let cell = GilCell::new(1);
+        cell.with(|value| {
+            *value = 2;
+            assert_eq!(cell.try_read(|value| *value), None);
+        });
+        assert_eq!((cell.try_read(|value| *value), cell.replace(5), cell.read(|value| *value)), (Some(2), 2, 5));
+    }
+}

@@ -24,29 +24,33 @@ fn is_known(version: &str) -> bool {
     parsed(version).is_some_and(|version| (FIRST..=LAST).contains(&version))
 }
 
-/// Reads the version of the loaded torch.  One line is logged for one that is not known, whose C++ functions are not called.
-pub fn learn_version() -> Res<bool> {
+/// Reads the version of the loaded torch; the C++ functions of one that is not known are not found (`symbol`).  What is to be
+/// said of such a version, at the first time.
+pub fn learn_version() -> Res<Option<String>> {
     static TOLD: AtomicBool = AtomicBool::new(false);
     let version = import(c"torch")?.attr(c"__version__")?.repr();
     let version = version.trim_matches('\'');
     let known = is_known(version);
     KNOWN.store(known, Ordering::Relaxed);
-    if !known && !TOLD.swap(true, Ordering::Relaxed) {
-        let ((a, b), (c, d)) = (FIRST, LAST);
-        let text = format!(
-            "torch {version} is not a version that pycompiler knows ({a}.{b} to {c}.{d}): tensors are read by their \
-             attributes, so calls are slower, not wrong"
-        );
-        let log = import(c"logging")?.attr(c"getLogger")?.call(&[*super::Owned::str("pycompiler.runtime")?], None)?;
-        log.attr(c"warning")?.call(&[*super::Owned::str("%s")?, *super::Owned::str(&text)?], None)?;
+    if known || TOLD.swap(true, Ordering::Relaxed) {
+        return Ok(None);
     }
-    Ok(known)
+    let ((a, b), (c, d)) = (FIRST, LAST);
+    Ok(Some(format!(
+        "torch {version} is not a version that pycompiler knows ({a}.{b} to {c}.{d}): tensors are read by their attributes, \
+         so calls are slower, not wrong"
+    )))
+}
+
+/// Whether the version was learned, and is known.
+pub fn has_known_version() -> bool {
+    KNOWN.load(Ordering::Relaxed)
 }
 
 /// Address of an exported symbol of the loaded torch, or None.  A mangled name fixes the arguments of a C++ function, not what
 /// it returns, nor what a variable is: such symbols are found in known versions only.
 pub fn symbol(name: &CStr) -> Option<usize> {
-    if name.to_bytes().starts_with(b"_Z") && !KNOWN.load(Ordering::Relaxed) {
+    if name.to_bytes().starts_with(b"_Z") && !has_known_version() {
         return None;
     }
     exported(name)
@@ -280,7 +284,7 @@ mod tests {
 
     #[test]
     fn functions_of_cpp_are_not_found_before_the_version_is_known() {
-        assert!(!KNOWN.load(Ordering::Relaxed));
+        assert!(!has_known_version());
         assert_eq!(symbol(c"_ZN3c108GradMode10is_enabledEv"), None);
     }
 }

@@ -152,4 +152,76 @@ mod tests {
         let sum: usize = lives.iter().map(|l| l.bytes).sum();
         assert!(total < sum / 2, "{total} of {sum}");
     }
+
+    fn room(shape: &[i64], stride: &[i64]) -> Room {
+        let dims = |values: &[i64]| Dims::new(values.iter().map(|v| super::super::size::Size::Const(*v)).collect());
+        Room { shape: dims(shape), stride: dims(stride), itemsize: 4 }
+    }
+
+    fn bytes(shape: &[i64], stride: &[i64]) -> Option<usize> {
+        room(shape, stride).bytes(&[], &mut Default::default()).ok()
+    }
+
+    #[test]
+    fn a_room_is_as_large_as_its_last_element_reaches() {
+        assert_eq!(bytes(&[3, 5], &[5, 1]), Some(64));
+        assert_eq!(bytes(&[17], &[1]), Some(128));
+        assert_eq!(bytes(&[17], &[0]), Some(64)); // one element, seen 17 times
+        assert_eq!(bytes(&[0, 1 << 62], &[1 << 62, 1]), Some(0));
+        assert_eq!(bytes(&[], &[]), Some(64));
+    }
+
+    #[test]
+    fn rooms_at_the_end_of_the_range_are_failures() {
+        for n in [i64::MAX, (i64::MAX - 63) / 4 + 1, 1 << 61] {
+            assert_eq!(bytes(&[n], &[1]), None, "{n}");
+        }
+        assert_eq!(bytes(&[2, 2], &[i64::MAX, 1]), None);
+        assert_eq!(bytes(&[1 << 40, 1 << 40], &[1 << 40, 1]), None);
+        let most = (i64::MAX - 63) / 4 / 16 * 16;
+        assert_eq!(bytes(&[most], &[1]), Some(most as usize * 4));
+    }
+
+    #[test]
+    fn sums_of_bytes_stay_below_the_largest_object() {
+        assert_eq!(add(64, 128).ok(), Some(192));
+        assert_eq!(add(MOST - 1, 1).ok(), Some(MOST));
+        let failure = add(MOST, 64).err().map(|Failure(text)| text);
+        assert!(failure.is_some_and(|text| text.contains(&MOST.to_string())));
+        assert!(add(usize::MAX, usize::MAX).is_err());
+    }
+
+    #[test]
+    fn buffers_that_do_not_fit_together_are_a_failure() {
+        let life = |bytes: usize, first: usize| Life { bytes, first, last: first };
+        assert!(place(&[life(MOST / 2, 0), life(MOST / 2, 1)]).is_ok_and(|(offsets, _)| offsets == [0, 0]));
+        let together = [Life { bytes: MOST - 100, first: 0, last: 1 }, Life { bytes: 200, first: 0, last: 1 }];
+        assert!(place(&together).is_err());
+        assert!(place(&[life(usize::MAX, 0)]).is_err());
+    }
+
+    #[test]
+    fn the_smallest_gap_that_is_wide_enough_is_taken() {
+        let taken = [(0, 64), (192, 256), (320, 384), (1024, 1088)];
+        assert_eq!(smallest_gap(&taken, 64), 256);
+        assert_eq!(smallest_gap(&taken, 128), 64);
+        assert_eq!(smallest_gap(&taken, 512), 384);
+        assert_eq!(smallest_gap(&taken, 2048), 1088);
+        assert_eq!(smallest_gap(&[], 64), 0);
+        assert_eq!(smallest_gap(&[(0, 256), (64, 128)], 64), 256); // one inside of the other
+    }
+
+    #[test]
+    fn rooms_are_shared_by_buffers_of_one_form_whose_lives_do_not_meet() {
+        let lives = vec![
+            (room(&[8], &[1]), 0, 2),
+            (room(&[8], &[1]), 2, 4), // meets the first
+            (room(&[8], &[1]), 3, 5),
+            (room(&[9], &[1]), 6, 7), // another form
+            (room(&[8], &[1]), 6, 8),
+        ];
+        let (chosen, rooms) = share(lives);
+        assert_eq!(chosen, [0, 1, 0, 2, 0]);
+        assert_eq!(rooms.len(), 3);
+    }
 }

@@ -189,3 +189,19 @@ impl Frame<'_, '_> {
         Ok(function.launch(grid, stream, &mut words).map_err(|failure| launch.failed(grid, failure))?)
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_do_not_fit_their_parameter_are_failures() {
+        assert_eq!(packed(-1, 32).ok(), Some(u64::MAX));
+        assert_eq!(packed(127, 8).ok(), Some(127));
+        assert_eq!(packed(i64::MIN, 64).ok(), Some(1 << 63));
+        for (number, bits) in [(128, 8), (-129, 8), (1 << 31, 32), (-(1 << 31) - 1, 32), (1 << 15, 16)] {
+            let failure = packed(number, bits).err().map(|Failure(text)| text);
+            assert!(failure.is_some_and(|text| text.contains(&number.to_string())), "{number}");
+        }
+    }
+}

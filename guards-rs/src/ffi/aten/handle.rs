@@ -480,3 +480,35 @@ impl StorageCast {
         Ok(Tensor(out))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(dims: &[(i64, i64)], itemsize: i64) -> Option<usize> {
+        extent(dims.iter().copied(), itemsize).ok()
+    }
+
+    #[test]
+    fn an_extent_reaches_to_the_last_element() {
+        assert_eq!(bytes(&[(3, 5), (5, 1)], 4), Some(60));
+        assert_eq!(bytes(&[(3, 10), (5, 1)], 4), Some(100));
+        assert_eq!(bytes(&[], 8), Some(8));
+        assert_eq!(bytes(&[(1 << 60, 0)], 2), Some(2));
+        assert_eq!(bytes(&[(0, 7), (i64::MAX, i64::MAX)], 8), Some(0));
+    }
+
+    #[test]
+    fn an_extent_beyond_the_range_is_a_failure_that_names_sizes() {
+        for dims in [&[(i64::MAX, 1)][..], &[(2, i64::MAX), (2, 1)], &[(1 << 32, 1 << 32)], &[(i64::MIN, 1)]] {
+            assert_eq!(bytes(dims, 8), None);
+        }
+        let failure = extent([(1i64 << 61, 1)].into_iter(), 8).err().map(|Failure(text)| text);
+        assert!(failure.is_some_and(|text| text.contains("sizes [2305843009213693952]") && text.contains("2**63 - 1")));
+    }
+
+    #[test]
+    fn an_extent_to_the_left_of_its_start_is_a_failure() {
+        assert_eq!(bytes(&[(3, -1)], 4), None);
+    }
+}

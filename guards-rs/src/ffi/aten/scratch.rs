@@ -125,4 +125,22 @@ mod tests {
         assert!(pool.take(1).is_none()); // far too large for it
         assert_eq!(pool.take(KEEP / 4).map(|b| b.bytes), Some(KEEP / 2)); // the last returned that fits
     }
+
+    #[test]
+    fn whole_pages_up_to_the_end_of_the_range() {
+        assert_eq!(whole_pages(0).ok(), Some(PAGE));
+        assert_eq!(whole_pages(PAGE).ok(), Some(PAGE));
+        assert_eq!(whole_pages(PAGE + 1).ok(), Some(2 * PAGE));
+        assert!(whole_pages(usize::MAX - PAGE + 2).is_err());
+        assert!(layout(isize::MAX as usize).is_err());
+        assert!(Scratch::take(isize::MAX as usize - PAGE).is_err());
+    }
+
+    #[test]
+    fn scratch_is_aligned_and_its_own() {
+        let (a, b) = (Scratch::take(100), Scratch::take(5000));
+        let addresses: Vec<usize> = [&a, &b].into_iter().flatten().map(Scratch::address).collect();
+        assert!(addresses.len() == 2 && addresses.iter().all(|at| at % ALIGN == 0));
+        assert!(addresses[0].abs_diff(addresses[1]) >= PAGE);
+    }
 }
