@@ -19,18 +19,22 @@ use crate::ffi::aten::{Failure, Form, Handle, Outcome, Pin};
 /// The forms of some slots' tensors.
 pub type Forms = SmallVec<[(usize, Form); 1]>;
 
-/// A tensor that other code can reach.
+/// The storage of a tensor that other code can reach.
 struct Watched {
     storage: usize,
-    form: Option<Form>,
     pin: Pin,
 }
 
-/// By slot; empty until other code may run.
+/// Empty until other code may run.
 #[derive(Default)]
 pub struct Pins {
     begun: bool,
-    watched: Vec<Option<Box<Watched>>>,
+    watched: Vec<Watched>,
+    /// Of the same tensors; empty where no step reads a tensor itself.  None for tensors without sizes or strides (sparse,
+    /// nested): only operators read those, and look themselves.
+    forms: Vec<Option<Form>>,
+    /// By slot: one more than the position in `watched`, 0 for none.
+    places: Vec<u32>,
     /// Of storages that tensors had before: views of them may still be read.
     former: Vec<Pin>,
 }
@@ -39,20 +43,32 @@ impl Pins {
     /// Nothing reads the slot's tensor from now on, or the slot holds another one.
     #[inline]
     pub fn forget(&mut self, slot: usize) {
-        if let Some(watched) = self.watched.get_mut(slot) {
-            *watched = None;
+        if let Some(place) = self.places.get_mut(slot).map(std::mem::take).filter(|place| *place > 0) {
+            self.watched[place as usize - 1].pin = Pin::default();
         }
     }
 
-    fn of(&self, slot: usize) -> Option<&Watched> {
-        self.watched.get(slot)?.as_deref()
+    fn place(&self, slot: usize) -> Option<usize> {
+        (*self.places.get(slot)? as usize).checked_sub(1)
     }
-}
 
-impl Watched {
-    fn is_steady(&self, handle: Handle) -> bool {
+    fn form(&self, place: usize) -> Option<&Form> {
+        self.forms.get(place)?.as_ref()
+    }
+
+    fn add(&mut self, slot: usize, n_slots: usize, watched: Watched) {
+        if self.places.is_empty() {
+            self.places.resize(n_slots, 0);
+        }
+        self.watched.push(watched);
+        self.places[slot] = self.watched.len() as u32;
+    }
+
+    /// Whether the slot's tensor, if it is watched, is as it was.
+    fn is_steady(&self, slot: usize, handle: Handle) -> bool {
+        let Some(place) = self.place(slot) else { return true };
         let same = |form: &Form| Form::of(handle).is_ok_and(|now| form.fits(&now));
-        handle.storage() == self.storage && self.form.as_ref().is_none_or(same)
+        handle.storage() == self.watched[place].storage && self.form(place).is_none_or(same)
     }
 }
 
@@ -71,8 +87,9 @@ impl Frame<'_, '_> {
     fn begin(&mut self) -> Outcome<()> {
         self.pins.begun = true;
         let plan = self.plan;
+        self.pins.watched.reserve(plan.outside.len());
         for &slot in &*plan.outside {
-            let is_watched = self.pins.of(slot).is_some();
+            let is_watched = self.pins.place(slot).is_some();
             if plan.last[slot] >= self.next && !is_watched && !matches!(self.slots[slot], Slot::Empty) {
                 self.watch(slot)?;
             }
@@ -84,12 +101,11 @@ impl Frame<'_, '_> {
     fn watch(&mut self, slot: usize) -> Outcome<()> {
         let handle = self.slots[slot].handle()?;
         let py = self.gil.acquire();
-        let form = if self.plan.reads_tensors { Some(Form::of(handle)?) } else { None };
-        let watched = Watched { storage: handle.storage(), form, pin: handle.pin(py)? };
-        if self.pins.watched.is_empty() {
-            self.pins.watched.resize_with(self.plan.n_slots, || None);
+        if self.plan.reads_tensors {
+            self.pins.forms.push(Form::of(handle).ok());
         }
-        self.pins.watched[slot] = Some(Box::new(watched));
+        let watched = Watched { storage: handle.storage(), pin: handle.pin(py)? };
+        self.pins.add(slot, self.plan.n_slots, watched);
         Ok(())
     }
 
@@ -98,7 +114,7 @@ impl Frame<'_, '_> {
         self.pin()?;
         for slot in slots {
             let is_ours = matches!(self.slots[slot], Slot::Owned(_)) && self.plan.last[slot] > self.next;
-            if is_ours && self.pins.of(slot).is_none() {
+            if is_ours && self.pins.place(slot).is_none() {
                 self.watch(slot)?;
             }
         }
@@ -112,10 +128,7 @@ impl Frame<'_, '_> {
         if !self.gil.is_released() || self.pins.watched.is_empty() {
             return Ok(());
         }
-        let steady = |slot: &usize| match (self.pins.of(*slot), &self.slots[*slot]) {
-            (Some(watched), slot) => slot.handle().is_ok_and(|handle| watched.is_steady(handle)),
-            (None, _) => true,
-        };
+        let steady = |slot: &usize| self.slots[*slot].handle().is_ok_and(|handle| self.pins.is_steady(*slot, handle));
         if slots.iter().all(steady) {
             return Ok(());
         }
@@ -126,14 +139,14 @@ impl Frame<'_, '_> {
     /// Other code has run: addresses of what is read at the step `from` or later are taken again.
     #[inline(never)]
     pub(super) fn resolve_all(&mut self, from: usize) -> Result<(), StepError> {
-        self.resolve(0..self.pins.watched.len(), from)
+        self.resolve(0..self.pins.places.len(), from)
     }
 
     /// The same for some slots.  Needs the GIL.
     pub(super) fn resolve(&mut self, slots: impl Iterator<Item = usize>, from: usize) -> Result<(), StepError> {
         let mut moved = false;
         for slot in slots {
-            if self.plan.last[slot] >= from && self.pins.of(slot).is_some() {
+            if self.plan.last[slot] >= from && self.pins.place(slot).is_some() {
                 moved |= self.resolve_one(slot)?;
             }
         }
@@ -149,8 +162,8 @@ impl Frame<'_, '_> {
     fn resolve_one(&mut self, slot: usize) -> Outcome<bool> {
         let py = self.gil.acquire();
         let (handle, plan) = (self.slots[slot].handle()?, self.plan);
-        let Some(watched) = self.pins.watched[slot].as_deref_mut() else { return Ok(false) };
-        if let Some(form) = &watched.form {
+        let Some(place) = self.pins.place(slot) else { return Ok(false) };
+        if let Some(form) = self.pins.form(place) {
             let now = Form::of(handle)?;
             if !form.fits(&now) {
                 return Err(Failure(format!(
@@ -159,7 +172,7 @@ impl Frame<'_, '_> {
                 )));
             }
         }
-        let storage = handle.storage();
+        let (storage, watched) = (handle.storage(), &mut self.pins.watched[place]);
         if storage != watched.storage {
             self.pins.former.push(std::mem::replace(&mut watched.pin, handle.pin(py)?));
             watched.storage = storage;

@@ -35,7 +35,7 @@ const HAS_OBJECT: u64 = 1 << 63;
 #[derive(Debug, Default)]
 pub struct Pin {
     counted: usize,
-    _viewed: Option<Tensor>,
+    _viewed: Option<Box<Tensor>>,
 }
 
 impl Drop for Pin {
@@ -133,7 +133,7 @@ impl Handle {
         if self.storage_size() == 0 {
             return Ok(Pin::default());
         }
-        Ok(Pin { counted: 0, _viewed: Some(self.reinterpret(&[0], &[1], 0)?) })
+        Ok(Pin { counted: 0, _viewed: Some(Box::new(self.reinterpret(&[0], &[1], 0)?)) })
     }
 }
 
