@@ -331,7 +331,11 @@ impl Plan {
         for (i, step) in self.steps.iter().enumerate() {
             around(frame, Some(i));
             frame.next = i;
-            let result = frame.step(step);
+            let result = if frame.pins.any_unfit() {
+                frame.refuse(step).map_err(StepError::from).and_then(|()| frame.step(step))
+            } else {
+                frame.step(step)
+            };
             around(frame, None);
             if let Err(error) = result {
                 let py = frame.gil.acquire();

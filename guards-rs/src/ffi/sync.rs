@@ -66,12 +66,16 @@ pub fn thread_id() -> u64 {
 
 /// Runs `f` without the GIL.  `f` can touch no Python object: `Obj` and `Owned` are not `Send`.
 pub fn without_gil<T: Send>(f: impl FnOnce() -> T + Send) -> T {
-    // SAFETY: *gil* on entry; restored before return (f does not unwind: callers pass waits and kernels).
-    let saved = unsafe { PyEval_SaveThread() };
-    let result = f();
-    // SAFETY: `saved` is this thread's own state, saved above.
-    unsafe { PyEval_RestoreThread(saved) };
-    result
+    struct Saved(*mut pyo3::ffi::PyThreadState);
+    impl Drop for Saved {
+        fn drop(&mut self) {
+            // SAFETY: this thread's own state, saved below.
+            unsafe { PyEval_RestoreThread(self.0) };
+        }
+    }
+    // SAFETY: *gil* on entry; restored when `_saved` goes, after a panic too.
+    let _saved = Saved(unsafe { PyEval_SaveThread() });
+    f()
 }
 
 /// Who compiles a function now: a thread of a process.  A forked process has its parent's owners, but not their threads.

@@ -389,7 +389,7 @@ impl Uses {
 }
 
 /// The slots that a step reads and those that it fills.
-fn traffic(step: &Step) -> (Vec<usize>, Vec<usize>) {
+pub(super) fn traffic(step: &Step) -> (Vec<usize>, Vec<usize>) {
     match step {
         Step::Alloc { slot, .. } | Step::Place { slot, .. } | Step::Room { slot, .. } => (vec![], vec![*slot]),
         Step::View { slot, base, .. } | Step::Shift { slot, base, .. } => (vec![*base], vec![*slot]),

@@ -5,7 +5,7 @@
 //! - *pins*: before other code may run for the first time, each tensor of the caller's that is still to be read is pinned: its
 //!   storage lives until the run ends, or until nothing reads the tensor any more.
 //! - *again*: behind a step that ran other code, addresses are taken again.  A tensor whose form is another one then ends the
-//!   run with an error: its guards hold no more.
+//!   run with an error at the next step that reads it, unless other code has given it back what it was before that step.
 //!
 //! While the GIL is released, a step that reads a tensor itself (not an address) compares storage and form first (`steady`),
 //! and takes the GIL where they differ.  A plan that neither releases the GIL nor runs other code pays nothing.
@@ -13,7 +13,8 @@
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
-use super::{Frame, Slot, StepError};
+use super::build::traffic;
+use super::{Frame, Slot, Step, StepError};
 use crate::ffi::aten::{Failure, Form, Handle, Outcome, Pin};
 
 /// The forms of some slots' tensors.
@@ -37,6 +38,8 @@ pub struct Pins {
     places: Vec<u32>,
     /// Of storages that tensors had before: views of them may still be read.
     former: Vec<Pin>,
+    /// Slots whose tensors cannot be read as they are now, and why.
+    unfit: Vec<(usize, String)>,
 }
 
 impl Pins {
@@ -45,7 +48,14 @@ impl Pins {
     pub fn forget(&mut self, slot: usize) {
         if let Some(place) = self.places.get_mut(slot).map(std::mem::take).filter(|place| *place > 0) {
             self.watched[place as usize - 1].pin = Pin::default();
+            self.unfit.retain(|(other, _)| *other != slot);
         }
+    }
+
+    /// Whether a step may have to be refused (`Frame::refuse`).
+    #[inline]
+    pub fn any_unfit(&self) -> bool {
+        !self.unfit.is_empty()
     }
 
     fn place(&self, slot: usize) -> Option<usize> {
@@ -133,7 +143,11 @@ impl Frame<'_, '_> {
             return Ok(());
         }
         self.gil.acquire();
-        self.resolve_all(self.next)
+        self.resolve_all(self.next)?;
+        match self.pins.any_unfit() {
+            true => Ok(self.refuse(&self.plan.steps[self.next])?),
+            false => Ok(()),
+        }
     }
 
     /// Other code has run: addresses of what is read at the step `from` or later are taken again.
@@ -163,13 +177,13 @@ impl Frame<'_, '_> {
         let py = self.gil.acquire();
         let (handle, plan) = (self.slots[slot].handle()?, self.plan);
         let Some(place) = self.pins.place(slot) else { return Ok(false) };
+        self.pins.unfit.retain(|(other, _)| *other != slot);
         if let Some(form) = self.pins.form(place) {
             let now = Form::of(handle)?;
             if !form.fits(&now) {
-                return Err(Failure(format!(
-                    "{} was {form} when the call began, and is {now} now",
-                    called(plan, slot)
-                )));
+                let text = format!("was {form} when the call began, and is {now}");
+                self.mark_unfit(slot, &text);
+                return Ok(false);
             }
         }
         let (storage, watched) = (handle.storage(), &mut self.pins.watched[place]);
@@ -181,10 +195,31 @@ impl Frame<'_, '_> {
             return Ok(false);
         }
         if !handle.is_dense() || !handle.is_backed() {
-            return Err(Failure(format!("{} has lost its memory since the call began", called(plan, slot))));
+            self.mark_unfit(slot, "has lost its memory");
+            return Ok(false);
         }
         let address = handle.data_ptr()?;
         Ok(std::mem::replace(&mut self.ptrs[slot], address) != address)
+    }
+
+    #[cold]
+    fn mark_unfit(&mut self, slot: usize, what: &str) {
+        let (plan, by) = (self.plan, self.next);
+        self.pins.unfit.push((slot, format!("{} {what} since step {by} ({})", called(plan, slot), plan.labels[by])));
+    }
+
+    /// An error where the step reads a tensor that is not what its guards have seen.  Operators take it as it is, as in eager:
+    /// one of them may give it back what it was.
+    #[cold]
+    pub(super) fn refuse(&self, step: &Step) -> Outcome<()> {
+        if matches!(step, Step::Aten(_)) {
+            return Ok(());
+        }
+        let (reads, _) = traffic(step);
+        match self.pins.unfit.iter().find(|(slot, _)| reads.contains(slot)) {
+            Some((_, text)) => Err(Failure(text.clone())),
+            None => Ok(()),
+        }
     }
 
     /// Of tensors that an operator of torch's may give other memory (`set_`, `resize_`), those whose addresses are read later.
@@ -199,9 +234,9 @@ impl Frame<'_, '_> {
             let (slot, handle) = (*slot, self.handle(*slot)?);
             let now = Form::of(handle)?;
             if !form.fits(&now) {
-                return Err(
-                    Failure(format!("{} was {form} before it, and is {now} now", called(self.plan, slot))).into()
-                );
+                self.pins.unfit.retain(|(other, _)| *other != slot);
+                self.mark_unfit(slot, &format!("was {form}, and is {now}"));
+                continue;
             }
             if handle.data_ptr()? == self.ptrs[slot] && handle.is_backed() {
                 continue;
