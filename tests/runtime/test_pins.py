@@ -218,7 +218,9 @@ def test_an_operator_of_torchs_that_gives_other_memory(library: str, pins: str) 
     steps = [Aten(aten.set_.source_Tensor, ref(0, 1), {}, (None,)), f32(2, 4), Kernel("add_one", (0, 2), (4,))]
     plan = native(steps, [2], 2, 3, library)
     assert plan(torch.ones(4), torch.full((4,), 7.0))[0].tolist() == [8.0] * 4
-    with pytest.raises(RuntimeError, match=r"input 0 was float32\[4\] .*, and is float32\[3\] .* since step 0 \(aten.set_"):
+    with pytest.raises(
+        RuntimeError, match=r"input 0 was float32\[4\] .*, and is float32\[3\] .* since step 0 \(aten.set_"
+    ):
         plan(torch.ones(4), torch.ones(3))
 
 
@@ -303,7 +305,9 @@ def test_views_of_what_was_swapped_for_less_are_an_error(library: str, pins: str
         w.data = torch.ones(2)
 
     plan = native(VIEW_AFTER, [3], 1, 4, library)
-    with pytest.raises(RuntimeError, match=r"step 2 \(view of slot 0\): input 0 was float32\[4\] .* is float32\[2\] .* since"):
+    with pytest.raises(
+        RuntimeError, match=r"step 2 \(view of slot 0\): input 0 was float32\[4\] .* is float32\[2\] .* since"
+    ):
         while_it_runs(lambda: plan(w), swap)
 
 
