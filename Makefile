@@ -58,8 +58,14 @@ lint: $(VENV)/.installed-dev
 types: $(VENV)/.installed-dev
 	$(BIN)/mypy
 
+# The engine's own tests are a program that holds an interpreter: it is linked with the library of the chosen Python, which
+# the extension (feature `extension-module`) must not be.
 rust: $(VENV)/.installed-dev
 	cargo clippy --release --all-targets --quiet -- -D warnings
+	cargo test --lib --quiet --no-run
+	PYTHONHOME="$$($(BIN)/python -c 'import sys; print(sys.base_prefix)')" \
+	LD_LIBRARY_PATH="$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_config_var("LIBDIR"))'):$$LD_LIBRARY_PATH" \
+		cargo test --lib --quiet
 
 pytest: $(VENV)/.installed-dev
 	OMP_NUM_THREADS=1 $(BIN)/pytest -n $(JOBS) --dist loadfile $(PYTEST_ARGS)

@@ -1,5 +1,13 @@
 """pycompiler: a compiler for PyTorch programs.  See README.md; the public names are those of `__all__`."""
 
+import sys as _sys
+
+if "t" in _sys.abiflags:
+    raise ImportError(
+        f"pycompiler needs a build of CPython with the GIL, and this one ({_sys.version.split()[0]}t) is free-threaded: "
+        "its engine shares state by the GIL"
+    )
+
 from pycompiler.ir import own_builtins as _own_builtins  # noqa: F401, I001  (before all others)
 from pycompiler import absent as _absent
 from pycompiler import config, engine, exc, utils  # noqa: F401  (utils: programs for torch._dynamo reach it so)

@@ -36,6 +36,7 @@ def hand_in() -> None:
         OTHER_SIZES=plan.OTHER_SIZES,
         INFERENCE_TENSOR=plan.INFERENCE_TENSOR,
         plan_log=stage("runtime").info,
+        warn=stage("runtime").warning,
         step_failed=plan.step_failed,
         unaligned=triton_build.unaligned,
         RecompileError=RecompileError,

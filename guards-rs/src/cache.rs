@@ -36,6 +36,23 @@ impl Counter {
     }
 }
 
+type Few<T> = SmallVec<[T; 2]>;
+
+/// Puts `new` in front of the items that are live; the others.
+fn put_first<T>(items: &mut Few<T>, new: T, is_live: impl Fn(&T) -> bool) -> Few<T> {
+    let (mut live, ended): (Few<T>, _) = items.drain(..).partition(is_live);
+    live.insert(0, new);
+    *items = live;
+    ended
+}
+
+/// Moves the item to the front; the order of the others stays.
+fn bring_first<T>(items: &mut [T], is_it: impl Fn(&T) -> bool) {
+    if let Some(i) = items.iter().position(is_it) {
+        items[..=i].rotate_right(1);
+    }
+}
+
 /// (position among the code object's entries, index of a guard that fails)
 pub type Reasons = SmallVec<[(usize, u32); 4]>;
 
@@ -88,11 +105,7 @@ impl CodeCache {
     /// Returns the entries that ended, for the caller to drop outside of any borrow.
     #[must_use]
     pub fn push_front(&self, entry: EntryRef) -> SmallVec<[EntryRef; 2]> {
-        let mut entries = self.entries.borrow_mut();
-        let (mut live, ended): (SmallVec<[EntryRef; 2]>, _) = entries.drain(..).partition(|e| e.is_live());
-        live.insert(0, entry);
-        *entries = live;
-        ended
+        put_first(&mut self.entries.borrow_mut(), entry, |e| e.is_live())
     }
 
     fn get(&self, i: usize) -> Option<EntryRef> {
@@ -100,11 +113,8 @@ impl CodeCache {
     }
 
     fn move_to_front(&self, entry: &EntryRef) {
-        let mut entries = self.entries.borrow_mut();
         // Guards may have run code that changed the list: find the entry again.
-        if let Some(i) = entries.iter().position(|e| e.obj() == entry.obj()) {
-            entries[..=i].rotate_right(1);
-        }
+        bring_first(&mut self.entries.borrow_mut(), |e| e.obj() == entry.obj());
     }
 
     /// The first entry whose guards hold, with the values it recorded in `walk`.
@@ -150,5 +160,49 @@ impl CodeCache {
             position += 1;
         }
         None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_entry_that_was_hit_is_tried_first() {
+        let mut items = ["a", "b", "c", "d"];
+        bring_first(&mut items, |item| *item == "c");
+        assert_eq!(items, ["c", "a", "b", "d"]);
+        bring_first(&mut items, |item| *item == "c");
+        assert_eq!(items, ["c", "a", "b", "d"]);
+        bring_first(&mut items, |item| *item == "d");
+        assert_eq!(items, ["d", "c", "a", "b"]);
+    }
+
+    #[test]
+    fn an_entry_that_is_gone_changes_no_order() {
+        let mut items = [1, 2, 3];
+        bring_first(&mut items, |item| *item == 4);
+        assert_eq!(items, [1, 2, 3]);
+        bring_first(&mut [] as &mut [i32], |_| true);
+    }
+
+    #[test]
+    fn a_new_entry_is_first_and_ended_ones_leave() {
+        let mut items: Few<i32> = SmallVec::from_slice(&[5, -1, 6, -2]);
+        let ended = put_first(&mut items, 7, |item| *item > 0);
+        assert_eq!(items.as_slice(), [7, 5, 6]);
+        assert_eq!(ended.as_slice(), [-1, -2]);
+    }
+
+    #[test]
+    fn counters_are_named_and_reset() {
+        let counters = Counters::default();
+        counters.hits.add();
+        counters.hits.add();
+        counters.misses.add();
+        let rows = counters.rows();
+        assert_eq!((rows[0], rows[1]), (("hits", 2), ("misses", 1)));
+        counters.reset();
+        assert!(counters.rows().iter().all(|(_, n)| *n == 0));
     }
 }

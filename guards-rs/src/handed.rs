@@ -59,6 +59,7 @@ handed! {
     "OTHER_SIZES" OTHER_SIZES;
     "INFERENCE_TENSOR" INFERENCE_TENSOR;
     "plan_log" PLAN_LOG;
+    "warn" WARN;
     "step_failed" STEP_FAILED;
     // of `runtime`: the binary of a kernel for addresses that are not aligned
     "unaligned" UNALIGNED;

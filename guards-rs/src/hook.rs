@@ -122,10 +122,15 @@ pub fn paused<T>(f: impl FnOnce() -> T) -> T {
     if !active() {
         return f();
     }
+    struct Resume;
+    impl Drop for Resume {
+        fn drop(&mut self) {
+            resume();
+        }
+    }
     pause();
-    let result = f();
-    resume();
-    result
+    let _resume = Resume; // after a panic too
+    f()
 }
 
 /// A callback with answers of its own.

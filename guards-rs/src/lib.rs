@@ -3,6 +3,9 @@
 //! `compiled.rs` is the life of a call (`methods.rs`: the Python side of it); `signature.rs` binds, `cache.rs` and `guard/` look up, `entry.rs` runs.
 //! All unsafe code is below `ffi/`.
 
+#[cfg(Py_GIL_DISABLED)]
+compile_error!("the engine's state is shared by the GIL: builds of CPython without it are not supported");
+
 mod backend_call;
 mod cache;
 mod compiled;

@@ -4,8 +4,8 @@
 //! and gives the outputs as Python objects; no Python runs, except for operators that the C ABI cannot call.
 //!
 //! Buffers that only kernels see need no tensor: they are offsets into one scratch block a call and device (`arena.rs`).  The GIL
-//! is released from the first step with much work on, until Python is needed again.  A plan is immutable: any number
-//! of threads may run it at once.
+//! is released from the first step with much work on, until Python is needed again; what other code may do to the tensors
+//! of a run meanwhile is the matter of `pins.rs`.  A plan is immutable: any number of threads may run it at once.
 
 mod arena;
 mod argument;
@@ -16,6 +16,7 @@ mod by_shim;
 mod by_stack;
 mod launch;
 mod object;
+mod pins;
 pub mod real;
 mod shared;
 mod shims;
@@ -39,6 +40,7 @@ use crate::watch::{eye, Eye, Range};
 use arena::{Block, Room};
 use aten::Aten;
 use launch::Launch;
+use pins::Pins;
 use real::Real;
 use size::{Dims, Numbers, Size, FLOAT, NUMBER};
 
@@ -158,6 +160,12 @@ pub struct Plan {
     ends: Vec<Box<[usize]>>,
     /// Slots whose address kernels need.
     wants_ptr: Vec<bool>,
+    /// The last step that reads each slot.
+    last: Vec<usize>,
+    /// Inputs that steps read, and constants.
+    outside: Box<[usize]>,
+    /// Whether a step reads a tensor itself, not an address alone.
+    reads_tensors: bool,
     /// Scratch of the host, then of each device that needs some.
     blocks: Vec<Block>,
     /// Behind the static part of the host's, one after the other.
@@ -185,6 +193,10 @@ struct Frame<'a, 'py> {
     /// Where each room starts.
     rooms: &'a [usize],
     gil: Gil<'py>,
+    /// Behind `gil`, so that it is dropped with the GIL held.
+    pins: Pins,
+    /// The step that runs, or is next.
+    next: usize,
     /// Where each block of scratch starts.
     blocks: &'a [usize],
     threads: Option<i32>,
@@ -267,7 +279,7 @@ impl Plan {
         ptrs: &mut [usize],
         sink: &mut dyn FnMut(Bound<'py, PyAny>),
     ) -> PyResult<()> {
-        self.bind(py, inputs, slots, ptrs)?;
+        let is_odd = self.bind(py, inputs, slots, ptrs)?;
         if let Some(eager) = self.exclusive.instead(&slots[..self.n_inputs]) {
             return paused(|| shared::run_eager(self, py, eager, inputs, sink));
         }
@@ -282,8 +294,24 @@ impl Plan {
         }
         let gil = Gil::held(py);
         let (blocks, threads, stream) = (&blocks[..], None, None);
-        let mut frame =
-            Frame { plan: self, inputs, slots, ptrs, env: &mut env, rooms: &rooms, gil, blocks, threads, stream, room };
+        let mut frame = Frame {
+            plan: self,
+            inputs,
+            slots,
+            ptrs,
+            env: &mut env,
+            rooms: &rooms,
+            gil,
+            pins: Pins::default(),
+            next: 0,
+            blocks,
+            threads,
+            stream,
+            room,
+        };
+        if is_odd {
+            frame.materialise().map_err(|error| self.explain_binding(error))?;
+        }
         match eye() {
             None => self.run_steps(&mut frame, taken, |_, _| ())?,
             Some(eye) => self.run_steps_seen(&mut frame, taken, &eye)?,
@@ -302,18 +330,20 @@ impl Plan {
     ) -> PyResult<()> {
         for (i, step) in self.steps.iter().enumerate() {
             around(frame, Some(i));
-            let result = frame.step(step);
+            frame.next = i;
+            let result = if frame.pins.any_unfit() {
+                frame.refuse(step).map_err(StepError::from).and_then(|()| frame.step(step))
+            } else {
+                frame.step(step)
+            };
             around(frame, None);
             if let Err(error) = result {
                 let py = frame.gil.acquire();
                 return Err(self.explain(py, i, error));
             }
             if let (Some(taken), [_, ..]) = (taken, &*self.ends[i]) {
-                let py = frame.gil.acquire();
-                for &input in &*self.ends[i] {
-                    frame.slots[input] = Slot::Empty;
-                    taken.give_up(py, input);
-                }
+                frame.next = i + 1;
+                pins::give_up(frame, taken, &self.ends[i])?;
             }
         }
         Ok(())
@@ -324,6 +354,7 @@ impl Plan {
     #[cold]
     #[inline(never)]
     fn run_steps_seen(&self, frame: &mut Frame<'_, '_>, taken: Option<&Taken>, eye: &Eye) -> PyResult<()> {
+        frame.pin()?;
         let _graph = eye.range(|| format!("graph {}", self.name));
         let mut times = vec![0.0; self.steps.len()];
         let mut current: Option<(usize, Instant, Option<Range>)> = None;
@@ -342,28 +373,35 @@ impl Plan {
         Ok(eye.tell_plan(Obj::of(self.source.bind(py)), &times)?)
     }
 
-    /// Puts inputs and constants into their slots.
-    fn bind(&self, py: Python<'_>, inputs: &[Object<'_>], slots: &mut [Slot], ptrs: &mut [usize]) -> PyResult<()> {
+    /// Puts inputs and constants into their slots; whether there is one without an address (`Frame::materialise`).
+    fn bind(&self, py: Python<'_>, inputs: &[Object<'_>], slots: &mut [Slot], ptrs: &mut [usize]) -> PyResult<bool> {
+        let mut is_odd = false;
         for (i, input) in inputs.iter().enumerate().filter(|(i, _)| self.reads_input[*i]) {
-            let mut slot = match input.tensor(py) {
+            let slot = match input.tensor(py) {
                 Ok(tensor) => Slot::of(tensor),
                 Err(error) => {
                     return Err(PyTypeError::new_err(format!("graph {}, input {i}: {}", self.name, error.value(py))))
                 }
             };
             if self.wants_ptr[i] {
-                ptrs[i] = slot.address()?;
+                match slot.dense_address()? {
+                    Some(address) => ptrs[i] = address,
+                    None => is_odd = true,
+                }
             }
             slots[i] = slot;
         }
         for constant in &self.constants {
-            let mut slot = Slot::of(Object::from_bound(constant.object.bind(py)).tensor(py)?);
+            let slot = Slot::of(Object::from_bound(constant.object.bind(py)).tensor(py)?);
             if self.wants_ptr[constant.slot] {
-                ptrs[constant.slot] = slot.address()?;
+                match slot.dense_address()? {
+                    Some(address) => ptrs[constant.slot] = address,
+                    None => is_odd = true,
+                }
             }
             slots[constant.slot] = slot;
         }
-        Ok(())
+        Ok(is_odd)
     }
 
     /// Offsets in the host's block, and its bytes.
@@ -372,9 +410,17 @@ impl Plan {
         for wanted in &self.rooms {
             starts.push(bytes);
             let more = wanted.bytes(env, room)?;
-            bytes = bytes.checked_add(more).ok_or_else(|| Failure("a call's buffers do not fit memory".into()))?;
+            bytes = arena::add(bytes, more)?;
         }
         Ok((starts, bytes))
+    }
+
+    #[cold]
+    fn explain_binding(&self, error: StepError) -> PyErr {
+        match error {
+            StepError::Failure(Failure(text)) => self.unfit(&text),
+            StepError::Python(error) => error,
+        }
     }
 
     #[cold]
@@ -530,13 +576,20 @@ impl Slot {
         }
     }
 
-    /// The address of its first element; values that are not those of its memory get some.
+    /// The address of its first element; None where its values are not those of its memory.
+    #[inline]
+    fn dense_address(&self) -> Outcome<Option<usize>> {
+        let handle = self.handle()?;
+        handle.is_dense().then(|| handle.data_ptr()).transpose()
+    }
+
+    /// The same, where values that are not those of its memory get some.
     #[inline]
     fn address(&mut self) -> Outcome<usize> {
-        let handle = self.handle()?;
-        if handle.is_dense() {
-            return handle.data_ptr();
+        if let Some(address) = self.dense_address()? {
+            return Ok(address);
         }
+        let handle = self.handle()?;
         let _below = BelowAutograd::enter(true);
         let made = handle.materialised()?;
         let address = made.handle().data_ptr()?;
@@ -560,11 +613,12 @@ impl Frame<'_, '_> {
             }
             Step::Shift { slot, base, bytes } => self.ptrs[*slot] = self.ptrs[*base] + bytes,
             Step::View { slot, base, shape, stride, offset, dtype } => {
+                self.steady(&[*base])?;
                 let tensor = self.view(*base, shape, stride, offset, dtype.as_ref())?;
                 self.fill(*slot, tensor)?;
             }
             Step::Kernel { kernel, slots, scalars, work } => {
-                self.release_gil_for(*work);
+                self.release_gil_for(*work)?;
                 self.launch(*kernel, slots, scalars)?;
             }
             Step::Launch(launch) => self.start(launch)?,
@@ -592,16 +646,20 @@ impl Frame<'_, '_> {
             Step::Free(slots) => {
                 for slot in slots {
                     self.slots[*slot] = Slot::Empty;
+                    self.pins.forget(*slot);
                 }
             }
             Step::CopyInto { target, source } => {
+                let work = self.handle(*target)?.numel() as u64;
+                self.release_gil_for(work)?;
+                self.steady(&[*target, *source])?;
                 let (target, source) = (self.handle(*target)?, self.handle(*source)?);
-                self.release_gil_for(target.numel() as u64);
                 let _below = BelowAutograd::enter(true);
                 target.copy_from(source)?;
             }
             Step::Compute(real) => {
                 if !real.update(self.env) {
+                    self.pin()?;
                     let py = self.gil.acquire();
                     real.by_python(py, &self.plan.words, self.env)?;
                 }
@@ -616,6 +674,7 @@ impl Frame<'_, '_> {
             Counted::Yes => Ok(()),
             Counted::Refused => Err(inference_tensor(self.gil.acquire()).into()),
             Counted::Unknown => {
+                self.pin()?;
                 let py = self.gil.acquire();
                 let graph = py.import("torch.autograd.graph")?;
                 graph.call_method1("increment_version", (self.object(py, slot)?,))?;
@@ -657,7 +716,8 @@ impl Frame<'_, '_> {
         let strides = stride.resolve(self.env, &mut self.room.1)?;
         let Some(cast) = dtype else { return base.reinterpret(sizes, strides, offset) };
         // the whole storage, flat, seen as the dtype; the base's own offset counts in the new items
-        let start = base.storage_offset() * base.itemsize()?;
+        let large = || Failure(format!("a view at item {offset} of a storage: the limit is 2**63 - 1"));
+        let start = base.storage_offset().checked_mul(base.itemsize()?).ok_or_else(large)?;
         let flat = base.reinterpret(&[base.storage_size() / base.itemsize()?], &[1], -base.storage_offset())?;
         if start % cast.itemsize != 0 {
             return Err(Failure(format!(
@@ -667,7 +727,8 @@ impl Frame<'_, '_> {
         }
         let _below = BelowAutograd::enter(false);
         let flat = cast.view.call(flat.handle(), cast.dtype)?;
-        flat.handle().reinterpret(sizes, strides, start / cast.itemsize + offset)
+        let offset = (start / cast.itemsize).checked_add(offset).ok_or_else(large)?;
+        flat.handle().reinterpret(sizes, strides, offset)
     }
 
     fn handle(&self, slot: usize) -> Outcome<Handle> {
@@ -687,16 +748,24 @@ impl Frame<'_, '_> {
 
     fn fill(&mut self, slot: usize, tensor: Tensor) -> Outcome<()> {
         self.slots[slot] = Slot::Owned(tensor);
+        self.pins.forget(slot);
         if self.plan.wants_ptr[slot] {
             self.ptrs[slot] = self.slots[slot].address()?;
         }
         Ok(())
     }
 
-    fn release_gil_for(&mut self, work: u64) {
+    fn release_gil_for(&mut self, work: u64) -> Outcome<()> {
         if work >= RELEASE_WORK {
-            self.gil.release();
+            self.release_gil()?;
         }
+        Ok(())
+    }
+
+    fn release_gil(&mut self) -> Outcome<()> {
+        self.pin()?;
+        self.gil.release();
+        Ok(())
     }
 }
 

@@ -7,8 +7,11 @@ use crate::ffi::aten;
 use crate::ffi::object::{clear_error, import};
 use crate::ffi::state::StateSymbols;
 use crate::ffi::sync::GilCell;
-use crate::ffi::torch::{probe_bytes, Autograd, CAbi, Layout, RawTensor, RequiresGrad};
+use crate::ffi::torch::{
+    has_known_version, learn_version, probe_bytes, Autograd, CAbi, Layout, RawTensor, RequiresGrad,
+};
 use crate::ffi::{Obj, Owned, Raised, Res};
+use crate::handed;
 use std::collections::HashMap;
 use std::ffi::CStr;
 
@@ -29,6 +32,8 @@ pub struct Torch {
     pub abi: Option<CAbi>,
     pub requires_grad: Option<RequiresGrad>,
     pub state: Option<StateSymbols>,
+    /// Whether this is a version of torch whose C++ functions may be called; others stay at level `Slow`.
+    pub known: bool,
     /// Key sets with one of these bits may answer sizes from Python or C++ overrides.
     pub python_keys: u64,
     /// Keys of tensors that are their memory, and of those that are it negated or conjugated.
@@ -54,7 +59,7 @@ pub fn ready(py: pyo3::Python<'_>) -> pyo3::PyResult<()> {
     aten::initialise(py, || {
         let torch = torch()?;
         let keys = torch.layout.map(|layout| aten::Keys { offset: layout.keys, dense: torch.dense_keys });
-        Ok((torch.handle, keys))
+        Ok((torch.handle, keys, torch.known))
     })
 }
 
@@ -218,6 +223,10 @@ fn probe_autograd(keys: usize) -> Res<Option<Autograd>> {
 }
 
 fn probe() -> Res<Torch> {
+    if let (Some(text), Some(warn)) = (learn_version()?, handed::WARN.known()) {
+        warn.call(&[*Owned::str(&text)?], None)?;
+    }
+    let known = has_known_version();
     let samples = samples()?;
     let handle = unanimous(OBJECT_BYTES, 8, &samples, |s, o| {
         o >= 16 && word::<8>(s.tensor.id() + o).is_some_and(|b| usize::from_ne_bytes(b) == s.imp)
@@ -231,6 +240,7 @@ fn probe() -> Res<Torch> {
         layout.is_some_and(|l| samples.iter().all(|s| RawTensor::of(*s.tensor, l).requires_grad(*f) == s.requires_grad))
     });
     let level = match (handle, abi, layout, requires_grad) {
+        _ if !known => Level::Slow,
         (Some(_), Some(_), Some(_), Some(_)) => Level::Offsets,
         (Some(_), Some(_), _, _) => Level::CAbi,
         _ => Level::Slow,
@@ -241,7 +251,8 @@ fn probe() -> Res<Torch> {
         layout,
         abi,
         requires_grad,
-        state: StateSymbols::find(true),
+        state: if known { StateSymbols::find(true) } else { None },
+        known,
         python_keys: bits_of(PYTHON).unwrap_or(u64::MAX),
         dense_keys: bits_of(DENSE).unwrap_or(0),
         lazy_keys: bits_of(LAZY).unwrap_or(0),

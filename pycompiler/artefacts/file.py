@@ -15,7 +15,6 @@ import json
 import marshal
 import os
 import platform
-import stat
 import struct
 import sys
 import tempfile
@@ -29,6 +28,7 @@ import pycompiler
 from pycompiler.artefacts.data import FORMAT
 from pycompiler.errors import ArtefactError
 from pycompiler.ir.names import VERSIONED
+from pycompiler.runtime import private
 from pycompiler.runtime.toolchain import cpu_identity, libc_identity
 
 MAGIC = b"pycompiler artefact\n"
@@ -121,25 +121,11 @@ def write(path: Path, header: dict[str, Any], body: tuple[Any, ...]) -> int:
 def open_safely(path: Path, trust: bool) -> bytes:
     """The file's bytes; ArtefactError when others than this user can have written them."""
     try:
-        with open(path, "rb") as file:
-            info = os.fstat(file.fileno())
-            if not stat.S_ISREG(info.st_mode):
-                raise ArtefactError(f"{path} is no plain file")
-            if not trust:
-                _check_owner(path, info)
-            return file.read()
-    except OSError as e:
-        raise ArtefactError(f"{path} cannot be read: {e.strerror or e}") from None
-
-
-def _check_owner(path: Path, info: os.stat_result) -> None:
-    why = None
-    if info.st_uid not in (os.geteuid(), 0):
-        why = f"belongs to user {info.st_uid}, not to this one ({os.geteuid()})"
-    elif info.st_mode & 0o022:
-        why = f"may be written by others (mode {stat.S_IMODE(info.st_mode):o}; chmod go-w)"
-    if why is not None:
-        raise ArtefactError(f"{path} {why}; it holds native code: load(..., trust=True) if you know who wrote it")
+        return private.read_file(path, trust=trust)
+    except private.Unsafe as e:
+        raise ArtefactError(f"{e}; it holds native code: load(..., trust=True) if you know who wrote it") from None
+    except (OSError, ValueError) as e:
+        raise ArtefactError(f"{path} cannot be read: {getattr(e, 'strerror', None) or e}") from None
 
 
 def parse(data: bytes, what: str) -> tuple[dict[str, Any], tuple[Any, ...]]:
@@ -155,11 +141,13 @@ def parse(data: bytes, what: str) -> tuple[dict[str, Any], tuple[Any, ...]]:
     (length,) = _LENGTH.unpack_from(rest)
     try:
         header = json.loads(bytes(rest[_LENGTH.size : _LENGTH.size + length]))
-        if not isinstance(header, dict):
+        if not isinstance(header, dict) or not isinstance(header.get(PACKAGES, {}), dict):
             raise ValueError("its header is no table")
-    except ValueError as e:
+    except (ValueError, RecursionError) as e:
         raise ArtefactError(f"{what} is damaged: {e}") from None
     check(header)
+    if not isinstance(header.get("settings"), dict):
+        raise ArtefactError(f"{what} is damaged: its header has no settings")
     try:
         body = marshal.loads(rest[_LENGTH.size + length :])
         names, records, top, libraries = body

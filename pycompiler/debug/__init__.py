@@ -18,11 +18,12 @@ def record(path: str | os.PathLike[str], function: Callable[..., Any], /, *args:
     recording.record(original_of(function), args, kwargs, settings, "", Path(path))
 
 
-def replay(file: str | os.PathLike[str], *, eager: bool = False, backend: Any = None) -> Any:
+def replay(file: str | os.PathLike[str], *, eager: bool = False, backend: Any = None, trust: bool = False) -> Any:
     """Runs what `record`, or `config.replay_record_enabled`, wrote, compiled as it was; what the call returns.
 
-    It runs the code that the file holds.  eager: not compiled.  backend: another one.
+    It runs the code that the file holds: ArtefactError for a file that others can have written, unless `trust`.  eager: not
+    compiled.  backend: another one.
     """
     from pycompiler.debug import replaying
 
-    return replaying.read(os.fspath(file)).run(eager=eager, backend=backend)
+    return replaying.read(os.fspath(file), trust=trust).run(eager=eager, backend=backend)

@@ -1,12 +1,18 @@
 """Pieces of a page: tags, tables that fold, the style.
 
 In: texts and rows.  Out: HTML.  Rows beyond `OPEN` lie in parts that open when asked for, and are laid out only then.
+
+Texts of a trace become HTML by `escape` alone (`code`, `link`, and the attributes of `tag` do it); the policy of the page
+runs one script, by its digest, and fetches nothing.
 """
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
 from collections.abc import Iterable, Sequence
-from html import escape
+from typing import Any
 
 OPEN, PART = 40, 500  # rows that are shown at once; rows of a part of the rest
 PLAIN = (
@@ -54,8 +60,14 @@ table.source details { margin: 0 } .notes { max-width: 40rem } .notes .costly { 
 UNFOLD = """document.addEventListener("toggle", event => {
   const rows = event.target.querySelector(":scope > script.rows");
   if (rows) rows.outerHTML = rows.textContent }, true)"""
+DIGEST = base64.b64encode(hashlib.sha256(UNFOLD.encode()).digest()).decode()
+POLICY = (
+    f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{DIGEST}'; base-uri 'none'; form-action 'none'"
+)
 PAGE = """<!doctype html>
-<html lang="en"><head><meta charset="utf-8"><meta name="viewport" content="width=device-width, initial-scale=1">
+<html lang="en"><head><meta charset="utf-8">
+<meta http-equiv="Content-Security-Policy" content="{policy}">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title><style>{style}</style></head>
 <body><a class="skip" href="#main">Skip to the report</a>
 <header><h1>{title}</h1><p class="dim">{made}</p>{facts}
@@ -65,6 +77,16 @@ PAGE = """<!doctype html>
 <script type="application/json" id="document">{data}</script><script>{unfold}</script>
 </body></html>
 """
+
+
+def escape(value: Any) -> str:
+    """A text or number of a trace as HTML, also between quotes."""
+    return html.escape(str(value))
+
+
+def link(to: str, content: str) -> str:
+    """`content`, as HTML, leading to the element with that id."""
+    return tag("a", content, href=f"#{to}")
 
 
 def tag(kind: str, content: str, **attributes: str) -> str:
@@ -114,7 +136,7 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     for k in range(OPEN, len(made), PART):
         some = made[k : k + PART]
         content = part(some, escape(caption))
-        if k >= PLAIN:  # texts in it are escaped, so nothing of it ends the script
+        if k >= PLAIN:  # texts in it are escaped, so nothing of it ends the script, or opens another one
             content = tag("script", content, type="text/plain", class_="rows")
         parts.append(folded(f"{k + 1:,} to {k + len(some):,} of {len(made):,}", content, kind="part"))
     return "".join(parts)

@@ -9,13 +9,27 @@ import json
 import os
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from html import escape
 from typing import Any
 
 from pycompiler.debug.describe import Data, is_library
 from pycompiler.debug.document import Document
 from pycompiler.debug.figures import begins, counted, name, nanoseconds, place, short, size, title
-from pycompiler.debug.html_parts import OPEN, PAGE, PLAIN, STYLE, UNFOLD, bar, code, folded, some, table, tag
+from pycompiler.debug.html_parts import (
+    OPEN,
+    PAGE,
+    PLAIN,
+    POLICY,
+    STYLE,
+    UNFOLD,
+    bar,
+    code,
+    escape,
+    folded,
+    link,
+    some,
+    table,
+    tag,
+)  # fmt: skip
 
 COSTLY = 5  # guards of all frames that are shown at the top
 
@@ -30,12 +44,13 @@ def page(document: Document) -> str:
         style=STYLE,
         made=escape(" · ".join(made)),
         facts=facts(document),
-        nav="".join(f'<li><a href="#{key}">{escape(title)}</a></li>' for key, title, _ in sections),
+        nav="".join(tag("li", link(key, escape(title))) for key, title, _ in sections),
         sections="".join(
             tag("section", f'<h2 id="{key}">{escape(title)}</h2>{content}', aria_labelledby=key)
             for key, title, content in sections
         ),
-        data=json.dumps(document.data).replace("</", "<\\/"),
+        data=json.dumps(document.data).replace("<", "\\u003c"),  # neither a tag nor a comment begins in it
+        policy=escape(POLICY),
         plain=f"{PLAIN:,}",
         unfold=UNFOLD,
     )
@@ -83,7 +98,7 @@ def costly_guards(document: Document) -> str:
     ranked = document.ranked_guards()
     rows = [
         (nanoseconds(ns), bar(ns / (ranked[0][0] or 1)), code(short(guard["text"])), _made_at(document, guard),
-         f'<a href="#F{frame["run"]}-{frame["number"]}">{escape(title(frame["function"]))}</a>')
+         link(_id("F", frame), escape(title(frame["function"]))))
         for ns, frame, guard in ranked[:COSTLY]
     ]  # fmt: skip
     heads = ("#of a check", "", "guard", "made at", "all guards of")
@@ -97,11 +112,16 @@ def costly_steps(document: Document) -> str:
     ranked = document.ranked_steps()
     rows = [
         (nanoseconds(ns), bar(ns / (ranked[0][0] or 1)), code(step["name"]), _lines(document, _places(graph), step),
-         f'<a href="#G{graph["run"]}-{graph["number"]}">{escape(name(graph))}</a>')
+         link(_id("G", graph), escape(name(graph))))
         for ns, graph, step in ranked[:COSTLY]
     ]  # fmt: skip
     heads = ("#of a call", "", "step", "lines", "all steps of")
     return table(f"{len(rows)} of {counted(len(ranked), 'step')}, least time of a call", heads, rows) if rows else ""
+
+
+def _id(letter: str, made: Data) -> str:
+    """Of a frame or graph in the page."""
+    return f"{letter}{made['run']}-{made['number']}"
 
 
 def _places(graph: Data) -> dict[str, str]:
@@ -127,7 +147,7 @@ def _place(document: Document, where: str) -> str:
     line = rest.split(" ")[0]
     text = tag("code", escape(place(f"{os.path.basename(file)}:{rest}")), title=where)
     at = document.shown.get((file, line))
-    return f'<a href="#{at}">{text}</a>' if at else text
+    return link(at, text) if at else text
 
 
 class Notes:
@@ -168,7 +188,7 @@ class Notes:
             told = counted(len(guards), "guard") + (f", {nanoseconds(sum(known))}" if known else "")
             ranked = sorted(guards, key=lambda g: -(g[0] or 0))
             rows = [
-                f"<li>{nanoseconds(ns) if ns is not None else ''} {code(short(text))}</li>"
+                f"<li>{escape(nanoseconds(ns)) if ns is not None else ''} {code(short(text))}</li>"
                 for ns, text in ranked[:OPEN]
             ]
             rows += [f"<li>{len(ranked) - OPEN} more</li>"] if ranked[OPEN:] else []
@@ -203,7 +223,7 @@ def _function(document: Document, file: str, function: Data) -> str:
     rows = []
     for n, text in function["source"]:
         kind = "broken" if n in notes.breaks else "hot" if n in notes.costliest else ""
-        cells = f'<td class="n dim">{n}</td><td class="code">{escape(text)}</td><td class="notes">{notes.of(n)}</td>'
+        cells = f'<td class="n dim">{escape(n)}</td><td class="code">{escape(text)}</td><td class="notes">{notes.of(n)}</td>'
         rows.append(tag("tr", cells, id=document.shown[file, str(n)], class_=kind))
     heads = "".join(f"<th scope=col>{head}</th>" for head in ("line", "source", "breaks, guards, kernels"))
     body = tag("table", f"<thead><tr>{heads}</tr></thead><tbody>{''.join(rows)}</tbody>", class_="source")
@@ -240,13 +260,11 @@ def frames(document: Document) -> str:
         content += folded(counted(len(ranked), "guard"), guards)
         if frame["graph"]:
             content += folded("captured graph", f"<pre tabindex=0>{escape(frame['graph'])}</pre>")
-        links = ", ".join(
-            f'<a href="#G{g["run"]}-{g["number"]}">{escape(name(g))}</a>' for g in document.graphs_of(frame)
-        )
+        links = ", ".join(link(_id("G", g), escape(name(g))) for g in document.graphs_of(frame))
         content += f"<p>{links}</p>" if links else ""
         where = escape(os.path.basename(begins(frame)))
         head = f"{escape(title(frame['function']))} <span class=dim>{where}</span>"
-        made.append(tag("h3", head, id=f"F{frame['run']}-{frame['number']}") + content)
+        made.append(tag("h3", head, id=_id("F", frame)) + content)
     return some(made, "frames")
 
 
@@ -267,13 +285,13 @@ def _graph(document: Document, graph: Data) -> str:
         why = table("Kernels that are not one", ("kernels", "why"), pairs)
         content += folded(f"why not fewer kernels: {counted(len(pairs), 'pair')}", why)
     nodes = [
-        (code(n["name"]), code(n["operator"]), escape(str(n["of"])), _place(document, n["place"]) if n["place"] else "")
+        (code(n["name"]), code(n["operator"]), escape(n["of"]), _place(document, n["place"]) if n["place"] else "")
         for n in graph["nodes"]
     ]
     content += folded("operators", table("ATen graph", ("node", "operator", "of", "line"), nodes))
     if graph["code"]:
         content += folded("generated code", f"<pre tabindex=0>{escape(graph['code'])}</pre>")
-    return f'<h3 id="G{graph["run"]}-{graph["number"]}">{escape(name(graph))}</h3>{content}'
+    return tag("h3", escape(name(graph)), id=_id("G", graph)) + content
 
 
 def _steps(document: Document, graph: Data) -> Iterator[tuple[str, ...]]:
@@ -299,7 +317,7 @@ def times(document: Document) -> str:
     note = "<p class=dim>compile contains capture and backend; backend and backward contain the phases behind them.</p>"
     per_graph = [
         (
-            f'<a href="#G{g["run"]}-{g["number"]}">{escape(name(g))}</a>',
+            link(_id("G", g), escape(name(g))),
             escape(", ".join(f"{p} {s:.3f} s" for p, s in g["phases"].items())),
         )
         for g in document.graphs

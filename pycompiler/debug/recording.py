@@ -127,10 +127,12 @@ def _version(package: str) -> Any:
 
 
 def write(path: Path, data: bytes) -> Path:
-    """The whole file, or none."""
+    """The whole file, or none; whatever the umask, only this user may write it, or its reader would refuse it."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
-    temporary.write_bytes(data)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
+    with open(temporary, "wb", opener=lambda name, _: os.open(name, flags, 0o600)) as file:
+        file.write(data)
     temporary.replace(path)
     return path
 

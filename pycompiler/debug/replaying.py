@@ -28,24 +28,54 @@ from pycompiler.api import compile as compile_function
 from pycompiler.debug.recording import LENGTH, MAGIC, facts
 from pycompiler.debug.thaw import Thaw
 from pycompiler.errors import ArtefactError
+from pycompiler.runtime import private
 
 _HEAD = len(MAGIC) + 32 + LENGTH.size
 
 
-def parse(file: str | Path) -> tuple[dict[str, Any], bytes]:
-    """(header, body) of a file that is whole; ArtefactError for others."""
+def parse(file: str | Path, *, trust: bool = False) -> tuple[dict[str, Any], bytes]:
+    """(header, body) of a file that is whole; ArtefactError for others, and for one that others can have written (`trust`:
+    not for that)."""
     try:
-        data = Path(file).read_bytes()
-    except OSError as error:
-        raise ArtefactError(f"{file} cannot be read: {error.strerror or error}") from None
+        data = private.read_file(Path(file), trust=trust)
+    except private.Unsafe as error:
+        text = f"{error}; it is a program: replay it with --trust, or replay(..., trust=True), if you know who wrote it"
+        raise ArtefactError(text) from None
+    except (OSError, ValueError) as error:
+        raise ArtefactError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not data.startswith(MAGIC):
         raise ArtefactError(f"{file} is no replay record of this version of pycompiler")
     rest = data[len(MAGIC) + 32 :]
     if len(data) < _HEAD or hashlib.sha256(rest).digest() != data[len(MAGIC) : len(MAGIC) + 32]:
         raise ArtefactError(f"{file} is damaged: its contents do not have the recorded sha256")
     (length,) = LENGTH.unpack_from(rest)
-    header: dict[str, Any] = json.loads(rest[LENGTH.size : LENGTH.size + length])
+    try:
+        header = json.loads(rest[LENGTH.size : LENGTH.size + length])
+    except (ValueError, RecursionError) as error:
+        raise ArtefactError(f"{file} is damaged: {error}") from None
+    if wrong := odd(header):
+        raise ArtefactError(f"{file} is damaged: {wrong}")
     return header, rest[LENGTH.size + length :]
+
+
+# Fields of a header: texts, then lists of texts.
+TEXTS = ("function", "place", "python", "bytecode", "torch", "pycompiler")
+LISTS = ("missing", "remarks")
+
+
+def odd(header: Any) -> str:
+    """What is wrong with a header, "" for nothing."""
+    if not isinstance(header, dict):
+        return "its header is no table"
+    for name in TEXTS:
+        if not isinstance(header.get(name), str):
+            return f"its header has no text {name}"
+    for name in LISTS:
+        found = header.get(name)
+        if not isinstance(found, list) or not all(isinstance(text, str) for text in found):
+            return f"its header has no list of texts {name}"
+    error = header.get("error", 0)
+    return "" if error is None or isinstance(error, str) else "its header has no text error"
 
 
 def described(header: dict[str, Any]) -> str:
@@ -110,9 +140,9 @@ class Frame:
             return call(*self.args, **self.kwargs)
 
 
-def read(file: str | Path) -> Frame:
-    """The call that a file holds; ArtefactError where this Python cannot run it."""
-    header, body = parse(file)
+def read(file: str | Path, *, trust: bool = False) -> Frame:
+    """The call that a file holds; ArtefactError where this Python cannot run it.  `trust` as in `parse`."""
+    header, body = parse(file, trust=trust)
     here = facts()
     if header["bytecode"] != here["bytecode"]:
         raise ArtefactError(f"{file} holds bytecode of {header['python']}; this is {here['python']}: replay it there")
@@ -120,6 +150,8 @@ def read(file: str | Path) -> Frame:
         records, fills, (call, args, kwargs, *rest), sources = marshal.loads(body)
     except (ValueError, EOFError, TypeError) as error:
         raise ArtefactError(f"{file} is damaged: {error}") from None
+    if not isinstance(sources, dict):
+        raise ArtefactError(f"{file} is damaged: its sources are no table")
     try:
         thawed = Thaw(records, fills)
     except Exception as error:
@@ -140,6 +172,7 @@ def read(file: str | Path) -> Frame:
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", help="what replay_record_enabled wrote")
     parser.add_argument("--show", action="store_true", help="say what it holds, run nothing")
+    parser.add_argument("--trust", action="store_true", help="also where others can have written the file")
     parser.add_argument("--eager", action="store_true", help="run the function as it is, not compiled")
     parser.add_argument("--backend", help="compile with this backend")
     parser.add_argument(
@@ -151,9 +184,9 @@ def main(options: argparse.Namespace) -> int:
     """0 where the frame ran, 1 where it failed, 2 where the file cannot be replayed."""
     try:
         if options.show:
-            print(described(parse(options.file)[0]))
+            print(described(parse(options.file, trust=options.trust)[0]))
             return 0
-        frame = read(options.file)
+        frame = read(options.file, trust=options.trust)
     except ArtefactError as error:
         print(f"replay: {error}", file=sys.stderr)
         return 2

@@ -20,6 +20,7 @@ from pycompiler.debug.describe import Data
 from pycompiler.debug.document import Document
 from pycompiler.debug.events import Recorder
 from pycompiler.debug.trace import read
+from pycompiler.errors import ArgumentError
 
 VARIABLE = "PYCOMPILER_TRACE"
 DEFAULT = "pycompiler_report.html"
@@ -91,7 +92,11 @@ def traced_children(folder: Path) -> Iterator[None]:
 
 def trace_main(options: argparse.Namespace) -> int:
     place = Path(options.folder)
-    events = list(read(place))
+    try:
+        events = list(read(place))
+    except ArgumentError as error:
+        print(f"trace: {error}", file=sys.stderr)
+        return 2
     if not events:
         why = "no traces (*.jsonl) of pycompiler" if place.exists() else "no such folder or file"
         print(f"trace: {place}: {why}", file=sys.stderr)

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pycompiler import config
+from pycompiler.debug import fields
 from pycompiler.debug.describe import Data
 from pycompiler.debug.events import EVENTS, Recorder, event_of, start
 
@@ -100,15 +101,17 @@ def chrome_row(event: Data, pid: int) -> Data | None:
 
 def read(place: Path) -> Iterator[Data]:
     """The events of all processes of a folder, or of one file, one process after the other; lines that are cut off or are no
-    events are left out."""
-    for path in [place] if place.is_file() else sorted(place.glob("*.jsonl")):
+    events are left out.  ArgumentError for an event whose fields are of other types (`debug/fields.py`)."""
+    for path in [place] if place.is_file() else sorted(p for p in place.glob("*.jsonl") if p.is_file()):
         with path.open(encoding="utf-8", errors="replace") as lines:
-            for line in lines:
+            for number, line in enumerate(lines, 1):
                 try:
                     event = json.loads(line)
                 except ValueError:
                     continue
-                if isinstance(event, dict) and event.get("event") in EVENTS and "at" in event and "thread" in event:
+                kind = event.get("event") if isinstance(event, dict) else None
+                if isinstance(kind, str) and kind in EVENTS and "at" in event and "thread" in event:
+                    fields.check(event, f"{path}, line {number},")
                     yield event
 
 

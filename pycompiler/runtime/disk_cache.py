@@ -3,11 +3,12 @@
 In: a key (hex digest) and a function that fills a fresh folder.  Out: the folder of a verified entry:
 `<root>/<key>/` with `kernels.so`, `kernels.cpp` and `manifest.json` (sha256 of each file).
 
-Invariants.  The root belongs to this user and nobody else may write to it or move it, or it is not used.  An entry appears by
-renaming a finished folder.  Nothing is loaded before owner, mode and sha256 were checked; what fails the check (after a
-crash of the machine, say: nothing waits for the disk) is replaced.  Locks are the kernel's (flock): a killed
-process leaves none behind.  Who holds a lock removes its file, and a lock of a file that is no longer there is none.  A
-work folder too says by a lock whether somebody still works in it: whoever builds next removes what the dead left.
+Invariants.  The root belongs to this user and nobody else may write to it or move it (`private.py`), or it is not used; the
+path that was checked, which leads through no link, is the path that is used.  An entry appears by renaming a finished folder.
+Nothing is loaded before owner, mode and sha256 were checked; what fails the check (after a crash of the machine, say: nothing
+waits for the disk) is replaced.  Locks are the kernel's (flock): a killed process leaves none behind.  Who holds a lock
+removes its file, and a lock of a file that is no longer there is none.  A work folder too says by a lock whether somebody
+still works in it: whoever builds next removes what the dead left, work folders and lock files of keys, nothing else.
 Nothing in it is unpickled.
 """
 
@@ -32,6 +33,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pycompiler import config
+from pycompiler.runtime.private import Unsafe, check_above, check_private
+
+__all__ = ["Unsafe", "check_above", "check_private"]
 
 log = logging.getLogger("pycompiler.runtime")
 
@@ -42,32 +46,9 @@ LOCK_NOTICE_S = 5.0  # a wait that is longer is logged
 LOCK_POLL_S = 0.05
 LEFTOVER_AGE_S = 3600.0  # of a work folder without a lock file: its owner was killed before it could make one
 LOCK = ".lock"  # behind a key: who holds it builds the entry
+KEY = re.compile(r"[0-9a-f]{64}")
 ALIVE = "alive"  # in a work folder: locked as long as its owner lives
 TEMPORARY = "pycompiler-tmp-"
-
-
-class Unsafe(OSError):
-    """A folder or file that somebody else could have written."""
-
-
-def check_private(path: Path, *, folder: bool) -> None:
-    """Raises Unsafe unless `path` is a real folder/file of this user that nobody else may write to."""
-    info = os.lstat(path)
-    kind_ok = stat.S_ISDIR(info.st_mode) if folder else stat.S_ISREG(info.st_mode)
-    if not kind_ok:
-        raise Unsafe(f"{path} is not a plain {'folder' if folder else 'file'}")
-    if info.st_uid != os.geteuid():
-        raise Unsafe(f"{path} belongs to user {info.st_uid}, not to this one ({os.geteuid()})")
-    if info.st_mode & 0o022:
-        raise Unsafe(f"{path} may be written by others (mode {stat.S_IMODE(info.st_mode):o}); chmod go-w to use it")
-
-
-def check_above(path: Path) -> None:
-    """Raises Unsafe when anybody may move the folder `path` away and put another one in its place."""
-    for folder in path.parents:
-        mode = os.stat(folder).st_mode
-        if mode & stat.S_IWOTH and not mode & stat.S_ISVTX:
-            raise Unsafe(f"{folder}, above {path.name}, may be written by everybody (mode {stat.S_IMODE(mode):o})")
 
 
 def check_loadable(path: Path) -> None:
@@ -95,7 +76,7 @@ def warn_once(message: str) -> None:
 @functools.cache
 def temporary_root() -> Path:
     """A folder of this process alone, removed at its end."""
-    clean_leftovers(Path(tempfile.gettempdir()), TEMPORARY, math.inf)
+    clean_folders(Path(tempfile.gettempdir()), TEMPORARY, math.inf)
     path = Path(tempfile.mkdtemp(prefix=TEMPORARY))
     owner = os.getpid()
     lock = say_alive(path)
@@ -111,20 +92,21 @@ def temporary_root() -> Path:
 
 
 def checked_root() -> Path:
-    """The cache folder, made if need be.  OSError where it cannot be used."""
+    """The cache folder, made if need be, by a path without links.  OSError where it cannot be used."""
     root = wanted_root()
     if str(root).startswith("~"):
         raise OSError(f"no home folder ({root})")
     root = root.absolute()
     if not root.is_dir():
-        root.parent.mkdir(parents=True, exist_ok=True)
-        with contextlib.suppress(FileExistsError):
-            root.mkdir(mode=0o700)
-    check_loadable(root)
+        missing = [folder for folder in root.parents if not folder.is_dir()]
+        for folder, mode in (*((folder, 0o755) for folder in reversed(missing)), (root, 0o700)):
+            with contextlib.suppress(FileExistsError):
+                folder.mkdir(mode)  # whatever the umask: a parent that a group may write is refused below
     real = Path(os.path.realpath(root, strict=True))
+    check_loadable(real)
     check_private(real, folder=True)
     check_above(real)
-    return root
+    return real
 
 
 def open_root() -> Path:
@@ -135,7 +117,7 @@ def open_root() -> Path:
         root = checked_root()
     except OSError as error:
         return fall_back(error)
-    if root == Path(tempfile.gettempdir(), f"pycompiler-{os.getuid()}"):  # the default where there is no home
+    if root == Path(tempfile.gettempdir(), f"pycompiler-{os.getuid()}").resolve():  # the default where there is no home
         warn_once(f"no home folder: kernels are kept in {root}, which a restart may empty (set PYCOMPILER_CACHE_DIR)")
     return root
 
@@ -232,8 +214,12 @@ def say_alive(folder: Path) -> int | None:
 
 def lock_file(path: Path, flags: int = 0) -> io.FileIO | None:
     """The file `path`, locked until it is closed (at the latest when nobody refers to it); None while another holds it."""
-    file = io.FileIO(path, "r+", opener=lambda p, _: os.open(p, os.O_RDWR | os.O_NOFOLLOW | flags, 0o600))
+    always = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
+    file = io.FileIO(path, "r+", opener=lambda p, _: os.open(p, always | flags, 0o600))
     try:
+        info = os.fstat(file.fileno())
+        if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
+            raise Unsafe(f"{path} is no plain file of this user")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
             return file
@@ -264,18 +250,24 @@ def is_left(folder: Path, age: float) -> bool:
     return file is not None
 
 
-def clean_leftovers(root: Path, prefix: str = "tmp-", age: float = LEFTOVER_AGE_S) -> None:
-    """Removes the work folders and lock files of processes that were killed."""
-    for path in root.glob(f"{prefix}*"):
+def clean_leftovers(root: Path) -> None:
+    """Removes the work folders and lock files that killed processes left in a cache folder."""
+    clean_folders(root, "tmp-", LEFTOVER_AGE_S)
+    for path in root.glob(f"*{LOCK}"):
         with contextlib.suppress(OSError):
-            if os.lstat(path).st_uid == os.geteuid() and is_left(path, age):
+            if KEY.fullmatch(path.name.removesuffix(LOCK)) and (file := lock_file(path)) is not None:
+                remove_lock(path, file)
+
+
+def clean_folders(place: Path, prefix: str, age: float) -> None:
+    """Removes this user's work folders whose owners are dead; `place` may be a folder of everybody's."""
+    for path in place.glob(f"{prefix}*"):
+        with contextlib.suppress(OSError):
+            check_private(path, folder=True)
+            if is_left(path, age):
                 dead = path.with_name(f"{path.name}-dead")  # the killed process's compiler may still write to `path`
                 os.rename(path, dead)
                 shutil.rmtree(dead, ignore_errors=True)
-    for path in root.glob(f"*{LOCK}"):
-        with contextlib.suppress(OSError):
-            if (file := lock_file(path)) is not None:
-                remove_lock(path, file)
 
 
 def remove_lock(path: Path, file: io.FileIO) -> None:

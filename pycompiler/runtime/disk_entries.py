@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import re
 import shutil
 import tempfile
 import time
@@ -17,8 +16,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from pycompiler.runtime import disk_cache
-
-KEY = re.compile(r"[0-9a-f]{64}")
 
 
 @dataclass(frozen=True)
@@ -57,7 +54,7 @@ def entries(root: Path) -> list[Entry]:
 
 def _entries(root: Path) -> Iterator[Entry]:
     for folder in root.iterdir() if root.is_dir() else ():
-        if not KEY.fullmatch(folder.name):
+        if not disk_cache.KEY.fullmatch(folder.name):
             continue
         with contextlib.suppress(OSError):  # removed meanwhile
             stats, used = _stats(folder), folder.lstat().st_mtime

@@ -166,7 +166,8 @@ class PythonPlan:
     def _aten(self, step: Aten, slots: Slots, env: Env) -> None:
         args = [fill(a, slots, env) for a in step.args]
         kwargs = {k: fill(a, slots, env) for k, a in step.kwargs.items()}
-        results = list(flat(step.op(*args, **kwargs))) if step.op._schema.returns else []
+        result = step.op(*args, **kwargs)
+        results = list(flat(result)) if step.op._schema.returns else []
         if len(results) != len(step.out):
             raise ValueError(f"{step.op} gave {len(results)} results, the plan names {len(step.out)}")
         slots.update((slot, value) for slot, value in zip(step.out, results, strict=True) if slot is not None)

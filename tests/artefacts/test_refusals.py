@@ -78,6 +78,14 @@ def with_body(body: Any) -> Callable[[bytes], bytes]:
     )
 
 
+def without(fact: str) -> Callable[[bytes], bytes]:
+    def change(data: bytes) -> bytes:
+        header, body = parts(data)
+        return joined(json.dumps({k: v for k, v in header.items() if k != fact}).encode(), body)
+
+    return change
+
+
 def with_header(text: bytes) -> Callable[[bytes], bytes]:
     return lambda data: joined(text, parts(data)[1])
 
@@ -113,6 +121,9 @@ DAMAGED: dict[str, tuple[Callable[[bytes], bytes], str]] = {
     "header is no text": (with_header(b"\xff\xfe"), "damaged"),
     "header is a list": (with_header(b"[]"), "no table"),
     "header is empty": (with_header(b"{}"), "written elsewhere"),
+    "header nests deep": (with_header(b"[" * 100_000), "damaged"),
+    "header's packages are a text": (with_header(b'{"packages": "torch"}'), "damaged"),
+    "header without settings": (without("settings"), "has no settings"),
     "header too long": (lambda data: signed(struct.pack("<Q", 1 << 40) + data[HEAD + 8 :]), "damaged"),
     "body is empty": (with_body(b""), "damaged"),
     "body is a pickle": (with_body(pickle.dumps([1])), "damaged"),
@@ -215,6 +226,9 @@ def test_what_is_no_file(tmp_path: Path) -> None:
         pycompiler.load(tmp_path, half)
     with pytest.raises(ArtefactError, match="no plain file"):
         pycompiler.load("/dev/null", half)
+    os.mkfifo(tmp_path / "pipe")
+    with pytest.raises(ArtefactError, match="no plain file"):  # at once
+        pycompiler.load(tmp_path / "pipe", half, trust=True)
     with pytest.raises(ArgumentError, match="function or nn.Module"):
         pycompiler.load(tmp_path / "none", 5)  # type: ignore[arg-type]
 

@@ -5,6 +5,10 @@ In a real browser where one is installed: Debian's package `chromium`, which CI 
 
 from __future__ import annotations
 
+import base64
+import hashlib
+import html
+import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
@@ -19,7 +23,7 @@ from pycompiler.debug.events import Recorder
 from pycompiler.debug.html_parts import OPEN, PART
 from pycompiler.debug.page import page as page_of
 from tests.debug import browser
-from tests.debug.structure import checked
+from tests.debug.structure import Structure, checked
 
 in_browser = pytest.mark.usefixtures("chromium")
 CONTROLS = {"link", "DisclosureTriangle", "button"}
@@ -237,3 +241,73 @@ def test_long_lists_unfold(operators: int, tmp_path: Path, chromium: browser.Bro
         assert opened.run("document.documentElement.scrollHeight") > before + 20 * (end - first)
         assert opened.run(f"{summary}.parentElement.querySelectorAll('tbody > tr').length") == end - first
         opened.run(f"{summary}.click()")
+
+
+NASTY = "\"><img src=x onerror=alert(1)><!--<script></script></td>'&lt;"
+
+
+def hostile(value: Any) -> Any:
+    """The same, where each text is markup."""
+    if isinstance(value, dict):
+        return {
+            key if key in FIELDS or key.isdigit() else NASTY: item if key == "event" else hostile(item)
+            for key, item in value.items()
+        }
+    if isinstance(value, list):
+        return [hostile(item) for item in value]
+    return NASTY if isinstance(value, str) else value
+
+
+FIELDS = frozenset(
+    "event at thread name start seconds model graph function file line source number models inlined operators guards break "
+    "kind text stack reason hint phases nodes operator of place steps reads writes work memory after peak inputs constants "
+    "library unfused kernels why code node reasons frame tried call all each holds calls least total rest pycompiler torch "
+    "python machine program pid".split()
+)
+
+
+def test_texts_of_a_trace_are_never_markup() -> None:
+    """A trace may be a stranger's."""
+    events: list[dict[str, Any]] = []
+    with Recorder(events.append, costs=True):
+        fn = pycompiler.compile(program, dynamic=False)
+        for size in (4, 4, 4, 5):
+            fn(torch.randn(size, size), 2.0)
+    pycompiler.reset()
+    kept = [json.loads(json.dumps(event, default=str)) for event in events]
+    for event in kept:
+        event.pop("holds", None)
+    plain, nasty = page_of(Document.of(kept)), page_of(Document.of([hostile(event) for event in kept]))
+    read = Structure(nasty)
+    assert set(read.tags) <= {*Structure(plain).tags, "a", "details", "summary", "pre"}
+    assert read.outside == []
+    assert read.scripts == {"application/json": 1, "": 1}
+    assert "<!--" not in nasty
+    assert sum(NASTY in text for text in read.texts) > 20
+    data = re.search(r'<script type="application/json" id="document">(.*?)</script>', nasty, re.S)
+    assert data is not None
+    assert "<" not in data[1]
+    assert json.loads(data[1])["frames"][0]["function"] == NASTY
+
+
+def test_the_policy_runs_one_script(page: Path) -> None:
+    text = page.read_text()
+    policy = html.unescape(re.findall(r'<meta http-equiv="Content-Security-Policy" content="([^"]*)">', text)[0])
+    (script,) = re.findall(r"<script>(.*?)</script>", text, re.S)
+    digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
+    assert policy == (
+        f"default-src 'none'; style-src 'unsafe-inline'; script-src 'sha256-{digest}'; base-uri 'none'; form-action 'none'"
+    )
+    assert text.index("Content-Security-Policy") < text.index("<style>")
+
+
+@in_browser
+def test_the_policy_holds_in_a_browser(tmp_path: Path, page: Path, chromium: browser.Browser) -> None:
+    """Even where a text had become an element."""
+    path = tmp_path / "nasty.html"
+    path.write_text(
+        page.read_text().replace(
+            "<main", "<img src=x onerror='document.title=1'><script>document.title=2</script><main", 1
+        )
+    )
+    assert chromium.open(path).run("document.title").startswith("Compile report")

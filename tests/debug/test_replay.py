@@ -8,9 +8,12 @@ import contextlib
 import dataclasses
 import enum
 import functools
+import hashlib
 import io
+import json
 import logging
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -339,6 +342,63 @@ def test_files_that_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[st
         debug.record(path, program, torch.ones(2), z=1)
     with pytest.raises(ArtefactError, match=r"holds bytecode of cpython 2\.7"):
         debug.replay(path)
+
+
+@pytest.mark.parametrize("mode", [0o620, 0o602, 0o666])
+def test_a_file_that_others_may_write_is_not_run(tmp_path: Path, capsys: pytest.CaptureFixture[str], mode: int) -> None:
+    path = tmp_path / "a.rec"
+    before = os.umask(0)
+    try:
+        debug.record(path, program, torch.ones(2), z=1)
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o600
+    found = debug.replay(path)
+    path.chmod(mode)
+    for arguments in ([], ["--show"], ["--eager"]):
+        assert __main__.main(["replay", str(path), *arguments]) == 2
+        assert "may be written by others" in capsys.readouterr().err
+    with pytest.raises(ArtefactError, match="it is a program: replay it with --trust"):
+        debug.replay(path)
+    assert torch.equal(debug.replay(path, trust=True), found)
+    assert __main__.main(["replay", str(path), "--trust"]) == 0
+
+
+def test_a_pipe_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "a.rec")
+    with pytest.raises(ArtefactError, match="is no plain file"):
+        debug.replay(tmp_path / "a.rec", trust=True)
+
+
+def odd_headers() -> dict[str, Any]:
+    facts = {**recording.facts(), "function": "f", "place": "", "error": None, "missing": [], "remarks": []}
+    return {
+        "no table": [1],
+        "no text function": {**facts, "function": 3},
+        "no text bytecode": {k: v for k, v in facts.items() if k != "bytecode"},
+        "no list of texts missing": {**facts, "missing": [None]},
+        "no list of texts remarks": {**facts, "remarks": "x"},
+        "no text error": {**facts, "error": {}},
+    }
+
+
+@pytest.mark.parametrize("why", odd_headers())
+def test_odd_headers_are_refused(tmp_path: Path, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    text = json.dumps(odd_headers()[why]).encode()
+    refused(tmp_path, recording.LENGTH.pack(len(text)) + text, f"its header .*{why}", capsys)
+
+
+@pytest.mark.parametrize("rest", [recording.LENGTH.pack(1 << 62), recording.LENGTH.pack(10**5) + b"[" * 10**5])
+def test_headers_that_are_no_json_are_refused(tmp_path: Path, rest: bytes, capsys: pytest.CaptureFixture[str]) -> None:
+    refused(tmp_path, rest, "is damaged", capsys)
+
+
+def refused(tmp_path: Path, rest: bytes, why: str, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "a.rec"
+    path.write_bytes(recording.MAGIC + hashlib.sha256(rest).digest() + rest)
+    for arguments in ([], ["--show"]):
+        assert __main__.main(["replay", str(path), *arguments]) == 2
+        assert re.search(why, capsys.readouterr().err)
 
 
 def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ctypes
 import json
 import logging
+import math
 import os
 import signal
 import subprocess
@@ -104,6 +105,30 @@ def test_a_folder_that_others_may_write_is_refused(cache: Path, caplog: pytest.L
     assert answer(library.path) == 42
     assert "may be written by others" in caplog.text
     assert not list(cache.iterdir())
+
+
+def test_the_path_that_was_checked_is_used(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A link that others may replace is followed once."""
+    real, shared = tmp_path / "home" / "cache", tmp_path / "shared"
+    real.mkdir(parents=True, mode=0o700)
+    shared.mkdir()
+    shared.chmod(0o777)
+    (shared / "link").symlink_to(real)
+    monkeypatch.setattr(config, "cache_dir", str(shared / "link"))
+    assert disk_cache.checked_root() == real.resolve()
+    assert Path(build(SOURCE).path).is_relative_to(real.resolve())
+
+
+def test_folders_above_are_made_so_that_no_group_may_write_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(config, "cache_dir", str(tmp_path / "a" / "b" / "c"))
+    before = os.umask(0o002)
+    try:
+        root = disk_cache.checked_root()
+    finally:
+        os.umask(before)
+    assert [oct(p.stat().st_mode & 0o777) for p in (root, *root.parents[:2])] == ["0o700", "0o755", "0o755"]
 
 
 def test_a_writable_entry_is_not_loaded(cache: Path) -> None:
@@ -228,15 +253,30 @@ def test_a_lock_is_held_by_one_and_its_file_does_not_stay(tmp_path: Path, monkey
 
 
 def test_lock_files_of_the_dead_are_removed(cache: Path) -> None:
+    """Those of keys; a file that another program keeps there is not touched, nor is what is no file."""
     cache.mkdir(parents=True, mode=0o700)
-    held, left = cache / "held.lock", cache / "left.lock"
-    left.touch()
+    held, left, pipe = (cache / f"{digit * 64}.lock" for digit in "abc")
+    others = [cache / name for name in ("other.lock", ".hidden.lock", f"{'a' * 63}.lock", f"{'A' * 64}.lock")]
+    for path in (left, *others):
+        path.touch()
+    os.mkfifo(pipe)
     file = disk_cache.wait_for_lock(held)
     assert build(SOURCE).built
-    assert list(cache.glob("*.lock")) == [held]
+    assert sorted(cache.glob("*.lock")) == sorted([held, pipe, *others])
     assert disk_cache.lock_file(held) is None
     disk_cache.remove_lock(held, file)
-    assert not list(cache.glob("*.lock"))
+    assert sorted(cache.glob("*.lock")) == sorted([pipe, *others])
+
+
+def test_what_is_no_file_of_this_user_is_no_lock(tmp_path: Path) -> None:
+    """A pipe is not waited for."""
+    os.mkfifo(tmp_path / "pipe")
+    (tmp_path / "link").symlink_to(tmp_path / "file")
+    (tmp_path / "file").touch()
+    with pytest.raises(disk_cache.Unsafe, match="no plain file of this user"):
+        disk_cache.lock_file(tmp_path / "pipe")
+    with pytest.raises(OSError):
+        disk_cache.lock_file(tmp_path / "link")
 
 
 def test_a_lock_that_cannot_be_had_is_done_without(cache: Path, monkeypatch: pytest.MonkeyPatch, caplog: Any) -> None:
@@ -319,16 +359,24 @@ def test_temporary_caches_of_the_dead_are_removed(tmp_path: Path, monkeypatch: p
     dead = tmp_path / f"{disk_cache.TEMPORARY}dead"
     other = tmp_path / f"{disk_cache.TEMPORARY}without a lock"
     for folder in (dead, other):
-        folder.mkdir()
+        folder.mkdir(mode=0o700)
+    others = [tmp_path / name for name in ("other.lock", f"{'a' * 64}.lock", ".hidden.lock")]
+    for path in others:
+        path.write_text("of another program")
+    target = tmp_path / "target"
+    (target / "kept").mkdir(parents=True)
+    link = tmp_path / f"{disk_cache.TEMPORARY}link"
+    link.symlink_to(target)
     lock = disk_cache.say_alive(dead)
     assert lock is not None
     os.close(lock)
     disk_cache.temporary_root.cache_clear()
     try:
         root = disk_cache.temporary_root()
-        assert {p.name for p in tmp_path.iterdir()} == {root.name, other.name}
-        disk_cache.clean_leftovers(tmp_path, disk_cache.TEMPORARY)
+        assert {*tmp_path.iterdir()} == {root, other, link, target, *others}
+        disk_cache.clean_folders(tmp_path, disk_cache.TEMPORARY, math.inf)
         assert root.is_dir()
+        assert (target / "kept").is_dir()
     finally:
         disk_cache.temporary_root.cache_clear()
 

@@ -3,11 +3,11 @@
 //! An object is a header around a `Callable`, which holds all behaviour and lists its methods and properties.  Its type is
 //! no PyO3 class because those are called through a tuple.
 
+use super::caught::{self, object as finish};
 use super::class::Class;
-use super::object::{runtime_error, type_error, Obj, Owned, Raised, Res};
+use super::object::{type_error, Obj, Owned, Raised, Res};
 use pyo3::ffi::*;
 use std::ffi::{c_int, c_void, CStr};
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null_mut;
 
 /// What an object of such a type is and does.
@@ -50,18 +50,6 @@ struct Object<T> {
     weaklist: *mut PyObject,
     /// Null only between tp_alloc and the end of tp_new.
     state: *mut T,
-}
-
-/// Turns a result into what C expects; a panic becomes a RuntimeError.
-fn finish(f: impl FnOnce() -> Res<Owned>) -> *mut PyObject {
-    match catch_unwind(AssertUnwindSafe(f)) {
-        Ok(Ok(value)) => value.into_ptr(),
-        Ok(Err(Raised)) => null_mut(),
-        Err(_) => {
-            runtime_error("internal error of the native engine (a panic; its message went to stderr)");
-            null_mut()
-        }
-    }
 }
 
 unsafe fn arguments<'a>(args: *const *mut PyObject, n: usize) -> &'a [Obj] {
@@ -122,10 +110,13 @@ unsafe extern "C" fn traverse<T: Callable>(o: *mut PyObject, visit: visitproc, a
         rc = visit((*object).dict, arg);
     }
     if let Some(state) = (*object).state.as_ref() {
-        state.visit(&mut |held| {
-            if rc == 0 {
-                rc = visit(held.ptr(), arg);
-            }
+        // What is not visited counts as held from outside: the collector leaves it alone.
+        caught::or_else((), || {
+            state.visit(&mut |held| {
+                if rc == 0 {
+                    rc = visit(held.ptr(), arg);
+                }
+            })
         });
     }
     rc
@@ -136,7 +127,7 @@ unsafe extern "C" fn clear<T: Callable>(o: *mut PyObject) -> c_int {
     let dict = std::mem::replace(&mut (*object).dict, null_mut());
     Py_XDECREF(dict);
     if let Some(state) = (*object).state.as_ref() {
-        state.clear();
+        caught::or_report((), || state.clear());
     }
     0
 }
@@ -149,7 +140,7 @@ unsafe extern "C" fn dealloc<T: Callable>(o: *mut PyObject) {
     }
     let state = std::mem::replace(&mut (*object).state, null_mut());
     if !state.is_null() {
-        drop(Box::from_raw(state));
+        caught::or_report((), || drop(Box::from_raw(state)));
     }
     let dict = std::mem::replace(&mut (*object).dict, null_mut());
     Py_XDECREF(dict);

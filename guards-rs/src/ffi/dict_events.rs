@@ -51,6 +51,7 @@ pub use registry::{available, tell, watched};
 
 #[cfg(Py_3_12)]
 mod registry {
+    use crate::ffi::caught;
     use crate::ffi::object::{clear_error, Obj};
     use crate::ffi::sync::GilCell;
     use pyo3::ffi::PyObject;
@@ -112,7 +113,7 @@ mod registry {
 
     /// An exception that is set stays set.
     unsafe extern "C" fn on_event(event: c_int, dict: *mut PyObject, _: *mut PyObject, _: *mut PyObject) -> c_int {
-        with(|r| {
+        let heard = |r: &mut Registry| {
             if let Some((_, tell)) = r.told.filter(|(told, _)| *told == dict as usize) {
                 tell();
             }
@@ -123,7 +124,8 @@ mod registry {
             if event == DEALLOCATED {
                 r.dicts.remove(&(dict as usize));
             }
-        });
+        };
+        caught::or_report((), || with(heard));
         0
     }
 

@@ -5,13 +5,13 @@
 //! is finished by the default function itself: it is made to execute one RETURN_VALUE with our result on its stack,
 //! or, for an exception, entered as by `generator.throw()`.
 
+use super::caught;
 use super::object::{import, Obj, Owned, Raised, Res};
 use super::stack;
 use pyo3::ffi::*;
 use smallvec::SmallVec;
 use std::cell::Cell;
 use std::ffi::{c_int, c_void};
-use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU16, Ordering};
 
@@ -222,10 +222,9 @@ unsafe extern "C" fn evaluate<E: Evaluator>(
     if stack::is_low() {
         return without_hook::<E>(thread, frame);
     }
-    match catch_unwind(AssertUnwindSafe(|| E::evaluate(Frame(frame)))) {
-        Ok(Answer::Default) => default(thread, frame, throw),
-        Ok(Answer::Done(result)) => finish(thread, frame, result),
-        Err(_) => default(thread, frame, throw),
+    match caught::or_raise(Answer::Done(Err(Raised)), || E::evaluate(Frame(frame))) {
+        Answer::Default => default(thread, frame, throw),
+        Answer::Done(result) => finish(thread, frame, result),
     }
 }
 
@@ -234,7 +233,7 @@ unsafe extern "C" fn evaluate<E: Evaluator>(
 unsafe fn without_hook<E: Evaluator>(thread: *mut PyThreadState, frame: *mut RawFrame) -> *mut PyObject {
     uninstall();
     let result = default(thread, frame, 0);
-    E::taken_away();
+    caught::or_report((), E::taken_away);
     result
 }
 
@@ -300,7 +299,7 @@ static EXTRA: AtomicIsize = AtomicIsize::new(-1);
 
 unsafe extern "C" fn free_remembered(p: *mut c_void) {
     if !p.is_null() {
-        drop(Box::from_raw(p.cast::<Remembered>()));
+        caught::or_report((), || drop(Box::from_raw(p.cast::<Remembered>())));
     }
 }
 

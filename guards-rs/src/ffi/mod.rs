@@ -17,6 +17,7 @@
 mod access;
 pub mod aten;
 pub mod callable;
+mod caught;
 pub mod class;
 pub mod cuda;
 pub mod dict_events;

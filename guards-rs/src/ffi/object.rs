@@ -14,15 +14,32 @@ pub struct Raised;
 
 pub type Res<T> = Result<T, Raised>;
 
-/// A borrowed, non-null reference (rules *gil* and *live* of the parent module).
+/// A borrowed, non-null reference (rules *gil* and *live* of the parent module).  It is not `Send`: code that runs without the
+/// GIL (`sync::without_gil`) cannot be given one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
 pub struct Obj(NonNull<PyObject>);
 
-// SAFETY: *gil*: objects are touched only by the thread that holds the GIL.
-unsafe impl Send for Obj {}
+/// An object that is never freed, so that it may be kept anywhere.
+#[derive(Clone, Copy, Debug)]
+pub struct Immortal(Obj);
+
+// SAFETY: the address of an object that lives as long as the process; what is done with it is done by `get`, under rule *gil*.
+unsafe impl Send for Immortal {}
 // SAFETY: as for Send.
-unsafe impl Sync for Obj {}
+unsafe impl Sync for Immortal {}
+
+impl Immortal {
+    /// Takes a reference that is never given back.
+    pub fn new(value: Owned) -> Immortal {
+        Immortal(Obj::forever(value))
+    }
+
+    #[inline]
+    pub fn get(self) -> Obj {
+        self.0
+    }
+}
 
 /// A strong reference.  Unlike `Py<PyAny>` its drop is a plain decref, for slots that PyO3 does not know of.
 #[derive(PartialEq, Eq, Debug)]

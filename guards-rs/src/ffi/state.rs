@@ -3,7 +3,7 @@
 //! Two words are torch's own summary of a thread: the dispatch keys that are included and excluded.  They change with dispatch
 //! modes, transforms of `torch.func`, tracing, autocast, inference mode and whatever else takes part in the dispatch.
 
-use super::object::{import, Obj, Owned, Raised, Res};
+use super::object::{import, Immortal, Obj, Owned, Raised, Res};
 use super::torch::{load, resolve, symbol};
 use std::cell::Cell;
 use std::ffi::{c_char, CStr};
@@ -30,7 +30,7 @@ impl ContextFlag {
             [0x0f, 0xb6, 0x87, a, b, c, d, 0xc3] if cfg!(target_arch = "x86_64") => {
                 ContextFlag::At(context.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]) as isize))
             }
-            // SAFETY: the names below are those of `bool Context::…() const`.
+            // SAFETY: the names below are those of `bool Context::…() const` in the known versions (`torch::symbol`).
             _ => ContextFlag::By(unsafe { std::mem::transmute::<usize, OfContext>(getter) }, context),
         }
     }
@@ -62,7 +62,7 @@ const CONTEXT_FLAGS: [&CStr; 8] = [
 #[derive(Clone, Copy)]
 enum ForwardLevel {
     By(Flag),
-    In(Obj, Obj),
+    In(Immortal, Immortal),
 }
 
 impl ForwardLevel {
@@ -76,7 +76,7 @@ impl ForwardLevel {
         let module = import(c"torch.autograd.forward_ad")?;
         let (variables, name) = (module.get().instance_dict().ok_or(Raised)?, Owned::interned("_current_level")?);
         // Kept for ever, as torch keeps its modules.
-        Ok(ForwardLevel::In(Obj::forever(variables.own()), Obj::forever(name)))
+        Ok(ForwardLevel::In(Immortal::new(variables.own()), Immortal::new(name)))
     }
 
     #[inline]
@@ -85,7 +85,7 @@ impl ForwardLevel {
             // SAFETY: a getter without preconditions.
             ForwardLevel::By(flag) => unsafe { flag() },
             ForwardLevel::In(variables, name) => {
-                let level = variables.dict_find(name, 0).ok().flatten();
+                let level = variables.get().dict_find(name.get(), 0).ok().flatten();
                 level.and_then(Obj::exact_i64) != Some(-1)
             }
         }

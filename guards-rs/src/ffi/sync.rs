@@ -7,13 +7,24 @@ use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// A RefCell in a static or a PyO3 class: only the holder of the GIL borrows it, and no borrow spans Python code.
+///
+/// A borrow takes no token that proves the GIL.  Two things keep it from code that runs without: such code is a closure that
+/// must be `Send` (`without_gil`), or the steps of a plan, which borrow none; and builds with debug assertions (`.ci/tools
+/// checked`) ask the interpreter at each borrow.
 #[derive(Default)]
 pub struct GilCell<T>(RefCell<T>);
 
 // SAFETY: rule *gil*: borrows are made and dropped while the GIL is held, hence by one thread at a time.
 unsafe impl<T> Sync for GilCell<T> {}
-// SAFETY: as for Sync.
+// SAFETY: as for Sync; what is dropped with the cell is dropped by a slot of a type or never, so with the GIL as well.
 unsafe impl<T> Send for GilCell<T> {}
+
+/// Panics in builds with debug assertions where this thread has no GIL.
+#[inline]
+fn assert_gil() {
+    // SAFETY: has no preconditions.
+    debug_assert!(cfg!(test) || unsafe { pyo3::ffi::PyGILState_Check() } != 0, "a GilCell is borrowed without the GIL");
+}
 
 impl<T> GilCell<T> {
     pub const fn new(value: T) -> Self {
@@ -22,20 +33,24 @@ impl<T> GilCell<T> {
 
     #[inline]
     pub fn with<R>(&self, f: impl FnOnce(&mut T) -> R) -> R {
+        assert_gil();
         f(&mut self.0.borrow_mut())
     }
 
     #[inline]
     pub fn read<R>(&self, f: impl FnOnce(&T) -> R) -> R {
+        assert_gil();
         f(&self.0.borrow())
     }
 
     /// As `read`, but None while somebody has it for writing (the cycle collector may come at any time).
     pub fn try_read<R>(&self, f: impl FnOnce(&T) -> R) -> Option<R> {
+        assert_gil();
         self.0.try_borrow().ok().map(|v| f(&v))
     }
 
     pub fn replace(&self, value: T) -> T {
+        assert_gil();
         self.0.replace(value)
     }
 }
@@ -49,14 +64,18 @@ pub fn thread_id() -> u64 {
     unsafe { PyThread_get_thread_ident() as u64 }
 }
 
-/// Runs `f` without the GIL.  `f` must touch no Python object.
-pub fn without_gil<T>(f: impl FnOnce() -> T) -> T {
-    // SAFETY: *gil* on entry; restored before return (f does not unwind: callers pass waits and kernels).
-    let saved = unsafe { PyEval_SaveThread() };
-    let result = f();
-    // SAFETY: `saved` is this thread's own state, saved above.
-    unsafe { PyEval_RestoreThread(saved) };
-    result
+/// Runs `f` without the GIL.  `f` can touch no Python object: `Obj` and `Owned` are not `Send`.
+pub fn without_gil<T: Send>(f: impl FnOnce() -> T + Send) -> T {
+    struct Saved(*mut pyo3::ffi::PyThreadState);
+    impl Drop for Saved {
+        fn drop(&mut self) {
+            // SAFETY: this thread's own state, saved below.
+            unsafe { PyEval_RestoreThread(self.0) };
+        }
+    }
+    // SAFETY: *gil* on entry; restored when `_saved` goes, after a panic too.
+    let _saved = Saved(unsafe { PyEval_SaveThread() });
+    f()
 }
 
 /// Who compiles a function now: a thread of a process.  A forked process has its parent's owners, but not their threads.
@@ -116,5 +135,47 @@ impl CompileLock {
     pub fn release(&self) {
         *self.owner() = None;
         self.free.notify_all();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    #[cfg_attr(miri, ignore)] // asks CPython for the thread's number
+    fn a_thread_that_compiles_is_refused_its_own_lock() {
+        let lock = CompileLock::default();
+        assert_eq!(lock.acquire(true), Ok(Acquired::Now));
+        assert_eq!(lock.acquire(true), Ok(Acquired::Refused));
+        lock.release();
+        assert_eq!(lock.acquire(false), Ok(Acquired::Now));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)] // asks CPython for the thread's number
+    fn a_thread_that_may_not_wait_is_refused_anothers() {
+        let lock = CompileLock::default();
+        assert_eq!(lock.acquire(true), Ok(Acquired::Now));
+        let other = std::thread::scope(|scope| scope.spawn(|| lock.acquire(false)).join().ok());
+        assert_eq!(other, Some(Ok(Acquired::Refused)));
+    }
+
+    #[test]
+    #[cfg_attr(miri, ignore)] // asks CPython for the thread's number
+    fn a_lock_of_a_parent_process_is_free_in_its_child() {
+        let lock = CompileLock::default();
+        *lock.owner() = Some((thread_id(), std::process::id() + 1));
+        assert_eq!(lock.acquire(false), Ok(Acquired::Now));
+    }
+
+    #[test]
+    fn a_cell_is_not_looked_into_while_it_is_written() {
+        let cell = GilCell::new(1);
+        cell.with(|value| {
+            *value = 2;
+            assert_eq!(cell.try_read(|value| *value), None);
+        });
+        assert_eq!((cell.try_read(|value| *value), cell.replace(5), cell.read(|value| *value)), (Some(2), 2, 5));
     }
 }

@@ -1,10 +1,63 @@
 //! torch's exported symbols, found with dlsym in the libraries that `import torch` has loaded, and raw reads of tensors.
 
-use super::object::Obj;
+use super::object::{import, Obj, Res};
 use std::ffi::{c_void, CStr, CString};
+use std::sync::atomic::{AtomicBool, Ordering};
 
-/// Address of an exported symbol of the loaded torch, or None.
+/// The versions of torch whose headers were read: what a C++ function returns, and what lies where, is theirs.
+const FIRST: (u32, u32) = (2, 11);
+const LAST: (u32, u32) = (2, 15);
+
+/// Whether the loaded torch is one of them; false until `learn_version`.
+static KNOWN: AtomicBool = AtomicBool::new(false);
+
+/// Major and minor version of `2.15.0+cpu`.
+fn parsed(version: &str) -> Option<(u32, u32)> {
+    let mut parts = version.split('.');
+    let major = parts.next()?.parse().ok()?;
+    let minor = parts.next()?;
+    let digits = minor.find(|c: char| !c.is_ascii_digit()).unwrap_or(minor.len());
+    Some((major, minor[..digits].parse().ok()?))
+}
+
+fn is_known(version: &str) -> bool {
+    parsed(version).is_some_and(|version| (FIRST..=LAST).contains(&version))
+}
+
+/// Reads the version of the loaded torch; the C++ functions of one that is not known are not found (`symbol`).  What is to be
+/// said of such a version, at the first time.
+pub fn learn_version() -> Res<Option<String>> {
+    static TOLD: AtomicBool = AtomicBool::new(false);
+    let version = import(c"torch")?.attr(c"__version__")?.repr();
+    let version = version.trim_matches('\'');
+    let known = is_known(version);
+    KNOWN.store(known, Ordering::Relaxed);
+    if known || TOLD.swap(true, Ordering::Relaxed) {
+        return Ok(None);
+    }
+    let ((a, b), (c, d)) = (FIRST, LAST);
+    Ok(Some(format!(
+        "torch {version} is not a version that pycompiler knows ({a}.{b} to {c}.{d}): tensors are read by their attributes, \
+         so calls are slower, not wrong"
+    )))
+}
+
+/// Whether the version was learned, and is known.
+pub fn has_known_version() -> bool {
+    KNOWN.load(Ordering::Relaxed)
+}
+
+/// Address of an exported symbol of the loaded torch, or None.  A mangled name fixes the arguments of a C++ function, not what
+/// it returns, nor what a variable is: such symbols are found in known versions only.
 pub fn symbol(name: &CStr) -> Option<usize> {
+    if name.to_bytes().starts_with(b"_Z") && !has_known_version() {
+        return None;
+    }
+    exported(name)
+}
+
+/// The same in any version: for symbols whose name says all of them (functions of the C ABI, constructors).
+pub fn exported(name: &CStr) -> Option<usize> {
     const LIBRARIES: [&CStr; 4] = [c"libtorch_cpu.so", c"libtorch_python.so", c"libc10.so", c"libtorch_cuda.so"];
     LIBRARIES.iter().find_map(|library| {
         // SAFETY: NOLOAD only looks a loaded library up by name; handles are never closed.
@@ -124,7 +177,7 @@ impl RawTensor {
                 return metadata != 0;
             }
         }
-        // SAFETY: the symbol is `bool TensorImpl::requires_grad() const`, called on a live TensorImpl.
+        // SAFETY: `bool TensorImpl::requires_grad() const` in the known versions, called on a live TensorImpl.
         unsafe { (f.0)(self.imp as *const c_void) }
     }
 }
@@ -132,8 +185,8 @@ impl RawTensor {
 /// An exported function of torch by its mangled name, as a type of function; leaves the function around it with None.
 macro_rules! resolve {
     ($name:literal as $ty:ty) => {
-        // SAFETY: a mangled name fixes the signature, and torch keeps those of its C functions stable
-        // (torch/csrc/inductor/aoti_torch/c/shim.h).
+        // SAFETY: torch keeps the signatures of its C functions stable (torch/csrc/inductor/aoti_torch/c/shim.h).  The name of a
+        // C++ function fixes its arguments; what it returns was read in the headers of the versions that `symbol` finds it in.
         unsafe { std::mem::transmute::<usize, $ty>(symbol($name)?) }
     };
 }
@@ -207,3 +260,31 @@ impl CAbi {
 }
 
 pub(super) use resolve;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn versions_are_known_by_major_and_minor() {
+        for known in ["2.11.0", "2.13.1+cpu", "2.15.0+cu130", "2.15.0a0+git1234", "2.12"] {
+            assert!(is_known(known), "{known}");
+        }
+        for other in ["2.10.2", "2.16.0.dev20270101", "3.0.0", "1.13.1", "", "2", "two.15", "2.x"] {
+            assert!(!is_known(other), "{other}");
+        }
+    }
+
+    #[test]
+    fn a_version_may_have_letters_behind_its_minor_number() {
+        assert_eq!(parsed("2.15rc1"), Some((2, 15)));
+        assert_eq!(parsed("2.9.1"), Some((2, 9)));
+        assert_eq!(parsed("2."), None);
+    }
+
+    #[test]
+    fn functions_of_cpp_are_not_found_before_the_version_is_known() {
+        assert!(!has_known_version());
+        assert_eq!(symbol(c"_ZN3c108GradMode10is_enabledEv"), None);
+    }
+}

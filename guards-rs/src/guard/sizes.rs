@@ -240,3 +240,31 @@ fn by_attribute(value: Obj, dim: usize, strides: bool) -> Option<i64> {
         None
     })
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn minimal_sizes_and_equal_sizes_are_compared_without_a_program() {
+        let least = Test::Least(0, 4);
+        assert!(least.holds(&[4]) && !least.holds(&[3]));
+        let same = Test::Same(0, 2);
+        assert!(same.holds(&[7, 0, 7]) && !same.holds(&[7, 7, 0]));
+    }
+
+    #[test]
+    fn relations_compare_to_zero() {
+        let size = || Size::Symbol(0);
+        assert!(Test::Zero(size()).holds(&[0]) && !Test::Zero(size()).holds(&[1]));
+        assert!(Test::NotZero(size()).holds(&[-1]) && !Test::NotZero(size()).holds(&[0]));
+        assert!(Test::NotNegative(size()).holds(&[0]) && !Test::NotNegative(size()).holds(&[-1]));
+    }
+
+    #[test]
+    fn a_kind_finds_its_cheapest_test() {
+        assert!(matches!(Test::build(">=", Size::Symbol(3)), Ok(Test::Least(3, 0))));
+        assert!(matches!(Test::build("==", Size::Symbol(3)), Ok(Test::Zero(_))));
+        assert!(matches!(Test::build("!=", Size::Const(3)), Ok(Test::NotZero(_))));
+    }
+}

@@ -6,9 +6,11 @@
 use smallvec::SmallVec;
 
 use super::size::{Dims, Numbers};
-use crate::ffi::aten::{Device, Failure, Outcome, Tensor};
+use crate::ffi::aten::{extent, Device, Failure, Outcome, Tensor};
 
 pub const ALIGN: usize = 64;
+/// No object is larger (that is what pointers count by).
+pub const MOST: usize = isize::MAX as usize;
 
 /// Scratch of a call on one device: None for the host.
 #[derive(Debug)]
@@ -52,14 +54,15 @@ impl Room {
     pub fn bytes(&self, env: &[i64], room: &mut (Numbers, Numbers)) -> Outcome<usize> {
         let sizes = self.shape.resolve(env, &mut room.0)?;
         let strides = self.stride.resolve(env, &mut room.1)?;
-        if sizes.contains(&0) {
-            return Ok(0);
-        }
-        let span = |sum: i64, (n, s): (&i64, &i64)| sum.checked_add((n - 1).checked_mul(*s)?);
-        let bytes = sizes.iter().zip(strides).try_fold(1, span).and_then(|n| n.checked_mul(self.itemsize));
-        let bytes = bytes.and_then(|n| usize::try_from(n).ok()).and_then(|n| n.checked_next_multiple_of(ALIGN));
-        bytes.ok_or_else(|| Failure(format!("a buffer of {sizes:?} does not fit memory")))
+        let bytes = extent(sizes.iter().copied().zip(strides.iter().copied()), self.itemsize)?;
+        whole(bytes)
     }
+}
+
+/// Bytes, in whole units of `ALIGN`.
+fn whole(bytes: usize) -> Outcome<usize> {
+    let whole = bytes.checked_next_multiple_of(ALIGN).filter(|n| *n <= MOST);
+    whole.ok_or_else(|| Failure(format!("a buffer of {bytes} bytes: the limit is {MOST}")))
 }
 
 /// Which room each buffer gets: one whose last user is gone, and which is as large at every size, or a new one.
@@ -79,25 +82,33 @@ pub fn share(lives: Vec<(Room, usize, usize)>) -> (Vec<usize>, Vec<Room>) {
 }
 
 /// Best fit, largest buffers first: each goes into the smallest gap that its neighbours in time leave.
-pub fn place(lives: &[Life]) -> (Vec<usize>, usize) {
+pub fn place(lives: &[Life]) -> Outcome<(Vec<usize>, usize)> {
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(lives[i].bytes), lives[i].first));
     let mut offsets = vec![0; lives.len()];
     let mut placed: Vec<usize> = Vec::with_capacity(lives.len());
     let mut total = 0;
+    let sizes = lives.iter().map(|life| whole(life.bytes)).collect::<Outcome<Vec<usize>>>()?;
     for &i in &order {
-        let size = lives[i].bytes.next_multiple_of(ALIGN);
+        let size = sizes[i];
         let mut taken: Vec<(usize, usize)> = placed
             .iter()
             .filter(|&&j| lives[j].first <= lives[i].last && lives[i].first <= lives[j].last)
-            .map(|&j| (offsets[j], offsets[j] + lives[j].bytes.next_multiple_of(ALIGN)))
+            .map(|&j| (offsets[j], offsets[j] + sizes[j]))
             .collect();
         taken.sort_unstable();
         offsets[i] = smallest_gap(&taken, size);
-        total = total.max(offsets[i] + size);
+        let end = add(offsets[i], size)?;
+        total = total.max(end);
         placed.push(i);
     }
-    (offsets, total)
+    Ok((offsets, total))
+}
+
+/// Bytes of two neighbours.
+pub fn add(a: usize, b: usize) -> Outcome<usize> {
+    let sum = a.checked_add(b).filter(|n| *n <= MOST);
+    sum.ok_or_else(|| Failure(format!("the buffers of a call take {a} and {b} bytes: the limit is {MOST}")))
 }
 
 fn smallest_gap(taken: &[(usize, usize)], size: usize) -> usize {
@@ -129,7 +140,7 @@ mod tests {
                 Life { bytes: next(5000) as usize, first, last: first + next(20) as usize }
             })
             .collect();
-        let (offsets, total) = place(&lives);
+        let Ok((offsets, total)) = place(&lives) else { panic!("it fits") };
         for (i, a) in lives.iter().enumerate() {
             assert!(offsets[i] % ALIGN == 0 && offsets[i] + a.bytes <= total);
             for (j, b) in lives.iter().enumerate().skip(i + 1) {
@@ -140,5 +151,77 @@ mod tests {
         }
         let sum: usize = lives.iter().map(|l| l.bytes).sum();
         assert!(total < sum / 2, "{total} of {sum}");
+    }
+
+    fn room(shape: &[i64], stride: &[i64]) -> Room {
+        let dims = |values: &[i64]| Dims::new(values.iter().map(|v| super::super::size::Size::Const(*v)).collect());
+        Room { shape: dims(shape), stride: dims(stride), itemsize: 4 }
+    }
+
+    fn bytes(shape: &[i64], stride: &[i64]) -> Option<usize> {
+        room(shape, stride).bytes(&[], &mut Default::default()).ok()
+    }
+
+    #[test]
+    fn a_room_is_as_large_as_its_last_element_reaches() {
+        assert_eq!(bytes(&[3, 5], &[5, 1]), Some(64));
+        assert_eq!(bytes(&[17], &[1]), Some(128));
+        assert_eq!(bytes(&[17], &[0]), Some(64)); // one element, seen 17 times
+        assert_eq!(bytes(&[0, 1 << 62], &[1 << 62, 1]), Some(0));
+        assert_eq!(bytes(&[], &[]), Some(64));
+    }
+
+    #[test]
+    fn rooms_at_the_end_of_the_range_are_failures() {
+        for n in [i64::MAX, (i64::MAX - 63) / 4 + 1, 1 << 61] {
+            assert_eq!(bytes(&[n], &[1]), None, "{n}");
+        }
+        assert_eq!(bytes(&[2, 2], &[i64::MAX, 1]), None);
+        assert_eq!(bytes(&[1 << 40, 1 << 40], &[1 << 40, 1]), None);
+        let most = (i64::MAX - 63) / 4 / 16 * 16;
+        assert_eq!(bytes(&[most], &[1]), Some(most as usize * 4));
+    }
+
+    #[test]
+    fn sums_of_bytes_stay_below_the_largest_object() {
+        assert_eq!(add(64, 128).ok(), Some(192));
+        assert_eq!(add(MOST - 1, 1).ok(), Some(MOST));
+        let failure = add(MOST, 64).err().map(|Failure(text)| text);
+        assert!(failure.is_some_and(|text| text.contains(&MOST.to_string())));
+        assert!(add(usize::MAX, usize::MAX).is_err());
+    }
+
+    #[test]
+    fn buffers_that_do_not_fit_together_are_a_failure() {
+        let life = |bytes: usize, first: usize| Life { bytes, first, last: first };
+        assert!(place(&[life(MOST / 2, 0), life(MOST / 2, 1)]).is_ok_and(|(offsets, _)| offsets == [0, 0]));
+        let together = [Life { bytes: MOST - 100, first: 0, last: 1 }, Life { bytes: 200, first: 0, last: 1 }];
+        assert!(place(&together).is_err());
+        assert!(place(&[life(usize::MAX, 0)]).is_err());
+    }
+
+    #[test]
+    fn the_smallest_gap_that_is_wide_enough_is_taken() {
+        let taken = [(0, 64), (192, 256), (320, 384), (1024, 1088)];
+        assert_eq!(smallest_gap(&taken, 64), 256);
+        assert_eq!(smallest_gap(&taken, 128), 64);
+        assert_eq!(smallest_gap(&taken, 512), 384);
+        assert_eq!(smallest_gap(&taken, 2048), 1088);
+        assert_eq!(smallest_gap(&[], 64), 0);
+        assert_eq!(smallest_gap(&[(0, 256), (64, 128)], 64), 256); // one inside of the other
+    }
+
+    #[test]
+    fn rooms_are_shared_by_buffers_of_one_form_whose_lives_do_not_meet() {
+        let lives = vec![
+            (room(&[8], &[1]), 0, 2),
+            (room(&[8], &[1]), 2, 4), // meets the first
+            (room(&[8], &[1]), 3, 5),
+            (room(&[9], &[1]), 6, 7), // another form
+            (room(&[8], &[1]), 6, 8),
+        ];
+        let (chosen, rooms) = share(lives);
+        assert_eq!(chosen, [0, 1, 0, 2, 0]);
+        assert_eq!(rooms.len(), 3);
     }
 }

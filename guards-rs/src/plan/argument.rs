@@ -255,3 +255,31 @@ pub fn device_code(device: &Bound<'_, PyAny>) -> PyResult<Option<(i32, i32)>> {
     let index = index.unwrap_or(if kind == "cpu" { 0 } else { -1 });
     Ok(code_of(&format!("aoti_torch_device_type_{kind}")).map(|code| (code, index)))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn types_of_schemas() {
+        let plain = Type { base: Base::Tensor, optional: false, list: false, optional_items: false };
+        assert_eq!(Type::parse("Tensor"), plain);
+        assert_eq!(Type::parse("Optional[Tensor]"), Type { optional: true, ..plain });
+        assert_eq!(Type::parse("List[Optional[Tensor]]"), Type { list: true, optional_items: true, ..plain });
+        assert_eq!(Type::parse("Optional[List[int]]"), Type { base: Base::Int, optional: true, list: true, ..plain });
+        assert_eq!(Type::parse("SymInt"), Type { base: Base::Int, ..plain });
+        assert_eq!(Type::parse("number"), Type { base: Base::Scalar, ..plain });
+        for other in ["Generator", "Dict[str, Tensor]", "List[List[int]]", "Optional[Tensor", ""] {
+            assert_eq!(Type::parse(other).base, Base::Other, "{other}");
+        }
+    }
+
+    #[test]
+    fn slots_of_a_value_are_found_in_its_lists() {
+        let items = vec![Value::Tensor(3), Value::None, Value::List(vec![Value::Tensor(1)]), Value::Bool(true)];
+        let param = Param { kind: Type::parse("List[Optional[Tensor]]"), value: Value::List(items) };
+        let mut slots = Vec::new();
+        param.slots(&mut slots);
+        assert_eq!(slots, [3, 1]);
+    }
+}

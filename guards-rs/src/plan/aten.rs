@@ -21,7 +21,8 @@ use super::argument::{Base, Param, Reader, Type};
 use super::by_python::PyCall;
 use super::by_shim::ShimCall;
 use super::by_stack::StackCall;
-use super::Frame;
+use super::pins::Forms;
+use super::{Frame, StepError};
 use crate::ffi::aten::{BelowAutograd, Failure, Handle, Outcome, Tensor};
 use crate::handed;
 
@@ -94,11 +95,16 @@ impl Aten {
     }
 
     /// Calls the operator.  The GIL is released when there is much to read, and held again for Python.
-    pub fn call(&self, frame: &mut Frame<'_, '_>) -> PyResult<()> {
+    pub fn call(&self, frame: &mut Frame<'_, '_>) -> Result<(), StepError> {
         let _below = BelowAutograd::enter(self.mutates);
         if !self.only_python.load(Ordering::Relaxed) {
-            match self.native(frame) {
-                Some(Ok(results)) => return self.store(frame, results),
+            let written = if self.mutates && !self.foreign { frame.forms(&self.reads)? } else { Forms::new() };
+            match self.native(frame)? {
+                Some(Ok(results)) if self.foreign => return self.end_of_other_code(frame, results),
+                Some(Ok(results)) => {
+                    self.store(frame, results)?;
+                    return frame.moved(&written);
+                }
                 Some(Err(failure)) => return self.again(frame, &failure),
                 None => {}
             }
@@ -107,32 +113,44 @@ impl Aten {
     }
 
     /// Registered with PyO3 for the time of the call: errors and objects may be dropped in it.
-    fn call_python(&self, frame: &mut Frame<'_, '_>) -> PyResult<()> {
+    fn call_python(&self, frame: &mut Frame<'_, '_>) -> Result<(), StepError> {
+        frame.hand_out(self.reads.iter().copied())?;
         frame.gil.acquire();
         let ending = || Failure("the interpreter is shutting down".into());
         let results = Python::try_attach(|py| self.python.call(py, frame)).ok_or_else(ending)??;
-        self.store(frame, results)
+        self.end_of_other_code(frame, results)
     }
 
-    fn native(&self, frame: &mut Frame<'_, '_>) -> Option<Outcome<Results>> {
+    /// None where only Python can call the operator.
+    fn native(&self, frame: &mut Frame<'_, '_>) -> Result<Option<Outcome<Results>>, StepError> {
         if self.shim.is_none() && self.stack.is_none() {
-            return None;
+            return Ok(None);
         }
         if self.foreign {
-            frame.gil.release();
+            frame.hand_out(self.reads.iter().copied())?;
+            frame.release_gil()?;
         }
-        let elements: i64 = self.reads.iter().filter_map(|&slot| frame.handle(slot).ok()).map(Handle::numel).sum();
-        frame.release_gil_for(elements as u64);
+        let sizes = self.reads.iter().filter_map(|&slot| frame.handle(slot).ok()).map(Handle::numel);
+        frame.release_gil_for(sizes.fold(0, |sum, n| sum.saturating_add_signed(n)))?;
+        frame.steady(&self.reads)?;
         if let Some(shim) = &self.shim {
             if shim.on_cpu(frame) && self.reads.iter().all(|&slot| frame.handle(slot).is_ok_and(Handle::is_dense)) {
-                return Some(shim.call(frame));
+                return Ok(Some(shim.call(frame)));
             }
         }
-        self.stack.as_ref().map(|stack| stack.call(&self.params, frame))
+        Ok(self.stack.as_ref().map(|stack| stack.call(&self.params, frame)))
+    }
+
+    /// Behind code that may have done anything: the results are in its hands as well.
+    fn end_of_other_code(&self, frame: &mut Frame<'_, '_>, results: Results) -> Result<(), StepError> {
+        frame.gil.acquire();
+        self.store(frame, results)?;
+        frame.resolve_all(frame.next + 1)?;
+        Ok(frame.hand_out(self.out.iter().copied().flatten())?)
     }
 
     #[cold]
-    fn again(&self, frame: &mut Frame<'_, '_>, failure: &Failure) -> PyResult<()> {
+    fn again(&self, frame: &mut Frame<'_, '_>, failure: &Failure) -> Result<(), StepError> {
         self.call_python(frame)?;
         self.only_python.store(true, Ordering::Relaxed);
         refused().insert(self.name.clone());

@@ -16,7 +16,7 @@ use super::real::Real;
 use super::shared::Exclusive;
 use super::size::{Dims, Size, Symbols, FLOAT, NUMBER};
 use super::{Cast, Constant, Output, Plan, Step};
-use crate::ffi::aten::{self as torch, code_of, Device, Library, Object, StorageCast};
+use crate::ffi::aten::{self as torch, code_of, extent, Device, Library, Object, StorageCast};
 
 const NEVER: usize = usize::MAX;
 /// A buffer of a GPU with more bytes is a tensor: its kernel takes longer than the call for it, and memory that is freed at
@@ -72,8 +72,14 @@ impl Plan {
                 ends[uses.last[slot]].push(slot);
             }
         }
+        let tensors = |step: &Step| matches!(step, Step::Aten(_) | Step::View { .. } | Step::CopyInto { .. });
+        let read = (0..builder.n_inputs).filter(|&slot| reads_input[slot]);
+        let outside = read.chain(constants.iter().map(|constant| constant.slot)).collect();
         let python = |step: &Step| matches!(step, Step::Aten(_) | Step::CountVersions(_) | Step::Compute(_));
         Ok(Plan {
+            outside,
+            reads_tensors: steps.iter().any(tensors),
+            last: uses.last,
             may_run_python: steps.iter().any(python),
             n_inputs: builder.n_inputs,
             n_slots: builder.n_slots,
@@ -383,7 +389,7 @@ impl Uses {
 }
 
 /// The slots that a step reads and those that it fills.
-fn traffic(step: &Step) -> (Vec<usize>, Vec<usize>) {
+pub(super) fn traffic(step: &Step) -> (Vec<usize>, Vec<usize>) {
     match step {
         Step::Alloc { slot, .. } | Step::Place { slot, .. } | Step::Room { slot, .. } => (vec![], vec![*slot]),
         Step::View { slot, base, .. } | Step::Shift { slot, base, .. } => (vec![*base], vec![*slot]),
@@ -407,7 +413,7 @@ fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> PyR
         let (slot, base) = (*slot, *base);
         let bytes = match (offset, itemsizes[if dtype.is_some() { slot } else { base }]) {
             (Size::Const(0), _) => Some(0),
-            (Size::Const(n), Some(itemsize)) if *n > 0 => Some(*n as usize * itemsize),
+            (Size::Const(n), Some(itemsize)) => usize::try_from(*n).ok().and_then(|n| n.checked_mul(itemsize)),
             _ => None,
         };
         let outlives_base = uses.freed[base] < uses.last[slot] && !uses.outside(base);
@@ -442,7 +448,7 @@ fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> PyR
                 owners.push((i, slot));
             }
         }
-        let (offsets, total) = arena::place(&lives);
+        let (offsets, total) = arena::place(&lives)?;
         block.bytes = total;
         for (&(i, slot), offset) in owners.iter().zip(offsets) {
             steps[i] = Step::Place { slot, block: at, offset };
@@ -482,6 +488,7 @@ fn place_of(step: &Step, uses: &Uses, itemsizes: &[Option<usize>], wanted: Optio
     let bytes = storage_bytes(shape, stride, itemsizes[*slot]?)?;
     match wanted {
         None => Some((*slot, bytes)),
+        // at most LARGE, so that rounding up does not overflow
         Some(_) if wanted == Some(*device) && bytes <= LARGE => Some((*slot, bytes.next_multiple_of(DEVICE_ALIGN))),
         Some(_) => None,
     }
@@ -508,10 +515,6 @@ fn placeable(steps: &[Step], uses: &Uses, slot: usize) -> bool {
 }
 
 fn storage_bytes(shape: &Dims, stride: &Dims, itemsize: usize) -> Option<usize> {
-    let (shape, stride) = (shape.as_static()?, stride.as_static()?);
-    if shape.contains(&0) {
-        return Some(0);
-    }
-    let span = shape.iter().zip(stride).try_fold(1i64, |sum, (n, s)| sum.checked_add((n - 1).checked_mul(*s)?))?;
-    usize::try_from(span).ok()?.checked_mul(itemsize)
+    let dims = shape.as_static()?.iter().copied().zip(stride.as_static()?.iter().copied());
+    extent(dims, i64::try_from(itemsize).ok()?).ok()
 }

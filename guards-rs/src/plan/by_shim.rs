@@ -271,11 +271,8 @@ impl ShimCall {
             return Tensor::empty_strided(&[rows, columns], &[columns.max(1), 1], a.dtype(), device);
         }
         let batch = size(a, 0)?;
-        Tensor::empty_strided(
-            &[batch, rows, columns],
-            &[rows.max(1) * columns.max(1), columns.max(1), 1],
-            a.dtype(),
-            device,
-        )
+        let large = || Failure(format!("a matrix of {rows} x {columns} elements: the limit is 2**63 - 1"));
+        let each = rows.max(1).checked_mul(columns.max(1)).ok_or_else(large)?;
+        Tensor::empty_strided(&[batch, rows, columns], &[each, columns.max(1), 1], a.dtype(), device)
     }
 }

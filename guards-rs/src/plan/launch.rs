@@ -93,6 +93,7 @@ impl Launch {
             return Ok(*function);
         }
         let plan = &frame.plan.source;
+        frame.pin()?;
         frame.gil.acquire();
         let made = Python::try_attach(|py| -> PyResult<Function> {
             let binary = paused(|| handed::UNALIGNED.bound(py)?.call1((plan, &self.name)))?;
@@ -184,7 +185,23 @@ impl Frame<'_, '_> {
                 stream
             }
         };
-        self.release_gil_for(launch.work);
+        self.release_gil_for(launch.work)?;
         Ok(function.launch(grid, stream, &mut words).map_err(|failure| launch.failed(grid, failure))?)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_that_do_not_fit_their_parameter_are_failures() {
+        assert_eq!(packed(-1, 32).ok(), Some(u64::MAX));
+        assert_eq!(packed(127, 8).ok(), Some(127));
+        assert_eq!(packed(i64::MIN, 64).ok(), Some(1 << 63));
+        for (number, bits) in [(128, 8), (-129, 8), (1 << 31, 32), (-(1 << 31) - 1, 32), (1 << 15, 16)] {
+            let failure = packed(number, bits).err().map(|Failure(text)| text);
+            assert!(failure.is_some_and(|text| text.contains(&number.to_string())), "{number}");
+        }
     }
 }

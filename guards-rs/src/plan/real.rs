@@ -176,3 +176,50 @@ fn run(tokens: &[Token], env: &[i64]) -> Outcome<Option<f64>> {
     }
     Ok(Some(stack[0]))
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn value(tokens: &[Token], env: &[i64]) -> Option<f64> {
+        run(tokens, env).ok().flatten()
+    }
+
+    #[test]
+    fn powers_are_pythons() {
+        assert_eq!(power(2.0, 10.0), Some(1024.0));
+        assert_eq!(power(-2.0, 3.0), Some(-8.0));
+        assert_eq!(power(0.0, 0.0), Some(1.0));
+        assert_eq!(power(0.0, -1.0), None); // ZeroDivisionError
+        assert_eq!(power(-8.0, 1.0 / 3.0), None); // a complex number
+        assert_eq!(power(10.0, 400.0), None); // OverflowError
+        assert_eq!(power(f64::INFINITY, 2.0), Some(f64::INFINITY));
+        assert_eq!(power(10.0, f64::NEG_INFINITY), Some(0.0));
+        assert!(power(f64::NAN, 1.0).is_some_and(f64::is_nan));
+    }
+
+    #[test]
+    fn division_by_zero_is_left_to_python() {
+        let divide = |b: f64| value(&[Token::Push(1.0), Token::Push(b), Token::Div], &[]);
+        assert_eq!(divide(0.0), None);
+        assert_eq!(divide(-0.0), None);
+        assert_eq!(divide(4.0), Some(0.25));
+    }
+
+    #[test]
+    fn integers_that_are_no_floats_are_left_to_python() {
+        let double = [Token::Size(Size::Symbol(0)), Token::Push(2.0), Token::Mul];
+        assert_eq!(value(&double, &[21]), Some(42.0));
+        assert_eq!(value(&double, &[1 << 53]), Some((1i64 << 54) as f64));
+        assert_eq!(value(&double, &[(1 << 53) + 1]), None);
+        assert_eq!(value(&double, &[i64::MIN]), None);
+    }
+
+    #[test]
+    fn words_are_the_bits_of_floats() {
+        let tokens = [Token::Symbol(0), Token::Neg, Token::Symbol(1), Token::Abs, Token::Sub];
+        assert_eq!(value(&tokens, &[1.5f64.to_bits() as i64, (-4.0f64).to_bits() as i64]), Some(-5.5));
+        assert_eq!(depth(&tokens), 2);
+        assert_eq!(value(&[Token::Push(0.1), Token::Single], &[]), Some(f64::from(0.1f32)));
+    }
+}

@@ -68,9 +68,14 @@ fn shares(tensors: impl Iterator<Item = Option<Outcome<Handle>>>, written: &[usi
             Some(Err(_)) => return true,
         }
     }
+    meet(&mut spans)
+}
+
+/// Whether a span (first byte, behind the last, whether it is written) that is written meets another one.
+fn meet(spans: &mut [(usize, usize, bool)]) -> bool {
     spans.sort_unstable();
     let (mut end_of_all, mut end_of_written) = (0, 0);
-    spans.into_iter().any(|(start, end, is_written)| {
+    spans.iter().any(|&(start, end, is_written)| {
         let meets = start < if is_written { end_of_all } else { end_of_written };
         end_of_all = end_of_all.max(end);
         if is_written {
@@ -112,4 +117,50 @@ pub fn shares_memory(py: Python<'_>, values: &Bound<'_, PyTuple>, written: Vec<u
         })
     };
     Ok(shares(tensors.iter().map(handle), &rising(written)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The same, pair by pair.
+    fn by_pairs(spans: &[(usize, usize, bool)]) -> bool {
+        let pairs = spans.iter().enumerate().flat_map(|(i, a)| spans[i + 1..].iter().map(move |b| (a, b)));
+        pairs.into_iter().any(|(a, b)| (a.2 || b.2) && a.0 < b.1 && b.0 < a.1)
+    }
+
+    #[test]
+    fn spans_meet_as_pairs_do() {
+        let mut seed = 7u64;
+        let mut next = |n: u64| {
+            seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
+            ((seed >> 33) % n) as usize
+        };
+        let mut seen = [0, 0];
+        for _ in 0..2000 {
+            let mut spans: Vec<_> = (0..1 + next(5))
+                .map(|_| {
+                    let start = next(40);
+                    (start, start + 1 + next(12), next(3) == 0)
+                })
+                .collect();
+            let wanted = by_pairs(&spans);
+            assert_eq!(meet(&mut spans), wanted, "{spans:?}");
+            seen[usize::from(wanted)] += 1;
+        }
+        assert!(seen[0] > 300 && seen[1] > 300);
+    }
+
+    #[test]
+    fn neighbours_do_not_meet() {
+        assert!(!meet(&mut [(0, 4, true), (4, 8, true), (8, 12, false)]));
+        assert!(meet(&mut [(0, 5, true), (4, 8, false)]));
+        assert!(!meet(&mut [(0, 5, false), (4, 8, false), (2, 3, false)]));
+        assert!(meet(&mut [(0, 100, false), (1, 2, false), (50, 51, true)]));
+    }
+
+    #[test]
+    fn positions_are_put_in_order() {
+        assert_eq!(*rising(vec![5, 1, 3]), [1, 3, 5]);
+    }
 }

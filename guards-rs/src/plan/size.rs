@@ -313,3 +313,125 @@ impl Dims {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const MOST: i64 = i64::MAX;
+
+    fn sum(terms: &[(i64, &[usize])]) -> Size {
+        let term =
+            |(factor, symbols): &(i64, &[usize])| Term { factor: *factor, symbols: SmallVec::from_slice(symbols) };
+        Size::Sum(terms.iter().map(term).collect())
+    }
+
+    fn binary(operator: Token, a: i64, b: i64) -> Outcome<i64> {
+        Size::Expr([Token::Symbol(0), Token::Symbol(1), operator].into()).eval(&[a, b])
+    }
+
+    /// Python's `//` and `%`, by the definition that they share: `a == (a // b) * b + a % b`, the remainder with the divisor's sign.
+    #[test]
+    fn division_rounds_down_as_pythons_does() {
+        for a in -9..=9 {
+            for b in (-4..=4).filter(|b| *b != 0) {
+                let quotient = (a as f64 / b as f64).floor() as i64;
+                assert_eq!(binary(Token::FloorDiv, a, b).ok(), Some(quotient), "{a} // {b}");
+                assert_eq!(binary(Token::Mod, a, b).ok(), Some(a - quotient * b), "{a} % {b}");
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fit_64_bits_is_a_failure_that_says_so() {
+        for (operator, a, b) in [
+            (Token::Add, MOST, 1),
+            (Token::Mul, 1 << 62, 2),
+            (Token::Mul, i64::MIN, -1),
+            (Token::FloorDiv, i64::MIN, -1),
+            (Token::Mod, i64::MIN, -1),
+        ] {
+            let failure = binary(operator, a, b).err().map(|Failure(text)| text);
+            assert!(failure.is_some_and(|text| text.contains("overflows 64 bits") && text.contains(&a.to_string())));
+        }
+    }
+
+    #[test]
+    fn division_by_zero_is_a_failure() {
+        for operator in [Token::FloorDiv, Token::Mod] {
+            assert!(binary(operator, 5, 0).is_err());
+        }
+    }
+
+    #[test]
+    fn extremes_are_taken() {
+        assert_eq!(binary(Token::Min, -3, 7).ok(), Some(-3));
+        assert_eq!(binary(Token::Max, -3, 7).ok(), Some(7));
+        assert_eq!(binary(Token::Min, MOST, i64::MIN).ok(), Some(i64::MIN));
+    }
+
+    #[test]
+    fn sums_of_products() {
+        let size = sum(&[(4, &[]), (3, &[0]), (-2, &[0, 1]), (1, &[1, 1])]);
+        assert_eq!(size.eval(&[5, 7]).ok(), Some(4 + 15 - 70 + 49));
+    }
+
+    #[test]
+    fn sums_overflow_in_a_product_and_in_the_sum() {
+        assert!(sum(&[(1, &[0, 0])]).eval(&[1 << 32]).is_err());
+        assert!(sum(&[(MOST, &[]), (1, &[0])]).eval(&[1]).is_err());
+        assert_eq!(sum(&[(MOST, &[]), (-1, &[0])]).eval(&[1]).ok(), Some(MOST - 1));
+    }
+
+    #[test]
+    fn programs_use_their_stack_in_order() {
+        // (n - m) * 2 + max(n // 3, m)
+        let tokens = [
+            Token::Symbol(0),
+            Token::Push(-1),
+            Token::Symbol(1),
+            Token::Mul,
+            Token::Add,
+            Token::Push(2),
+            Token::Mul,
+            Token::Symbol(0),
+            Token::Push(3),
+            Token::FloorDiv,
+            Token::Symbol(1),
+            Token::Max,
+            Token::Add,
+        ];
+        assert_eq!(stack_depth(&tokens), 3);
+        assert_eq!(Size::Expr(tokens.into()).eval(&[20, 4]).ok(), Some(32 + 6));
+    }
+
+    #[test]
+    fn linear_sizes_are_told_from_others() {
+        let linear = sum(&[(4, &[]), (3, &[0]), (-2, &[1]), (6, &[])]).as_linear();
+        assert_eq!(linear.map(|(constant, parts)| (constant, parts.to_vec())), Some((10, vec![(3, 0), (-2, 1)])));
+        assert_eq!(Size::Symbol(2).as_linear().map(|(c, p)| (c, p.to_vec())), Some((0, vec![(1, 2)])));
+        assert!(sum(&[(1, &[0, 1])]).as_linear().is_none());
+        assert!(sum(&[(MOST, &[]), (1, &[])]).as_linear().is_none());
+        assert!(Size::Expr([Token::Push(1)].into()).as_linear().is_none());
+    }
+
+    #[test]
+    fn sizes_that_are_all_numbers_are_static() {
+        let fixed = Dims::new(vec![Size::Const(2), Size::Const(3)]);
+        assert_eq!(fixed.as_static(), Some(&[2, 3][..]));
+        let open = Dims::new(vec![Size::Const(2), Size::Symbol(0)]);
+        assert_eq!(open.as_static(), None);
+        let mut room = Numbers::from_slice(&[9, 9, 9]);
+        assert_eq!(open.resolve(&[5], &mut room).ok(), Some(&[2, 5][..]));
+        assert_eq!(fixed.resolve(&[], &mut room).ok(), Some(&[2, 3][..]));
+    }
+
+    #[test]
+    fn symbols_are_found_by_name() {
+        let mut symbols = Symbols::default();
+        symbols.add("n".into(), false);
+        symbols.add("scale".into(), true);
+        assert_eq!(symbols.position("scale").ok(), Some(1));
+        assert_eq!(symbols.words(), [("n".to_owned(), false), ("scale".to_owned(), true)]);
+    }
+}

@@ -7,6 +7,7 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::{PyCapsule, PyType};
+use smallvec::SmallVec;
 
 use super::symbols::{self, api, Api};
 use super::{checked, slow, Failure, Outcome};
@@ -111,6 +112,22 @@ impl Tensor {
     }
 }
 
+/// Bytes from the first element to behind the last of dimensions of (size, stride); 0 without elements.
+pub fn extent(dims: impl Iterator<Item = (i64, i64)> + Clone, itemsize: i64) -> Outcome<usize> {
+    if dims.clone().any(|(size, _)| size == 0) {
+        return Ok(0);
+    }
+    let further = |sum: i64, (size, stride): (i64, i64)| sum.checked_add(size.checked_sub(1)?.checked_mul(stride)?);
+    let items = dims.clone().try_fold(1i64, further);
+    let bytes = items.and_then(|n| n.checked_mul(itemsize)).and_then(|n| usize::try_from(n).ok());
+    bytes.ok_or_else(|| {
+        let (sizes, strides): (Vec<i64>, Vec<i64>) = dims.unzip();
+        Failure(format!(
+            "a tensor of sizes {sizes:?} and strides {strides:?}, {itemsize} bytes an item, is larger than memory (2**63 - 1 bytes)"
+        ))
+    })
+}
+
 /// `c10::DeviceType::CPU`.
 const HOST: i32 = 0;
 
@@ -192,20 +209,37 @@ impl Handle {
     /// Addresses from the first byte to behind the last; two equal ones for a tensor without elements.
     pub fn span(self) -> Outcome<(usize, usize)> {
         let start = self.data_ptr()?;
-        if self.numel() == 0 {
-            return Ok((start, start));
-        }
+        let bytes = self.extent()?;
+        let end =
+            start.checked_add(bytes).ok_or_else(|| Failure(format!("a tensor of {bytes} bytes at {start:#x}")))?;
+        Ok((start, end))
+    }
+
+    /// Bytes from the first element to behind the last.
+    fn extent(self) -> Outcome<usize> {
         let api = api()?;
-        let mut last = 0;
+        let mut dims: SmallVec<[(i64, i64); 8]> = SmallVec::new();
         for dim in 0..self.dim() {
             let (mut size, mut stride) = (0, 0);
             // SAFETY: a live handle, an existing dimension, and room for each result.
             let codes = unsafe { ((api.get_size)(self.0, dim, &mut size), (api.get_stride)(self.0, dim, &mut stride)) };
             checked(codes.0, "aoti_torch_get_size")?;
             checked(codes.1, "aoti_torch_get_stride")?;
-            last += (size - 1) * stride;
+            dims.push((size, stride));
         }
-        Ok((start, start + ((last + 1) * self.itemsize()?) as usize))
+        extent(dims.iter().copied(), self.itemsize()?)
+    }
+
+    /// Whether the storage holds all of its elements.
+    pub fn is_backed(self) -> bool {
+        let needed = || -> Outcome<bool> {
+            let behind = self.storage_offset().checked_mul(self.itemsize()?).and_then(|n| usize::try_from(n).ok());
+            let bytes = self.extent()?;
+            let fits =
+                behind.and_then(|n| n.checked_add(bytes)).is_some_and(|n| n as u64 <= self.storage_size() as u64);
+            Ok(bytes == 0 || (fits && self.data_ptr()? != 0))
+        };
+        needed().unwrap_or(false)
     }
 
     /// Addresses from the first byte of the storage to behind its last.
@@ -444,5 +478,37 @@ impl StorageCast {
         // SAFETY: a live handle and room for a new reference.
         checked(unsafe { (self.0)(flat.0, dtype, &mut out) }, "aoti_torch_cpu_view_dtype")?;
         Ok(Tensor(out))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn bytes(dims: &[(i64, i64)], itemsize: i64) -> Option<usize> {
+        extent(dims.iter().copied(), itemsize).ok()
+    }
+
+    #[test]
+    fn an_extent_reaches_to_the_last_element() {
+        assert_eq!(bytes(&[(3, 5), (5, 1)], 4), Some(60));
+        assert_eq!(bytes(&[(3, 10), (5, 1)], 4), Some(100));
+        assert_eq!(bytes(&[], 8), Some(8));
+        assert_eq!(bytes(&[(1 << 60, 0)], 2), Some(2));
+        assert_eq!(bytes(&[(0, 7), (i64::MAX, i64::MAX)], 8), Some(0));
+    }
+
+    #[test]
+    fn an_extent_beyond_the_range_is_a_failure_that_names_sizes() {
+        for dims in [&[(i64::MAX, 1)][..], &[(2, i64::MAX), (2, 1)], &[(1 << 32, 1 << 32)], &[(i64::MIN, 1)]] {
+            assert_eq!(bytes(dims, 8), None);
+        }
+        let failure = extent([(1i64 << 61, 1)].into_iter(), 8).err().map(|Failure(text)| text);
+        assert!(failure.is_some_and(|text| text.contains("sizes [2305843009213693952]") && text.contains("2**63 - 1")));
+    }
+
+    #[test]
+    fn an_extent_to_the_left_of_its_start_is_a_failure() {
+        assert_eq!(bytes(&[(3, -1)], 4), None);
     }
 }

@@ -7,11 +7,13 @@
 //! build serves all supported versions of torch; what a version lacks has the fallback named at the symbol.
 
 mod call;
+mod form;
 mod handle;
 mod kernel;
 pub mod pytype;
 mod scratch;
 mod state;
+pub mod storage;
 mod symbols;
 
 use std::ffi::CStr;
@@ -26,10 +28,12 @@ pub use call::{
     adopt, decode_tensor_list, encode_list, encode_some, encode_string, encode_tensor, has_dispatcher, has_lists,
     has_strings, Shim, Stack, SHIM_FLOATS, SHIM_WORDS,
 };
-pub use handle::{Counted, Device, Handle, Object, StorageCast, Tensor, Unwrapped};
+pub use form::Form;
+pub use handle::{extent, Counted, Device, Handle, Object, StorageCast, Tensor, Unwrapped};
 pub use kernel::{num_threads, KernelFn, Library};
 pub use scratch::Scratch;
 pub use state::{BelowAutograd, Gil};
+pub use storage::Pin;
 pub use symbols::{api, dl_error, initialise, Keys};
 
 /// What a call into torch said when it failed.

@@ -13,8 +13,10 @@ use std::ptr::{addr_of_mut, null_mut};
 use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
+use smallvec::SmallVec;
 
 use super::Object;
+use crate::ffi::caught;
 use crate::ffi::class::Class;
 use crate::ffi::Owned;
 
@@ -90,6 +92,13 @@ impl Taken {
         }
     }
 
+    /// Whether nobody else holds the input: letting go ends it.
+    pub fn is_last(&self, input: usize) -> bool {
+        let object = self.0[input].get();
+        // SAFETY: null, or an object that this value holds; a count is read, under the GIL or not.
+        !object.is_null() && unsafe { ffi::Py_REFCNT(object) } == 1
+    }
+
     /// Lets go of an input, which nobody looks at from now on.
     pub fn give_up(&self, _py: Python<'_>, input: usize) {
         let object = self.0[input].replace(null_mut());
@@ -157,13 +166,13 @@ unsafe extern "C" fn vectorcall<P: Executable>(
         return null_mut();
     }
     // SAFETY: live objects, as above.
-    match unsafe { call(py, plan, given) } {
+    caught::or_raise(null_mut(), || match unsafe { call(py, plan, given) } {
         Ok(result) => result,
         Err(error) => {
             error.restore(py);
             null_mut()
         }
-    }
+    })
 }
 
 /// # Safety
@@ -190,24 +199,32 @@ unsafe fn tuple_of<P: Executable>(
     inputs: &[*mut ffi::PyObject],
     taken: Option<&Taken>,
 ) -> PyResult<*mut ffi::PyObject> {
-    // SAFETY: live inputs; the tuple is ours until it is returned, and each item is set once.
+    let mut outputs: SmallVec<[Bound<'_, PyAny>; 4]> = SmallVec::with_capacity(plan.n_outputs());
+    // SAFETY: live inputs.
+    let inputs = unsafe { Object::slice(inputs) };
+    plan.run(py, inputs, taken, &mut |object| outputs.push(object))?;
+    // SAFETY: the tuple is filled before anything else happens, so that the collector never shows it half-filled: making it
+    // may collect, but it is tracked at the end of that, and moving references runs nothing.
     unsafe {
-        let tuple: Bound<'_, PyAny> = Bound::from_owned_ptr_or_err(py, ffi::PyTuple_New(plan.n_outputs() as isize))?;
-        let mut n = 0;
-        plan.run(py, Object::slice(inputs), taken, &mut |object| {
-            ffi::PyTuple_SetItem(tuple.as_ptr(), n, object.into_ptr());
-            n += 1;
-        })?;
-        Ok(tuple.into_ptr())
+        let tuple = ffi::PyTuple_New(outputs.len() as isize);
+        if tuple.is_null() {
+            return Err(PyErr::fetch(py));
+        }
+        for (i, object) in outputs.into_iter().enumerate() {
+            ffi::PyTuple_SET_ITEM(tuple, i as isize, object.into_ptr());
+        }
+        Ok(tuple)
     }
 }
 
 /// Runs a slot's body registered with PyO3; while the interpreter ends that is refused, and the slot raises.
 fn registered(body: impl FnOnce(Python<'_>) -> *mut ffi::PyObject) -> *mut ffi::PyObject {
-    Python::try_attach(body).unwrap_or_else(|| {
-        // SAFETY: the interpreter called the slot, so the GIL is held.
-        unsafe { ffi::PyErr_SetString(ffi::PyExc_RuntimeError, c"the interpreter is shutting down".as_ptr()) };
-        null_mut()
+    caught::or_raise(null_mut(), || {
+        Python::try_attach(body).unwrap_or_else(|| {
+            // SAFETY: the interpreter called the slot, so the GIL is held.
+            unsafe { ffi::PyErr_SetString(ffi::PyExc_RuntimeError, c"the interpreter is shutting down".as_ptr()) };
+            null_mut()
+        })
     })
 }
 
@@ -253,7 +270,8 @@ unsafe extern "C" fn dealloc<P: Executable>(object: *mut ffi::PyObject) {
         if !plan.is_null() {
             // registered, so that its references are dropped at once; while the interpreter ends, they need not be
             let mut plan = Some(Box::from_raw(plan));
-            if Python::try_attach(|_| plan = None).is_none() {
+            let attached = caught::or_report(Some(()), || Python::try_attach(|_| plan = None));
+            if attached.is_none() {
                 std::mem::forget(plan);
             }
         }
@@ -279,7 +297,7 @@ unsafe extern "C" fn traverse<P: Executable>(
         if code != 0 || plan.is_null() {
             return code;
         }
-        (*plan).held().map(|held| visit(held.as_ptr(), arg)).find(|code| *code != 0).unwrap_or(0)
+        caught::or_else(0, || (*plan).held().map(|held| visit(held.as_ptr(), arg)).find(|code| *code != 0).unwrap_or(0))
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Mutex;
 use super::{Failure, Outcome};
 
 const ALIGN: usize = 64;
+const PAGE: usize = 4096;
 const KEEP: usize = 64 << 20;
 /// A block serves requests down to this fraction of its size.
 const WASTE: usize = 4;
@@ -31,8 +32,14 @@ static POOL: Mutex<Pool> = Mutex::new(Pool { blocks: Vec::new(), bytes: 0 });
 /// A block on loan.
 pub struct Scratch(Option<Block>);
 
+fn whole_pages(bytes: usize) -> Outcome<usize> {
+    let whole = bytes.max(1).checked_next_multiple_of(PAGE);
+    whole.ok_or_else(|| Failure(format!("a scratch of {bytes} bytes: the limit is {}", isize::MAX)))
+}
+
 fn layout(bytes: usize) -> Outcome<Layout> {
-    Layout::from_size_align(bytes, ALIGN).map_err(|_| Failure(format!("a scratch of {bytes} bytes is too large")))
+    Layout::from_size_align(bytes, ALIGN)
+        .map_err(|_| Failure(format!("a scratch of {bytes} bytes: the limit is {}", isize::MAX)))
 }
 
 fn release(block: Block) {
@@ -75,7 +82,7 @@ impl Scratch {
         if let Some(block) = POOL.try_lock().ok().and_then(|mut pool| pool.take(bytes)) {
             return Ok(Scratch(Some(block)));
         }
-        let bytes = bytes.max(1).next_multiple_of(4096);
+        let bytes = whole_pages(bytes)?;
         // SAFETY: the size is not zero.
         let at = unsafe { alloc(layout(bytes)?) };
         if at.is_null() {
@@ -117,5 +124,23 @@ mod tests {
         assert!(pool.take(KEEP).is_none());
         assert!(pool.take(1).is_none()); // far too large for it
         assert_eq!(pool.take(KEEP / 4).map(|b| b.bytes), Some(KEEP / 2)); // the last returned that fits
+    }
+
+    #[test]
+    fn whole_pages_up_to_the_end_of_the_range() {
+        assert_eq!(whole_pages(0).ok(), Some(PAGE));
+        assert_eq!(whole_pages(PAGE).ok(), Some(PAGE));
+        assert_eq!(whole_pages(PAGE + 1).ok(), Some(2 * PAGE));
+        assert!(whole_pages(usize::MAX - PAGE + 2).is_err());
+        assert!(layout(isize::MAX as usize).is_err());
+        assert!(Scratch::take(isize::MAX as usize - PAGE).is_err());
+    }
+
+    #[test]
+    fn scratch_is_aligned_and_its_own() {
+        let (a, b) = (Scratch::take(100), Scratch::take(5000));
+        let addresses: Vec<usize> = [&a, &b].into_iter().flatten().map(Scratch::address).collect();
+        assert!(addresses.len() == 2 && addresses.iter().all(|at| at % ALIGN == 0));
+        assert!(addresses[0].abs_diff(addresses[1]) >= PAGE);
     }
 }

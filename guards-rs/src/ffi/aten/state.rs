@@ -18,6 +18,10 @@ impl<'py> Gil<'py> {
         Gil { saved: None, _py: PhantomData }
     }
 
+    pub fn is_released(&self) -> bool {
+        self.saved.is_some()
+    }
+
     pub fn release(&mut self) {
         if self.saved.is_none() {
             // SAFETY: this thread holds the GIL (`held` took a token and `saved` is empty).

@@ -7,12 +7,14 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyType;
 
+use super::storage::{self, Storages};
 use super::{Failure, Outcome};
-use crate::ffi::torch::named;
+use crate::ffi::torch::{exported, named};
 
 type Raw = *mut c_void;
 pub type GetI64 = unsafe extern "C" fn(Raw, *mut i64) -> i32;
 pub type GetI32 = unsafe extern "C" fn(Raw, *mut i32) -> i32;
+pub type GetWords = unsafe extern "C" fn(Raw, *mut *const i64) -> i32;
 type W = usize;
 #[rustfmt::skip]
 pub type ShimFn = unsafe extern "C" fn(
@@ -28,8 +30,8 @@ pub struct Keys {
     pub dense: u64,
 }
 
-/// What the probe of tensors found: where in a Python tensor its `at::Tensor` is, and `Keys`.
-pub type Probed = (Option<usize>, Option<Keys>);
+/// What the probe of tensors found: where in a Python tensor its `at::Tensor` is, `Keys`, and whether this torch is known.
+pub type Probed = (Option<usize>, Option<Keys>, bool);
 
 /// Declares `Api`: required symbols are fields of function type, optional ones are `Option`s (None: not exported).
 macro_rules! table {
@@ -42,6 +44,7 @@ macro_rules! table {
             pub excluded_keys: Option<(u64, u64)>,
             pub tensor_offset: Option<usize>,
             pub keys: Option<Keys>,
+            pub storages: Option<Storages>,
             pub abi_version: u64,
             tensor_base: OnceLock<Py<PyType>>,
         }
@@ -50,17 +53,19 @@ macro_rules! table {
             Ok(Api {
                 $($r: {
                     let address = named($rn).ok_or_else(|| missing($rn))?;
-                    // SAFETY: the C ABI declares this symbol with this signature in every supported version.
+                    // SAFETY: shim.h declares this symbol with this signature in every supported version of torch.
                     unsafe { std::mem::transmute::<usize, $rt>(address) }
                 },)*
                 $($o: named($on).map(|address| {
-                    // SAFETY: as above; for C++ symbols the mangled name fixes the argument types.
+                    // SAFETY: as above.  The mangled name of a C++ symbol fixes its argument types, not what it returns: the
+                    // headers of the known versions of torch do (`symbol` finds it in no other).
                     unsafe { std::mem::transmute::<usize, $ot>(address) }
                 }),)*
                 exclude_guard: None,
                 excluded_keys: None,
                 tensor_offset,
                 keys,
+                storages: None,
                 abi_version: 0,
                 tensor_base: OnceLock::new(),
             })
@@ -78,6 +83,8 @@ table! {
         get_data_ptr: unsafe extern "C" fn(Raw, *mut Raw) -> i32 = "aoti_torch_get_data_ptr",
         get_size: unsafe extern "C" fn(Raw, i64, *mut i64) -> i32 = "aoti_torch_get_size",
         get_stride: unsafe extern "C" fn(Raw, i64, *mut i64) -> i32 = "aoti_torch_get_stride",
+        get_sizes: GetWords = "aoti_torch_get_sizes",
+        get_strides: GetWords = "aoti_torch_get_strides",
         get_dim: GetI64 = "aoti_torch_get_dim",
         get_numel: GetI64 = "aoti_torch_get_numel",
         get_storage_offset: GetI64 = "aoti_torch_get_storage_offset",
@@ -144,7 +151,7 @@ pub fn initialise(py: Python<'_>, probe: impl FnOnce() -> PyResult<Probed>) -> P
     api().map(drop).map_err(PyErr::from)
 }
 
-fn build(py: Python<'_>, (tensor_offset, keys): Probed) -> PyResult<Outcome<Api>> {
+fn build(py: Python<'_>, (tensor_offset, keys, known): Probed) -> PyResult<Outcome<Api>> {
     let torch = py.import("torch")?;
     let mut api = match resolve(tensor_offset, keys) {
         Ok(api) => api,
@@ -154,6 +161,9 @@ fn build(py: Python<'_>, (tensor_offset, keys): Probed) -> PyResult<Outcome<Api>
         // SAFETY: a function without arguments.
         api.abi_version = unsafe { version() };
     }
+    if let (Some(keys), true) = (api.keys, known) {
+        api.storages = storage::probe(py, keys.offset)?;
+    }
     api.exclude_guard = exclude_guard();
     api.excluded_keys = excluded_keys(&torch).ok();
     Ok(Ok(api))
@@ -161,8 +171,9 @@ fn build(py: Python<'_>, (tensor_offset, keys): Probed) -> PyResult<Outcome<Api>
 
 /// Constructor and destructor of `c10::impl::ExcludeDispatchKeyGuard`.
 fn exclude_guard() -> Option<(GuardMake, GuardDrop)> {
-    let make = named("_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE")?;
-    let destroy = named("_ZN3c104impl23ExcludeDispatchKeyGuardD1Ev")?;
+    // Constructors and destructors return nothing, so that their names say all.
+    let make = exported(c"_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE")?;
+    let destroy = exported(c"_ZN3c104impl23ExcludeDispatchKeyGuardD1Ev")?;
     // SAFETY: `this` first; a DispatchKeySet is a trivially copyable 64-bit class, passed as an integer.
     Some(unsafe { (std::mem::transmute::<usize, GuardMake>(make), std::mem::transmute::<usize, GuardDrop>(destroy)) })
 }
@@ -209,6 +220,7 @@ impl Api {
                 "dispatcher",
                 pick(self.call_dispatcher.is_some() || self.call_dispatcher_versioned.is_some(), "stable", "python"),
             ),
+            ("pins", pick(self.storages.is_some(), "counted", "viewed")),
             ("versions", pick(self.bump_version.is_some() && self.is_inference.is_some(), "symbol", "python")),
             ("messages", pick(self.exception_what.is_some(), "kept", "run again")),
             ("threads", pick(self.get_num_threads.is_some(), "stable", "symbol")),

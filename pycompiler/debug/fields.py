@@ -1,0 +1,141 @@
+"""The fields of events, and their types: what a trace must hold to be read.
+
+In: an event as a line of a trace gave it.  Out: nothing, or an ArgumentError that names the first field that is missing or of
+another type.  Example: `graph.number is a text, expected an integer`.  Fields beyond these are left alone.
+
+A trace may come from a stranger's bug report: a page is made of numbers that are numbers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from pycompiler.debug.describe import Data
+from pycompiler.errors import ArgumentError
+
+Check = Callable[[Any, str], str | None]  # value, its name → what is wrong
+
+
+def plain(expected: str, *types: type) -> Check:
+    def check(value: Any, at: str) -> str | None:
+        fits = isinstance(value, types) and not isinstance(value, bool)
+        return None if fits else f"{at} is {named(value)}, expected {expected}"
+
+    return check
+
+
+def optional(inner: Check) -> Check:
+    return lambda value, at: None if value is None else inner(value, at)
+
+
+def many(inner: Check) -> Check:
+    def check(value: Any, at: str) -> str | None:
+        if not isinstance(value, (list, tuple)):
+            return f"{at} is {named(value)}, expected a list"
+        return next((wrong for i, item in enumerate(value) if (wrong := inner(item, f"{at}[{i}]"))), None)
+
+    return check
+
+
+def row(*inner: Check) -> Check:
+    def check(value: Any, at: str) -> str | None:
+        if not isinstance(value, (list, tuple)) or len(value) != len(inner):
+            return f"{at} is {named(value)}, expected a list of {len(inner)}"
+        checked = enumerate(zip(inner, value, strict=True))
+        return next((wrong for i, (one, item) in checked if (wrong := one(item, f"{at}[{i}]"))), None)
+
+    return check
+
+
+def table(key: Check, inner: Check) -> Check:
+    def check(value: Any, at: str) -> str | None:
+        if not isinstance(value, dict):
+            return f"{at} is {named(value)}, expected a table"
+        pairs = value.items()
+        return next((w for k, v in pairs if (w := key(k, f"a key of {at}") or inner(v, f"{at}[{k!r}]"))), None)
+
+    return check
+
+
+def record(fields: Mapping[str, Check], *, empty: bool = False) -> Check:
+    """`empty`: the table may have no field at all."""
+
+    def check(value: Any, at: str) -> str | None:
+        if not isinstance(value, dict):
+            return f"{at} is {named(value)}, expected a table"
+        if empty and not value:
+            return None
+        for name, inner in fields.items():
+            if name not in value:
+                return f"{at} has no field {name}"
+            if wrong := inner(value[name], f"{at}.{name}"):
+                return wrong
+        return None
+
+    return check
+
+
+def position(value: Any, at: str) -> str | None:
+    """A key of a JSON table that is a number."""
+    return (
+        None
+        if isinstance(value, str) and value.isascii() and value.isdigit()
+        else f"{at} is no position: {value!r:.40}"
+    )
+
+
+def named(value: Any) -> str:
+    kinds = {str: "a text", bool: "a truth value", int: "an integer", float: "a float", list: "a list", dict: "a table"}
+    return "null" if value is None else kinds.get(type(value), type(value).__name__)
+
+
+TEXT, INTEGER, NUMBER = plain("a text", str), plain("an integer", int), plain("a number", int, float)
+STACK = many(record({"file": TEXT, "line": optional(INTEGER), "function": TEXT, "text": optional(TEXT)}))
+FUNCTION = {"function": TEXT, "file": TEXT, "line": INTEGER}
+LINED = {**FUNCTION, "source": many(row(INTEGER, TEXT))}
+BYTES = optional(INTEGER)
+MEMORY = {"after": many(INTEGER), "peak": INTEGER, "inputs": BYTES, "constants": INTEGER, "library": INTEGER}
+
+FIELDS: dict[str, dict[str, Check]] = {
+    "start": {},
+    "phase": {"name": TEXT, "start": NUMBER, "seconds": NUMBER, "model": optional(INTEGER), "graph": optional(INTEGER)},
+    "frame": {
+        **LINED,
+        "number": INTEGER,
+        "models": many(INTEGER),
+        "inlined": many(record(LINED)),
+        "seconds": NUMBER,
+        "operators": INTEGER,
+        "graph": optional(TEXT),
+        "guards": many(record({"kind": TEXT, "text": TEXT, "stack": STACK})),
+        "break": optional(record({"kind": TEXT, "reason": TEXT, "hint": TEXT, "stack": STACK})),
+    },
+    "graph": {
+        "number": INTEGER,
+        "model": optional(INTEGER),
+        "kind": TEXT,
+        "phases": table(TEXT, NUMBER),
+        "nodes": many(record({"name": TEXT, "operator": TEXT, "of": TEXT, "place": TEXT})),
+        "steps": many(record({"name": TEXT, "kind": TEXT, "operators": many(TEXT), "reads": BYTES, "writes": BYTES})),
+        "memory": record(MEMORY, empty=True),
+        "unfused": many(record({"kernels": many(TEXT), "why": TEXT})),
+        "code": TEXT,
+    },
+    "hint": {"graph": optional(INTEGER), "node": TEXT, "operator": TEXT, "why": TEXT, "place": TEXT},
+    "recompile": {**FUNCTION, "reasons": many(TEXT)},
+    "entry": {"frame": optional(INTEGER), "function": TEXT, "call": NUMBER, "all": NUMBER, "each": table(position, NUMBER)},
+    "calls": {"graph": INTEGER, "calls": INTEGER, "least": many(NUMBER), "total": many(NUMBER), "rest": NUMBER},
+}  # fmt: skip
+# Of the first event of a trace: texts, each where it is known.
+ABOUT = ("pycompiler", "torch", "python", "machine", "program")
+
+
+def check(event: Data, where: str) -> None:
+    """ArgumentError unless the event, of the line `where` of a trace, has the fields of its kind."""
+    kind = event["event"]
+    wrong = record({"at": NUMBER, "thread": INTEGER, **FIELDS[kind]})(event, kind)
+    if kind == "start":
+        wrong = wrong or next((w for f in ABOUT if f in event and (w := TEXT(event[f], f"start.{f}"))), None)
+    if wrong:
+        raise ArgumentError(f"{where} is no event of pycompiler: {wrong}")

@@ -1,0 +1,115 @@
+"""Traces whose fields are of other types than pycompiler writes are refused, with the field's name."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+import pycompiler
+from pycompiler.debug import fields
+from pycompiler.debug.events import EVENTS, Recorder
+from pycompiler.debug.report import trace_main
+from pycompiler.debug.trace import read
+from pycompiler.errors import ArgumentError
+
+
+def program(x: torch.Tensor, n: int) -> torch.Tensor:
+    y = x.sin().cumsum(0) * n
+    pycompiler.graph_break()
+    return y.softmax(-1).sum()
+
+
+@pytest.fixture(scope="module")
+def events() -> list[dict[str, Any]]:
+    """Every kind of event, as a file has it."""
+    made: list[dict[str, Any]] = []
+    with Recorder(made.append, costs=True):
+        fn = pycompiler.compile(program, dynamic=False)
+        for size in (4, 4, 4, 4, 5):
+            x = torch.randn(size, 3, requires_grad=True)
+            fn(x, size).backward()
+    pycompiler.reset()
+    found = [json.loads(json.dumps(event, default=str)) for event in made]
+    assert {event["event"] for event in found} >= set(EVENTS) - {"hint"}
+    return found
+
+
+def test_every_kind_of_event_has_its_fields(events: list[dict[str, Any]]) -> None:
+    assert fields.FIELDS.keys() == EVENTS.keys()
+    for event in events:
+        fields.check(event, "line 1")
+
+
+def places(value: Any, at: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Where the texts and numbers of an event are."""
+    items = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else None
+    if items is None:
+        return [at]
+    return [place for key, item in items for place in places(item, (*at, key))]
+
+
+# What the page does not read, or is a list of anything.
+LEFT_ALONE = {"pid", "holds", "tried", "work", "event"}
+
+
+def test_a_field_of_another_type_is_refused_wherever_it_is(events: list[dict[str, Any]], tmp_path: Path) -> None:
+    file = tmp_path / "t.jsonl"
+    seen = set()
+    for event in {e["event"]: e for e in events}.values():
+        for place in places(event):
+            pattern = (event["event"], *("*" if isinstance(key, int) or key.isdigit() else key for key in place))
+            if LEFT_ALONE & set(place) or pattern in seen:
+                continue
+            seen.add(pattern)
+            changed = json.loads(json.dumps(event))
+            holder = changed
+            for key in place[:-1]:
+                holder = holder[key]
+            holder[place[-1]] = {"<img>": 1}
+            file.write_text(json.dumps(changed) + "\n")
+            with pytest.raises(
+                ArgumentError,
+                match=r"t\.jsonl, line 1, is no event of pycompiler: .*(is a table, expected|has no field)",
+            ):
+                list(read(file))
+    assert len(seen) > 50
+
+
+@pytest.mark.parametrize(
+    ("change", "text"),
+    [
+        (lambda e: e.update(number='"><img src=x>'), "graph.number is a text, expected an integer"),
+        (lambda e: e.update(number=True), "graph.number is a truth value, expected an integer"),
+        (lambda e: e.pop("nodes"), "graph has no field nodes"),
+        (lambda e: e["phases"].update({"build": "1"}), r"graph.phases\['build'\] is a text, expected a number"),
+        (lambda e: e.update(model=1.5), "graph.model is a float, expected an integer"),
+        (lambda e: e.update(steps=None), "graph.steps is null, expected a list"),
+    ],
+)
+def test_the_field_is_named(events: list[dict[str, Any]], change: Any, text: str) -> None:
+    event = json.loads(json.dumps(next(e for e in events if e["event"] == "graph")))
+    change(event)
+    with pytest.raises(ArgumentError, match=f"here is no event of pycompiler: {text}"):
+        fields.check(event, "here")
+
+
+def test_positions_are_numbers(events: list[dict[str, Any]]) -> None:
+    event = json.loads(json.dumps(next(e for e in events if e["event"] == "entry")))
+    event["each"] = {"<b>": 1.0}
+    with pytest.raises(ArgumentError, match="a key of entry.each is no position"):
+        fields.check(event, "here")
+
+
+def test_the_command_says_so(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "t.jsonl").write_text('{"event": "phase", "at": 0, "thread": 1, "name": 3}\nnot a line\n')
+
+    class Options:
+        folder, out = str(tmp_path), None
+
+    assert trace_main(Options) == 2  # type: ignore[arg-type]
+    assert "line 1, is no event of pycompiler: phase.name is an integer, expected a text" in capsys.readouterr().err
+    assert [p.name for p in tmp_path.iterdir()] == ["t.jsonl"]
