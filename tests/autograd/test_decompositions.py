@@ -96,7 +96,6 @@ CASES: list[tuple[Any, tuple[Any, ...], dict[str, Any]]] = [
     (aten.add.Scalar, (x(), 2.5, 3), {}),
     (aten.sub.Scalar, (x(), 2.5, 3), {}),
     (aten.rsub.Scalar, (x(), 2.5), {}),
-    (aten.rsub.Scalar, (x(), 2.5, 3), {}),
     (aten.rsub.Tensor, (x(), x()), {"alpha": 2}),
     (aten.sgn.default, (x(),), {}),
     (aten.masked_fill.Scalar, (x(), x() > 0, float("-inf")), {}),
