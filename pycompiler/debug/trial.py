@@ -26,6 +26,7 @@ from pycompiler import config
 from pycompiler.api import compile as compile_function
 from pycompiler.debug import repro
 from pycompiler.errors import InternalError
+from pycompiler.ir.graph_copies import copied
 from pycompiler.ir.texts import forward_of
 from pycompiler.pipeline.differences import Difference
 from pycompiler.pipeline.verified import Copies, compare, eager_results, results
@@ -80,7 +81,7 @@ class Setting:
 
     def compiled(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
         if self.layer == "aot" and not self.dynamic:
-            return repro.compile_graph(gm, inputs)
+            return repro.compile_graph(copied(gm), inputs)
         made: Callable[..., Sequence[Any]] = compile_function(
             forward_of(gm), backend=self.backend, options=self.options or None, dynamic=self.dynamic or None
         )

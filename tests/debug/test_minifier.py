@@ -104,6 +104,27 @@ def test_after_dynamo(tmp_path: Path) -> None:
     assert again.stderr.rstrip().splitlines()[-2] == "AssertionError"
 
 
+def test_a_backend_that_changes_its_graph_in_place(tmp_path: Path) -> None:
+    """Level 4: what it was given, and changed, is not what its results are compared with."""
+    program = write(tmp_path, """
+        import torch, pycompiler
+
+        def no_relu(gm, inputs):
+            for node in gm.graph.nodes:
+                if node.target is torch.relu:
+                    node.target = torch.sigmoid
+            gm.recompile()
+            return gm.forward
+
+        pycompiler.compile(lambda x: torch.relu(x.sin() + 1).cos(), backend=no_relu)(torch.linspace(-2, 2, 4))
+        """)  # fmt: skip
+    done = run(tmp_path, program, TORCHDYNAMO_REPRO_AFTER="dynamo", TORCHDYNAMO_REPRO_LEVEL="4")
+    assert "compiled by backend 'no_relu', differs from eager in output 0" in done.stderr
+    assert "1 operator is left of 4" in done.stdout and "torch.relu" in done.stdout
+    again = run(tmp_path, str(tmp_path / "torch_compile_debug" / "repro.py"))
+    assert again.returncode == 1 and "relu = torch.relu(" in (tmp_path / "torch_compile_debug" / "repro.py").read_text()
+
+
 def test_after_aot(tmp_path: Path) -> None:
     """Document B, "Minifying TorchInductor Errors": a launcher is written, which leaves the one operator.
 
