@@ -41,7 +41,7 @@ from pycompiler.ir.interrupts import deferred
 from pycompiler.ir.source import Scope
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.watch import phase
-from pycompiler.logs import stage, step
+from pycompiler.logs import follow_torch, stage, step
 from pycompiler.pipeline import stance
 from pycompiler.pipeline.assemble import assemble
 from pycompiler.pipeline.call_backend import compile_graph, example_inputs
@@ -100,6 +100,7 @@ class FrameCompiler:
     # engine callback ------------------------------------------------------------------------------------------
     def __call__(self, fn: CompiledFunction, values: dict[str, Any], reasons: list[tuple[int, int]]) -> Entry | None:
         """The entry for this call, or None: run the function eagerly from now on."""
+        follow_torch()
         function: types.FunctionType = fn.fn
         code, namespace = function.__code__, function.__globals__
         if name := own_builtins.replaced():

@@ -14,7 +14,7 @@ from pycompiler.ir import choices, own_builtins, watch
 from pycompiler.ir.heard import ALWAYS, Listening
 from pycompiler.ir.texts import drop_text_with, forward_of, readable
 from pycompiler.ir.watch import phase
-from pycompiler.logs import artifact, stage, step
+from pycompiler.logs import artifact, follow_torch, stage, step
 from pycompiler.pipeline import parts
 from pycompiler.pipeline.surroundings import RESTING_COLLECTOR, own_knobs
 from pycompiler.progress import compiling, current_name
@@ -133,6 +133,7 @@ def compile_backward(
     inputs: Sequence[Any],
 ) -> Any:
     """At the first backward, or ahead of it.  While a builtin is replaced the graph is run as it is, from then on."""
+    follow_torch()
     if name := own_builtins.replaced():
         return _as_it_is(module, forward, name)
     with compiling(f"backward of {forward or 'a graph'}"), phase("backward"), RESTING_COLLECTOR, \
