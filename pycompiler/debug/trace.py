@@ -40,9 +40,9 @@ class Trace:
             config.say_once(f"no trace in {config.trace_dir}: {type(error).__name__}: {error}")
 
     def write(self, event: Data) -> None:
-        events, chrome = self.open()
         if event["event"] == "start":
-            return  # it is the first line of each file
+            return  # it is the first line of each file, of which a process that compiles nothing has none
+        events, chrome = self.open()
         events.write(json.dumps(event, default=str) + "\n")
         events.flush()
         if (row := chrome_row(event, self.pid)) is not None:

@@ -102,7 +102,7 @@ TABLE = (
         doc="a graph needs more memory than there is"),
     Row("branch_on_data", "BRANCH", SLOW, ("program.py:5", "if x.sum() > 0:"), command="PYCOMPILER_LOGS=graph_breaks python program.py",
         peer=logs("graph_breaks"), doc="a branch depends on data"),
-    Row("recompile_storm", "STORM", SLOW, ("L['mode'] == 'm'", "Way out: pass the value as a tensor, or keep it constant"),
+    Row("recompile_storm", "STORM", SLOW, ("L['mode'] == 'm'", "Way out: keep the text constant between calls"),
         command="PYCOMPILER_LOGS=recompiles python program.py", peer=logs("recompiles"), doc="an argument is another one each time"),
     Row("slow_guard", "TABLE", SLOW, ("list(L['table'])",), command=REPORT, peer=logs("guards"), doc="a dict of 500 keys is compared at each call"),
 )  # fmt: skip
