@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from torch import fx
 from pycompiler import backends, config
 from pycompiler.debug import launcher
 from pycompiler.debug.figures import counted
-from pycompiler.debug.trial import Setting
+from pycompiler.debug.trial import Setting, of_difference, symptom_of
 from pycompiler.ir import watch
 from pycompiler.ir.graph_copies import copied
 from pycompiler.ir.guards import own_frame
@@ -181,13 +182,15 @@ class _Accurate(Verified):
         return super().verify(inputs)
 
     def place(self, inputs: Sequence[Any]) -> str:
-        return dump(self.gm, inputs, self.setting, run=self.setting.layer == "dynamo")
+        setting = replace(self.setting, wanted=of_difference(self.found))
+        return dump(self.gm, inputs, setting, run=self.setting.layer == "dynamo")
 
 
 def after_dynamo(backend: Any, name: str) -> Any:
     """The backend, watched."""
-    named = name if backends.REGISTRY.get(backends.ALIASES.get(name, name)) is backend else backend
-    owner = "" if backends.is_ours(named) else name
+    known = backends.is_ours(name) and backends.REGISTRY.get(backends.ALIASES.get(name, name)) is backend
+    named = name if known else backend  # a name that the program registered says nothing to another process
+    owner = "" if known else name
 
     def watched(gm: fx.GraphModule, examples: list[Any], **options: Any) -> Any:
         setting = setting_of("dynamo", named, options, examples)
@@ -236,9 +239,10 @@ def _watched(
             made = build(copied(gm))
     except Specialise:
         raise
-    except Exception:
+    except Exception as error:
         if config.repro_level in (DUMP, MINIFY):
-            dump(gm, examples, setting, run=setting.layer == "dynamo")
+            wanted = replace(setting, wanted=symptom_of(error))
+            dump(gm, examples, wanted, run=setting.layer == "dynamo")
         raise
     return _Accurate(gm, made, setting, backend) if config.repro_level == ACCURACY else made
 

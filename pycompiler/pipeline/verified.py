@@ -315,6 +315,7 @@ class Verified:
         self.calls, self.compared = 0, 0
         self.lock = threading.Lock()
         self.difference: str | None = None
+        self.found: Difference | None = None  # by the last comparison
         self.numbers = Numbers()
         self.waiting = False  # for a worker
         graphs = [m for m in gm.modules() if isinstance(m, fx.GraphModule)]
@@ -384,6 +385,7 @@ class Verified:
         if changed():
             return None
         self.compared += 1
+        self.found = found
         if found is None:
             return None
         which = f"the graph of {self.name}, compiled by backend {self.backend!r}," if self.backend else ""
