@@ -18,7 +18,7 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
 from pycompiler import torch_logs
@@ -258,7 +258,18 @@ def reset_logs() -> None:
     _last.clear()
 
 
-FORMATTER = logging.Formatter("%(levelname).1s %(asctime)s %(name)s] %(message)s", "%H:%M:%S")
+tags: list[Callable[[], str]] = []  # of what a thread compiles; a line begins with them
+
+
+class _Formatter(logging.Formatter):
+    """Each line says of which compile it is: `[frame/entry] name`."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.tag = "".join(tag() for tag in tags)
+        return super().formatMessage(record)
+
+
+FORMATTER = _Formatter("%(levelname).1s %(asctime)s %(name)s] %(tag)s%(message)s", "%H:%M:%S")
 _listening: dict[logging.Handler, tuple[str, int]] = {}  # handlers of `listen`: logger, level
 _levels = threading.RLock()  # of all levels
 _shown: dict[str, int] = {}  # while there are any: the levels that the loggers had, which stderr still has

@@ -27,12 +27,12 @@ from pycompiler.debug import describe
 from pycompiler.debug.calls import watching
 from pycompiler.debug.describe import Data
 from pycompiler.debug.held import held
-from pycompiler.ir import watch
+from pycompiler.ir import titles, watch
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.plan import Plan
 from pycompiler.pipeline.records import GraphRecord
 
-# Every event has `event`, `at` (seconds since the epoch) and `thread`.
+# Every event has `event`, `at` (seconds since the epoch), `thread`, and the `id` and `title` of a compile (`ir/titles.py`).
 EVENTS: dict[str, str] = {
     "start": "once: versions, the program, its process",
     "phase": "a phase of a compile is over: name, start, seconds, model, graph",
@@ -137,7 +137,8 @@ class Recorder(watch.Observer):
             )
 
     def event(self, event: str, /, **data: Any) -> None:
-        self.take(event_of(event, **data))
+        title = titles.current()
+        self.take(event_of(event, id=title.id if title else None, title=title.name if title else None, **data))
 
     @contextlib.contextmanager
     def safely(self, what: str) -> Iterator[None]:

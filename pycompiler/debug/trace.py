@@ -80,7 +80,7 @@ def chrome_row(event: Data, pid: int) -> Data | None:
     """An event of Chrome's format: phases have a length, breaks and recompiles are instants."""
     common: dict[str, Any] = {"pid": pid, "tid": event["thread"], "cat": event["event"]}
     if event["event"] == "phase":
-        told = {k: event[k] for k in ("model", "graph") if event[k] is not None}
+        told = {k: event[k] for k in ("id", "title", "model", "graph") if event.get(k) is not None}
         return {
             **common,
             "name": event["name"],

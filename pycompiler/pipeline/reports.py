@@ -21,7 +21,7 @@ from pycompiler.errors import (
     Unsupported,
     stack_text,
 )
-from pycompiler.ir import peer, watch
+from pycompiler.ir import peer, titles, watch
 from pycompiler.ir.differing import aspects, aspects_between
 from pycompiler.ir.guards import explain, first_failure
 from pycompiler.ir.source import Scope
@@ -89,7 +89,7 @@ def record(family: Family, code: types.CodeType, captured: Captured, seconds: fl
         if captured.recipe.code is not None:
             log_bytecode("generated code of %s:\n%s", code.co_qualname, listing(captured.recipe.code))
     inlined = tuple(captured.inlined)
-    made = GraphRecord(code, captured.graph, guards, captured.op_count, captured.broke, seconds, inlined)
+    made = GraphRecord(titles.shown(code), captured.graph, guards, captured.op_count, captured.broke, seconds, inlined)
     watch.artefact("frame", made)
     if family.listener is not None:
         family.listener(made)
@@ -117,7 +117,7 @@ def report_recompile(
     if not (log_recompiles.enabled or config.error_on_recompile or over or observer or watched):
         return
     texts = explain_reasons(fn, values, namespace, reasons)
-    told = RecompileRecord(fn.fn.__code__, tuple(texts))
+    told = RecompileRecord(titles.own_code(fn.fn.__code__, values), tuple(texts))
     if observer is not None:
         with watch.apart(observer):
             observer.recompiled(told)
