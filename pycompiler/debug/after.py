@@ -25,7 +25,7 @@ from pycompiler import backends, config
 from pycompiler.debug import launcher
 from pycompiler.debug.figures import counted
 from pycompiler.debug.trial import Setting, of_difference, symptom_of
-from pycompiler.ir import watch
+from pycompiler.ir import titles, watch
 from pycompiler.ir.graph_copies import copied
 from pycompiler.ir.guards import own_frame
 from pycompiler.ir.symbols import Specialise, symbols_of
@@ -171,7 +171,9 @@ class _Accurate(Verified):
     """The first call beside eager; where it differs, a launcher is written, and it raises."""
 
     def __init__(self, gm: fx.GraphModule, made: Any, setting: Setting, backend: str) -> None:
-        super().__init__(gm, made, lambda *_: made, "a graph", share=0.0, raises=True, backend=backend)
+        title = titles.current()
+        name = title.place if title else "a graph"
+        super().__init__(gm, made, lambda *_: made, name, share=0.0, raises=True, backend=backend)
         self.setting = setting
         self.tolerance = setting.tolerance
 
