@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pycompiler import _native, backends, config, pipeline, wrapping
+from pycompiler import _native, backends, config, logs, pipeline, wrapping
 from pycompiler.backends import options as known
 from pycompiler.background import wait
 from pycompiler.errors import ArgumentError, UnknownName
@@ -64,6 +64,7 @@ def compile(
     does not know, when it is called, not at the first call of the result.
     """
     arguments = {k: v for k, v in locals().items() if k != "model"}
+    logs.follow_torch()
     if model is None:
         return lambda fn: compile(_required(fn), **arguments)
     if not callable(model) and not isinstance(model, (staticmethod, classmethod)):

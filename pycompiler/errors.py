@@ -166,7 +166,18 @@ class BackendError(InternalError):
 
 
 class VerificationError(InternalError):
-    """`config.verify_correctness`: a compiled graph gave something else than eager."""
+    """`config.verify_correctness`: a compiled graph gave something else than eager.
+
+    `backend`: the name of the program's own backend that compiled it; empty where it was one of ours.
+    """
+
+    def __init__(self, message: str, backend: str = "") -> None:
+        super().__init__(message)
+        self.backend = backend
+        if backend:
+            self.advice = (
+                f"backend {backend!r} computes it, which is the program's own: pycompiler gave it the graph as captured"
+            )
 
 
 class BadBackendResult(BackendError, TypeError):

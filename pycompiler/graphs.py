@@ -16,7 +16,7 @@ from torch import fx
 from pycompiler import _native, config, lowering, scheduling
 from pycompiler.codegen import cpp
 from pycompiler.errors import CompileError
-from pycompiler.ir import target, watch
+from pycompiler.ir import target, titles, watch
 from pycompiler.ir.interrupts import allowed, check
 from pycompiler.ir.kernel import Schedule, Stage, Unsupported, loads
 from pycompiler.ir.kernels import tensors_of
@@ -43,8 +43,11 @@ log_loops = artifact("loop_bodies")
 STATISTICS = {"aten_fallbacks": 0, "graphs": 0}
 
 
+UNNAMED = "graph"
+
+
 def compile_aten(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], name: str = "graph"
+    gm: fx.GraphModule, example_inputs: Sequence[Any], name: str = UNNAMED
 ) -> Callable[..., Sequence[Any]]:
     """A functional ATen graph (`meta["val"]` on every node) → the native plan that runs it.
 
@@ -66,6 +69,8 @@ def compile_aten(
         # The program's default device is in the graph already; the compiler's own numbers are to be numbers.
         with torch._C.DisableTorchFunction():
             program, plan = planned(gm, name)
+        if (title := titles.current()) is not None and name == UNNAMED:
+            plan.name = title.name  # in errors and ranges; kernels keep theirs, by which they are shared
         watch.artefact("plan", (plan, program.inputs))
         if log_output.enabled:
             from pycompiler.runtime.output_code import output_code  # brings cffi, which only a reader needs

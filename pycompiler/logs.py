@@ -5,7 +5,8 @@ In a setting, a stage name sets INFO, with `+` DEBUG, with `-` ERROR; an artefac
 off; `all` is every stage.  A stage that is named shows the artefacts of its level too: INFO of `dynamo` graphs and
 bytecode, DEBUG each instruction.  PYCOMPILER_LOGS_OUT or TORCH_LOGS_OUT names a file that gets the same lines.
 Where PYCOMPILER_LOGS and TORCH_LOGS are set, the former decides what both name; names that only TORCH_LOGS knows
-(torch's own) are left to torch.
+(torch's own) are left to torch.  `torch._logging.set_logs` counts as TORCH_LOGS does, from the next compile on; of its calls
+and those of `set_logs` here the last one holds.
 
 Example: `log = artifact("guards")`, later `if log.enabled: log(render())`: nothing is rendered for nobody.
 """
@@ -17,9 +18,10 @@ import logging
 import os
 import sys
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from pycompiler import torch_logs
 from pycompiler.errors import ArgumentError, UserError, describe
 
 ROOT = "pycompiler"
@@ -48,6 +50,8 @@ NOTHING: dict[str, str] = {
     "pre_grad_graphs": "no pass rewrites the graph before gradients: `graph_code` shows it",
 }
 
+# Names of torch's logs that are another name here.
+TORCHS_NAMES = {"torch": "all"}
 TORCHS_TOO = frozenset({"distributed", "export"})  # of them: names of what torch does without a compiler
 
 
@@ -194,8 +198,32 @@ def _level(name: str, level: object) -> int:
 _last: list[tuple[str, dict[str, bool | int]]] = []
 
 
+def follow_torch() -> None:
+    """Takes over the settings of `torch._logging.set_logs`, if it was called since logs were set here.
+
+    A call that names only logs of torch's own leaves alone settings that were made here."""
+    global _torch_seen, _from_torch
+    if "TORCH_LOGS" in os.environ or (stamp := torch_logs.stamp()) == _torch_seen:
+        return  # torch does not listen to `set_logs` beside the variable either
+    _torch_seen = stamp
+    asked = torch_logs.asked()
+    named = {TORCHS_NAMES.get(name, name): value for name, value in asked.items()}
+    levels = {name: level for name, level in named.items() if name in STAGES and type(level) is int}
+    levels |= {name: on for name, on in named.items() if name in ARTIFACTS and on is True}
+    if levels or _from_torch:
+        environment = os.environ.get("PYCOMPILER_LOGS", "")
+        set_logs(environment, **{name: level for name, level in levels.items() if name not in parse(environment)})
+        _from_torch = True
+    _say_what_is_nothing(name for name, on in asked.items() if on is True)
+
+
+_torch_seen: tuple[object, ...] = ()  # `torch_logs.stamp()` when logs were set here last
+_from_torch = False  # whether the last setting is torch's
+
+
 def restore() -> None:
     """Back to the last setting, where `show` was used since."""
+    follow_torch()
     for setting, levels in list(_last) or [("", {})]:
         set_logs(setting, **levels)
 
@@ -220,6 +248,8 @@ def set_level(logger: str, level: int) -> None:
 
 def reset_logs() -> None:
     """Every stage back to WARNING (through the root logger), every artefact to its default."""
+    global _torch_seen, _from_torch
+    _torch_seen, _from_torch = torch_logs.stamp(), False
     for logger in set(STAGES.values()):
         set_level(logger, logging.NOTSET)
     set_level(ROOT, logging.WARNING)
@@ -228,7 +258,18 @@ def reset_logs() -> None:
     _last.clear()
 
 
-FORMATTER = logging.Formatter("%(levelname).1s %(asctime)s %(name)s] %(message)s", "%H:%M:%S")
+tags: list[Callable[[], str]] = []  # of what a thread compiles; a line begins with them
+
+
+class _Formatter(logging.Formatter):
+    """Each line says of which compile it is: `[frame/entry] name`."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        record.tag = "".join(tag() for tag in tags)
+        return super().formatMessage(record)
+
+
+FORMATTER = _Formatter("%(levelname).1s %(asctime)s %(name)s] %(tag)s%(message)s", "%H:%M:%S")
 _listening: dict[logging.Handler, tuple[str, int]] = {}  # handlers of `listen`: logger, level
 _levels = threading.RLock()  # of all levels
 _shown: dict[str, int] = {}  # while there are any: the levels that the loggers had, which stderr still has
@@ -324,21 +365,24 @@ def help_text() -> str:
     )
 
 
-def _say_what_is_nothing(environ: Mapping[str, str]) -> None:
-    """Of TORCH_LOGS: who asks for what is only torch.compile's would wait for it."""
-    for name, (sign, _) in parse(environ.get("TORCH_LOGS", "")).items():
-        if name in NOTHING.keys() - TORCHS_TOO and sign != "-":
+def _say_what_is_nothing(names: Iterable[str]) -> None:
+    """Of names that torch was given: who asks for what is only torch.compile's would wait for it."""
+    for name in names:
+        if name in NOTHING.keys() - TORCHS_TOO:
             logging.getLogger(ROOT).warning("no log %r: %s", name, NOTHING[name])
 
 
 def _install() -> None:
+    global _torch_seen
     root = logging.getLogger(ROOT)
     if not any(isinstance(h, _Handler) for h in root.handlers):
         root.addHandler(_Handler())
         if path := os.environ.get("PYCOMPILER_LOGS_OUT") or os.environ.get("TORCH_LOGS_OUT"):
             to_file(path)
     set_logs(settings(os.environ))
-    _say_what_is_nothing(os.environ)
+    _say_what_is_nothing(n for n, (sign, _) in parse(os.environ.get("TORCH_LOGS", "")).items() if sign != "-")
+    _torch_seen = ()  # settings that were made before this import count
+    follow_torch()
 
 
 _install()

@@ -24,7 +24,8 @@ STAGES = {"capture", "autograd", "lowering", "scheduling", "codegen", "runtime"}
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": {"ir"},  # UserFrame, for annotations only
     "config": {"errors"},
-    "logs": {"errors"},
+    "torch_logs": set(),
+    "logs": {"errors", "torch_logs"},
     "ir": {"errors"},
     **{stage: BASE for stage in STAGES},
     "backends": BASE,  # a registry; pipeline puts the compilers that it composes into it

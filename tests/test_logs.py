@@ -194,7 +194,8 @@ def test_a_stage_shows_the_artefacts_of_its_level(setting: str, shown: set[str],
 def test_steps_begin_and_end(capsys: pytest.CaptureFixture[str]) -> None:
     logs.set_logs("dynamo,inductor,-bytecode,-graph_code")
     pycompiler.compile(lambda x: x + 1)(torch.ones(3))
-    steps = [line.partition("] ")[2] for line in capsys.readouterr().err.splitlines() if "] Step " in line]
+    lines = capsys.readouterr().err.splitlines()
+    steps = [line[line.index("Step ") :] for line in lines if ": Step " in line]
     assert [re.sub(r" \(.*|\d+$", "", line) for line in steps] == [
         "Step 1: torchdynamo start tracing <lambda>",
         "Step 2: calling compiler function native",
@@ -212,7 +213,7 @@ def test_symbols_and_what_is_assumed_of_them(capsys: pytest.CaptureFixture[str])
         return x * n if x.shape[0] > 3 else x
 
     pycompiler.compile(program, dynamic=True)(torch.ones(5, 2), 2.5)
-    said = [line.partition("pycompiler.shapes] ")[2] for line in capsys.readouterr().err.splitlines()]
+    said = [line.partition("program#0: ")[2] for line in capsys.readouterr().err.splitlines()]
     assert "s0 is L['x'].size(0), 5 today" in said
     assert "float0 is L['n'], 2.5 today" in said
     line = program.__code__.co_firstlineno + 1
@@ -312,3 +313,59 @@ def test_listeners_hear_more_than_stderr_shows(capsys: pytest.CaptureFixture[str
     assert "two" in said
     assert "one" not in said
     assert logs.stage("native").level == logging.INFO
+
+
+# torch's own settings ----------------------------------------------------------------------------------------------
+def torchs_settings(*statements: str) -> str:
+    """What a program logs that executes these statements and compiles after each of them, divided by `<next>`."""
+    lines = ["import logging, sys, torch"]
+    for statement in statements:
+        lines.append(statement)
+        if "import pycompiler" not in statement and "import pycompiler" in "\n".join(lines):
+            lines += ["print('<next>', file=sys.stderr)", "pycompiler.compile(lambda x: x + 1)(torch.ones(3))"]
+    environment = {k: v for k, v in os.environ.items() if k not in ("TORCH_LOGS", "PYCOMPILER_LOGS")}
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, env=environment, check=True
+    )
+    return done.stderr
+
+
+def test_torchs_set_logs_turns_lines_on_and_off_again() -> None:
+    _, shown, codes, off, again = torchs_settings(
+        "import pycompiler",
+        "torch._logging.set_logs(dynamo=logging.INFO)",
+        "torch._logging.set_logs(graph_code=True, inductor=logging.ERROR)",
+        "torch._logging.set_logs()",
+        "torch._logging.set_logs(modules={'dynamo': logging.INFO}, recompiles=True)",
+    ).split("<next>\n")
+    assert "Step 1: torchdynamo start tracing" in shown and "__graph_code]" in shown
+    assert "Step 1" not in codes and "__graph_code]" in codes
+    assert off == ""
+    assert "Step 1" in again
+
+
+def test_torchs_set_logs_before_our_import() -> None:
+    _, first, second = torchs_settings(
+        "torch._logging.set_logs(all=logging.INFO)", "import pycompiler", "pass", "torch._logging.set_logs(guards=True)"
+    ).split("<next>\n")
+    assert "Step 1" in first and "Step 3" in first
+    assert "Step 1" not in second and "__guards]" in second
+
+
+def test_the_last_of_both_settings_holds() -> None:
+    _, ours, same, torchs, kept = torchs_settings(
+        "import pycompiler",
+        "torch._logging.set_logs(dynamo=logging.INFO); pycompiler.logs.set_logs(guards=True)",
+        "torch._logging.set_logs(dynamo=logging.INFO)",
+        "pycompiler.logs.set_logs(); pycompiler.config.log_level = None; torch._logging.set_logs(guards=True)",
+        "pycompiler.logs.set_logs(graph=True); torch._logging.set_logs(c10d=logging.INFO)",
+    ).split("<next>\n")
+    assert "Step 1" not in ours and "__guards]" in ours
+    assert "Step 1" in same and "__guards]" not in same
+    assert "__guards]" in torchs
+    assert "__graph]" in kept  # a log of torch's alone says nothing of ours
+
+
+def test_settings_of_torchs_that_mean_nothing_here() -> None:
+    said = torchs_settings("import pycompiler", "torch._logging.set_logs(cudagraphs=True)")
+    assert "no log 'cudagraphs': CUDA graphs are not recorded" in said

@@ -11,6 +11,7 @@ from unittest.mock import patch
 import pytest
 import torch
 from torch import nn
+from torch.utils.checkpoint import checkpoint
 
 import pycompiler
 from pycompiler import background, config
@@ -175,6 +176,44 @@ def test_a_backend_whose_graph_raises() -> None:
 
     with config.patch(verify_correctness=True), pytest.raises(VerificationError, match="it raised KeyError: 'oh'"):
         pycompiler.compile(lambda x: x + 1, backend=backend)(torch.ones(3))
+
+
+def no_relu(gm: torch.fx.GraphModule, inputs: list[torch.Tensor]) -> Callable[..., Any]:
+    """A backend that changes the graph that it is given, and those in it."""
+    for graph in (m for m in gm.modules() if isinstance(m, torch.fx.GraphModule)):
+        for node in graph.graph.nodes:
+            if node.target is torch.relu:
+                node.target = torch.sigmoid
+        graph.recompile()
+    return gm.forward
+
+
+def test_a_backend_that_changes_its_graph_in_place() -> None:
+    with config.patch(verify_correctness=True), pytest.raises(VerificationError) as caught:
+        pycompiler.compile(lambda x: torch.relu(x.sin()), backend=no_relu)(torch.ones(3))
+    text = str(caught.value)
+    assert "compiled by backend 'no_relu', differs from eager in output 0: 3 of 3 elements" in text
+    assert line_of(text) == "first at operator relu (node relu)"
+    assert "pycompiler gave it the graph as captured" in text and "a bug of pycompiler" not in text
+
+
+def test_a_backend_that_changes_the_body_of_a_checkpoint() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return checkpoint(lambda y: torch.relu(y).sin(), x, use_reentrant=False)
+
+    with config.patch(verify_correctness=True), pytest.raises(VerificationError, match="compiled by backend 'no_relu'"):
+        pycompiler.compile(program, backend=no_relu)(torch.ones(3, requires_grad=True))
+
+
+def test_the_captured_graph_answers_for_a_backend_that_changed_its_own(caplog: pytest.LogCaptureFixture) -> None:
+    """A share: the graph that answers in its place is the captured one."""
+    logging.getLogger("pycompiler").propagate = True
+    compiled = pycompiler.compile(lambda x: torch.relu(x), backend=no_relu, verify=1)
+    x = torch.randn(5)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), torch.relu(x), rtol=0, atol=0)
+    [record] = [r for r in caplog.records if "differs from eager" in r.getMessage()]
+    assert "compiled by backend 'no_relu'" in record.getMessage()
 
 
 def test_what_happens_once_is_not_repeated(compared: list[Any], caplog: pytest.LogCaptureFixture) -> None:

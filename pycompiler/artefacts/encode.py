@@ -13,6 +13,7 @@ import functools
 import marshal
 import operator
 import types
+import typing
 import weakref
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -158,6 +159,8 @@ class Encoder:
             return self.remember(value, self.add("tuple", tuple(map(self.exact, value))))
         if type(cls) is type and (cls in COPIED or is_data(cls)):
             return self.value(value)
+        if _is_enumeration(cls):
+            return self.value(value)
         if cls is types.BuiltinFunctionType and _is_of_text(value):
             return self.value(value)
         token = self.existing(value)
@@ -205,6 +208,8 @@ class Encoder:
                 return write(self, value)
         if arrays.is_number(value) and type(value.item()) in (int, float, bool):
             return self.add("call", self.value(type(value)), self.value((value.item(),)))
+        if _is_enumeration(type(value)):
+            return self.add("call", self.value(getattr), self.value((type(value), value.name)))
         return self.named_value(value)
 
     def named_value(self, value: Any) -> Token:
@@ -386,9 +391,28 @@ def _reduced(e: Encoder, value: Any) -> Token:
     return e.add("call", *e.values(value.__reduce__()[:2]))
 
 
+def _forward_reference(e: Encoder, value: typing.ForwardRef) -> Token:
+    if value != typing.ForwardRef(value.__forward_arg__):
+        raise Unsavable(f"{describe(value)}, a forward reference with a module")
+    return e.add("call", e.value(typing.ForwardRef), e.value((value.__forward_arg__,)))
+
+
+def _is_enumeration(cls: type) -> bool:
+    """Whether a class is an enumeration in C++, whose members are equal, and not always the same object."""
+    return type(cls).__name__ == "pybind11_type" and "__members__" in cls.__dict__
+
+
+def _union(e: Encoder, value: Any) -> Token:
+    return e.add("call", e.value(functools.reduce), e.value((operator.or_, value.__args__)))
+
+
 def _text(e: Encoder, value: Any) -> Token:
     return e.add("torch", str(value).removeprefix("torch."))
 
+
+# Kinds of `Optional[int]`, `List[int]`: equal ones are one as good as another.
+ALIASES = {type(alias) for alias in (typing.Optional[int], typing.List[int], typing.Callable[[int], int])}  # noqa: UP006, UP045
+ALIASES = ALIASES - {types.UnionType} | {type(Callable[[int], int])}  # unions of newer Pythons are written otherwise
 
 WRITE: dict[type, Callable[[Encoder, Any], Token]] = {
     tuple: _tuple,
@@ -430,6 +454,10 @@ WRITE: dict[type, Callable[[Encoder, Any], Token]] = {
     Resume: lambda e, v: e.add("resume", e.value(v.code), e.value(v.namespace)),
     operator.itemgetter: _reduced,
     operator.attrgetter: _reduced,
+    types.GenericAlias: _reduced,
+    typing.ForwardRef: _forward_reference,
+    types.UnionType: _union,
+    **dict.fromkeys(ALIASES, _reduced),
     ClassKey: lambda e, v: e.add("call", e.value(ClassKey), e.value((_alive(v.reference),))),
 }  # fmt: skip
 
@@ -438,6 +466,7 @@ CONTAINERS = (dict, list, set, bytearray, collections.OrderedDict, collections.d
 COPIED = (
     *INLINE, frozenset, range, slice, torch.Size, torch.dtype, torch.layout, torch.memory_format, torch.device,
     types.CodeType, _native.Plan, _native.BackendCall, Hole, Resume, Expr,
+    *ALIASES, types.GenericAlias, types.UnionType, typing.ForwardRef,
 )  # fmt: skip
 
 BY_BASE: tuple[tuple[Any, Callable[[Encoder, Any], Token]], ...] = (

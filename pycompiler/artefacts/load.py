@@ -24,12 +24,14 @@ from pycompiler.capture.values.attributes import REGISTRATIONS
 from pycompiler.errors import ArtefactError
 from pycompiler.ir.mortal import strongly
 from pycompiler.ir.names import code_digest
+from pycompiler.logs import follow_torch
 from pycompiler.pipeline import Family, Made, assemble
 from pycompiler.wrapping import compiled_of
 
 
 def load(path: str | os.PathLike[str], make: Callable[[dict[str, Any]], Any], *, trust: bool = False) -> Any:
     """See `api.load`.  `make(settings)` compiles what the entries are given to."""
+    follow_torch()
     what = os.fspath(path)
     header, body = file.parse(file.open_safely(Path(what), trust), what)
     compiled = make(header["settings"])

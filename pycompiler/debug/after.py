@@ -14,6 +14,7 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,8 +24,9 @@ from torch import fx
 from pycompiler import backends, config
 from pycompiler.debug import launcher
 from pycompiler.debug.figures import counted
-from pycompiler.debug.trial import Setting
-from pycompiler.ir import watch
+from pycompiler.debug.trial import Setting, of_difference, symptom_of
+from pycompiler.ir import titles, watch
+from pycompiler.ir.graph_copies import copied
 from pycompiler.ir.guards import own_frame
 from pycompiler.ir.symbols import Specialise, symbols_of
 from pycompiler.ir.texts import forward_of
@@ -168,8 +170,10 @@ def _at_exit() -> None:
 class _Accurate(Verified):
     """The first call beside eager; where it differs, a launcher is written, and it raises."""
 
-    def __init__(self, gm: fx.GraphModule, made: Any, setting: Setting, name: str) -> None:
-        super().__init__(gm, made, lambda *_: made, name, share=0.0, raises=True)
+    def __init__(self, gm: fx.GraphModule, made: Any, setting: Setting, backend: str) -> None:
+        title = titles.current()
+        name = title.place if title else "a graph"
+        super().__init__(gm, made, lambda *_: made, name, share=0.0, raises=True, backend=backend)
         self.setting = setting
         self.tolerance = setting.tolerance
 
@@ -180,16 +184,19 @@ class _Accurate(Verified):
         return super().verify(inputs)
 
     def place(self, inputs: Sequence[Any]) -> str:
-        return dump(self.gm, inputs, self.setting, run=self.setting.layer == "dynamo")
+        setting = replace(self.setting, wanted=of_difference(self.found))
+        return dump(self.gm, inputs, setting, run=self.setting.layer == "dynamo")
 
 
 def after_dynamo(backend: Any, name: str) -> Any:
     """The backend, watched."""
-    named = name if backends.REGISTRY.get(backends.ALIASES.get(name, name)) is backend else backend
+    known = backends.is_ours(name) and backends.REGISTRY.get(backends.ALIASES.get(name, name)) is backend
+    named = name if known else backend  # a name that the program registered says nothing to another process
+    owner = "" if known else name
 
     def watched(gm: fx.GraphModule, examples: list[Any], **options: Any) -> Any:
         setting = setting_of("dynamo", named, options, examples)
-        return _watched(gm, examples, setting, lambda: backend(gm, examples, **options))
+        return _watched(gm, examples, setting, lambda own: backend(own, examples, **options), owner)
 
     return watched
 
@@ -201,7 +208,7 @@ def after_aot(compiler: Any, kind: str) -> Any:
         raises = config.raise_internal_errors
         setting = setting_of("aot", "native", {}, inputs)
         try:
-            return _watched(gm, inputs, setting, lambda: compiler(gm, inputs))
+            return _watched(gm, inputs, setting, lambda own: compiler(own, inputs))
         except Specialise:
             raise
         except Exception as error:
@@ -218,20 +225,28 @@ def after_aot(compiler: Any, kind: str) -> Any:
     return watched
 
 
-def _watched(gm: fx.GraphModule, examples: Sequence[Any], setting: Setting, build: Callable[[], Any]) -> Any:
+def _watched(
+    gm: fx.GraphModule,
+    examples: Sequence[Any],
+    setting: Setting,
+    build: Callable[[fx.GraphModule], Any],
+    backend: str = "",
+) -> Any:
+    """What `build` makes of a copy of the graph: compilers may change what they are given, also before they fail."""
     _looked_at.append(False)
     if config.repro_level == ALWAYS:
         dump(gm, examples, setting, run=False)
     try:
         with config.patch(raise_internal_errors=True):
-            made = build()
+            made = build(copied(gm))
     except Specialise:
         raise
-    except Exception:
+    except Exception as error:
         if config.repro_level in (DUMP, MINIFY):
-            dump(gm, examples, setting, run=setting.layer == "dynamo")
+            wanted = replace(setting, wanted=symptom_of(error))
+            dump(gm, examples, wanted, run=setting.layer == "dynamo")
         raise
-    return _Accurate(gm, made, setting, "a graph") if config.repro_level == ACCURACY else made
+    return _Accurate(gm, made, setting, backend) if config.repro_level == ACCURACY else made
 
 
 WRAPPERS = {"dynamo": after_dynamo, "aot": after_aot}

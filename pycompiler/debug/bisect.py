@@ -44,6 +44,14 @@ LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("background", "cache", "region", "memory", "graph", "operator", "fusion"),
     ),
 }
+# Where it fails with none of them, and no more when the graph runs as captured in the place of the program's own backend.
+OWN_BACKEND = "backend"
+LAYERS_OF_OTHERS = {
+    OWN_BACKEND: (
+        "the program's own backend, or a compiler that it calls",
+        ("captured graph", "graph", "operator", "fusion"),
+    )
+}
 # Where what is kept or shared is left out and all is right, nothing else is to blame.
 DECISIVE = ("background", "cache", "region", "memory")
 
@@ -69,7 +77,7 @@ class Report:
     def __str__(self) -> str:
         lines = [f"symptom: {self.symptom}"]
         if self.layer:
-            lines.append(f"layer: {self.layer}: {LAYERS[self.layer][0]}")
+            lines.append(f"layer: {self.layer}: {(LAYERS | LAYERS_OF_OTHERS)[self.layer][0]}")
         lines += [f"{f.level}: {f.number} of {f.count}: {f.what}" for f in self.found]
         return "\n".join([*lines, *self.remarks, f"({self.runs} runs)"])
 
@@ -164,6 +172,8 @@ class Bisector:
             levels = ("frame", "guards")
         if report.layer == "aot_eager" and not self.fails(partition="save_all"):
             report.remarks.append("partition: right with config.partition = 'save_all': the min-cut partition is wrong")
+        if report.layer == "native" and self.halve(OWN_BACKEND):
+            report.layer, (_, levels) = OWN_BACKEND, LAYERS_OF_OTHERS[OWN_BACKEND]
         for level in levels:
             if self.halve(level) and level in DECISIVE:
                 report.remarks.append(f"right where {choices.LEVELS[level]}")

@@ -6,6 +6,7 @@ In: `config.trace.enabled` (TORCH_COMPILE_DEBUG=1).  Out, with the documents' na
         torchdynamo/debug.log                    capture of frames
         torchinductor/aot_model___0_debug.log    autograd: the joint graph of model 0
         torchinductor/model__0_forward_1.0/      one ATen graph of it: the files of `FILES`, each by its switch
+        torchinductor/names.txt                  of each folder the compile: `[0/1] step#1.forward`, and the function's place
 
 A file that cannot be written is said once in the log; the compile goes on.
 """
@@ -28,7 +29,7 @@ from torch import fx
 
 from pycompiler import config, logs
 from pycompiler.debug import render
-from pycompiler.ir import watch
+from pycompiler.ir import titles, watch
 
 DYNAMO, INDUCTOR = "torchdynamo", "torchinductor"
 
@@ -51,6 +52,7 @@ FILES: dict[str, File] = {
     "output_code.py": File("output_code", "plan", lambda a: render.output(a, a["branches"])),
     "graph_diagram.svg": File("graph_diagram", "schedule", lambda a: render.diagram(a["schedule"])),
 }
+NAMES = "names.txt"
 LOGS = {"debug.log": ("debug_log", logging.DEBUG), "info.log": ("info_log", logging.INFO)}
 
 
@@ -183,6 +185,9 @@ class Directory(watch.Observer):
             if config.trace.compile_profile:
                 profile = cProfile.Profile()
                 profile.enable()
+        with self.safely(NAMES), (folder.parent / NAMES).open("a") as names:
+            known = titles.current()
+            names.write(f"{folder.name}\t{known or ''}\t{known.place if known else ''}\n")
         self.state.graphs.append(Graph(folder, {"branches": self.branches}))
         logs.stage("native").debug("compile of %s begins", folder.name)
         try:

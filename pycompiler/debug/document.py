@@ -68,6 +68,8 @@ class Document:
                     found["entry"] = {**event, "each": each}
             elif kind == "calls" and (found := graphs.get((run, event["graph"]))):
                 found["calls"] = event
+            elif kind == "end":
+                data["end"] = event
         made_document = Document(data)
         data["advice"] = list(made_document.advice())
         return made_document
@@ -152,6 +154,9 @@ class Document:
     # advice -------------------------------------------------------------------------------------------------------
     def advice(self) -> Iterable[Data]:
         """What to do next, the most important first: what, where, do."""
+        if (end := self.data.get("end")) and end["signal"]:
+            yield {"what": f"the program was ended by signal {end['signal']} ({end['what']}): the page has what was seen so far",
+                   "where": "", "do": "python -m pycompiler bisect finds the part of the compiler to blame"}  # fmt: skip
         if not self.frames:
             yield {"what": "nothing was compiled", "where": "",
                    "do": "call what pycompiler.compile returned; PYCOMPILER_LOGS=dynamo says what runs eagerly"}  # fmt: skip

@@ -27,12 +27,12 @@ from pycompiler.debug import describe
 from pycompiler.debug.calls import watching
 from pycompiler.debug.describe import Data
 from pycompiler.debug.held import held
-from pycompiler.ir import watch
+from pycompiler.ir import titles, watch
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.plan import Plan
 from pycompiler.pipeline.records import GraphRecord
 
-# Every event has `event`, `at` (seconds since the epoch) and `thread`.
+# Every event has `event`, `at` (seconds since the epoch), `thread`, and the `id` and `title` of a compile (`ir/titles.py`).
 EVENTS: dict[str, str] = {
     "start": "once: versions, the program, its process",
     "phase": "a phase of a compile is over: name, start, seconds, model, graph",
@@ -41,7 +41,8 @@ EVENTS: dict[str, str] = {
     "hint": "`describe.hint`: an operator that is left to ATen, with the number of its graph",
     "recompile": "`describe.recompile`",
     "entry": "guards of a frame: nanoseconds of a check, of all guards, of each; what the entry holds",
-    "calls": "of a graph: calls, and the nanoseconds of each step, least and in sum",
+    "calls": "of a graph: calls, and the nanoseconds of each step, least and in sum; again as calls grow in number",
+    "end": "of a program in a child: its exit status, the signal that ended it",
 }
 MEASURED = 3  # calls of an entry at which its guards are measured
 
@@ -123,14 +124,21 @@ class Recorder(watch.Observer):
     def __exit__(self, *exc: object) -> None:
         self.open.close()
         watch.observers.remove(self)
+        self.tell_calls()
+
+    def tell_calls(self) -> None:
         for found in self.times.values():
-            if found.calls:
-                self.event(
-                    "calls", graph=found.graph, calls=found.calls, least=found.least, total=found.total, rest=found.rest
-                )
+            self.tell_times(found)
+
+    def tell_times(self, found: Times) -> None:
+        if found.calls:
+            self.event(
+                "calls", graph=found.graph, calls=found.calls, least=found.least, total=found.total, rest=found.rest
+            )
 
     def event(self, event: str, /, **data: Any) -> None:
-        self.take(event_of(event, **data))
+        title = titles.current()
+        self.take(event_of(event, id=title.id if title else None, title=title.name if title else None, **data))
 
     @contextlib.contextmanager
     def safely(self, what: str) -> Iterator[None]:
@@ -220,6 +228,8 @@ class Recorder(watch.Observer):
                 plan, each = told
                 if (found := self.times.get(id(plan))) is not None:
                     found.add(each)
+                    if found.calls & (found.calls - 1) == 0:  # the program may be ended before it ends
+                        self.tell_times(found)
             elif kind == "call":
                 count, _ = self.measured.get(id(told[1]), (0, None))
                 self.measured[id(told[1])] = count + 1, told[1]

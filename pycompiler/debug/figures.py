@@ -35,8 +35,10 @@ def counted(n: int, what: str) -> str:
 
 
 def name(graph: Data) -> str:
-    return f"{graph['kind']} graph {graph['number']}" + (
-        f" of model {graph['model']}" if graph["model"] is not None else ""
+    return (
+        f"{graph['kind']} graph {graph['number']}"
+        + (f" of model {graph['model']}" if graph["model"] is not None else "")
+        + (f", {graph['title']}" if graph.get("title") else "")
     )
 
 

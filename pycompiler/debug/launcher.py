@@ -65,6 +65,7 @@ SETTING = launcher.Setting(
     tolerance={setting.tolerance},
     around={setting.around!r},
     dynamic={setting.dynamic},
+    wanted={wanted},
 )
 PLACES = {places}
 
@@ -88,7 +89,8 @@ def program(
     return PROGRAM.format(
         title=title, about=about, version=__version__, torch=torch.__version__,
         imports="\n".join(dict.fromkeys([*imports.splitlines(), *more])), classes=classes, backend=source,
-        backend_name=name, inputs=inputs, setting=setting, run=run, places=f"{{\n{lines}}}" if lines else "{}",
+        backend_name=name, inputs=inputs, setting=setting, run=run,
+        wanted=f"launcher.{setting.wanted!r}" if setting.wanted else None, places=f"{{\n{lines}}}" if lines else "{}",
     )  # fmt: skip
 
 
@@ -121,17 +123,44 @@ def _source(function: types.FunctionType, imports: list[str], sources: dict[str,
     except OSError:
         raise Unwritable(f"the source of backend {function.__qualname__} is not to be had") from None
     for name in _names(function.__code__):
-        value = function.__globals__.get(name)
-        if value is None or name in sources:
-            continue
-        if isinstance(value, types.FunctionType) and value.__module__ == function.__module__:
-            _source(value, imports, sources)
-        elif isinstance(value, (bool, int, float, str, tuple)):
-            sources[name] = f"{name} = {value!r}"
-        else:
-            imports.append(import_text(name, value))
+        _read(name, function, imports, sources)
     sources[function.__name__] = text[text.index("def ") :].rstrip()  # without decorators
     sources[function.__name__] = sources.pop(function.__name__)
+
+
+def _read(name: str, function: types.FunctionType, imports: list[str], sources: dict[str, str]) -> None:
+    """Adds what a global name of a function stands for; a class of the program's with what its methods read."""
+    if name not in function.__globals__ or name in sources:
+        return
+    value = function.__globals__[name]
+    own = getattr(value, "__module__", None) == function.__module__
+    if isinstance(value, types.FunctionType) and own:
+        _source(value, imports, sources)
+    elif isinstance(value, type) and own and value.__qualname__.isidentifier():
+        sources[name] = ""
+        methods = [v for v in vars(value).values() if isinstance(v, types.FunctionType)]
+        for base in value.__bases__:
+            _read(base.__name__, function, imports, sources)
+        for inner in dict.fromkeys(n for method in methods for n in _names(method.__code__)):
+            _read(inner, function, imports, sources)
+        try:
+            sources[name] = textwrap.dedent(inspect.getsource(value)).rstrip()
+        except OSError:
+            raise Unwritable(f"the source of class {value.__qualname__}, of a backend, is not to be had") from None
+        sources[name] = sources.pop(name)
+    elif _is_plain(value):
+        sources[name] = f"{name} = {value!r}"
+    else:
+        imports.append(import_text(name, value))
+
+
+def _is_plain(value: Any) -> bool:
+    """Whether a value is what its `repr` says."""
+    if type(value) in (list, tuple, set, frozenset):
+        return all(map(_is_plain, value))
+    if type(value) is dict:
+        return all(_is_plain(k) and _is_plain(v) for k, v in value.items())
+    return value is None or type(value) in (bool, int, float, complex, str, bytes)
 
 
 def _names(code: types.CodeType) -> list[str]:

@@ -179,7 +179,8 @@ class Minifier:
         self.threads = threads or torch.get_num_threads()
         self.numbers: dict[str, Any] = {}
         self.opaque: set[str] = set()
-        self.wanted: Symptom | None = None
+        self.wanted: Symptom | None = None  # what each part has to show
+        self.seen: Symptom | None = None  # what the smallest one showed
         self.best: Part | None = None
         self.values: Path | None = None
 
@@ -200,8 +201,9 @@ class Minifier:
         assert self.best is not None
         assert self.wanted is not None
         random = self.trial(self.part(units, outputs), real=False).symptom
-        needs = not self.wanted.is_like(random)
-        return Smallest(self.best, self.wanted if needs else random or self.wanted, needs, self.values, self.tried,
+        needs = not self.wanted.is_same(random)
+        shown = self.seen or self.wanted
+        return Smallest(self.best, shown if needs else random or shown, needs, self.values, self.tried,
                         time.monotonic() - self.start)  # fmt: skip
 
     def begin(self) -> list[list[fx.Node]]:
@@ -216,9 +218,14 @@ class Minifier:
         whole = self.part(units)
         self.whole = whole.count
         outcome = self.trial(whole)
-        self.wanted = outcome.symptom
-        if self.wanted is None:
+        self.wanted = self.setting.wanted or outcome.symptom
+        if outcome.symptom is None or self.wanted is None:
             raise NotReproduced("the graph alone shows nothing")
+        if not self.wanted.is_same(outcome.symptom):
+            raise NotReproduced(
+                f"the program shows {self.wanted}; the graph alone shows another fault: {outcome.symptom}"
+            )
+        self.seen = outcome.symptom
         self.say(f"the graph of {whole.count} operators shows: {self.wanted}")
         if self.wanted.kind != "hang":
             self.limit = min(self.limit, max(LEAST, PATIENCE * outcome.seconds))
@@ -281,9 +288,9 @@ class Minifier:
     def shows(self, part: Part) -> bool:
         assert self.wanted is not None
         outcome = self.trial(part)
-        shows = self.wanted.is_like(outcome.symptom)
+        shows = self.wanted.is_same(outcome.symptom)
         if shows:
-            self.wanted = outcome.symptom or self.wanted
+            self.seen = outcome.symptom
             self.keep(part)
         elif self.wanted.kind == "hang":
             self.slowest = max(self.slowest, outcome.seconds)
@@ -294,11 +301,11 @@ class Minifier:
 
     def keep(self, part: Part) -> None:
         self.best = part
-        assert self.wanted is not None
+        assert self.seen is not None
         trial, self.values = self.folder / "trial.pt", None
         if trial.exists():
             self.values = trial.replace(self.folder / f"{part.count}_operators.pt")
-            self.tell(part, self.wanted, self.values)
+            self.tell(part, self.seen, self.values)
 
     def values_of(self, smallest: Smallest) -> list[Any]:
         """Its inputs; computed again where they could not be saved."""

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from pycompiler import _native
-from pycompiler.ir import watch
+from pycompiler.ir import titles, watch
 
 FLAG = "_is_profiler_enabled"  # of `torch.autograd.profiler`
 PREFIX = "pycompiler: "
@@ -33,7 +33,8 @@ class Phases(watch.Observer):
     def begin(self, phase: str) -> None:
         made = None
         if getattr(profiler, FLAG, False):
-            made = Range(PREFIX + phase)
+            title = titles.current()
+            made = Range(f"{PREFIX}{phase}{f' of {title.name}' if title else ''}")
             made.__enter__()
         self.state.open.append(made)
 

@@ -1,28 +1,23 @@
 """`python -m pycompiler report script.py`: runs a program and writes its report; `trace DIR`: the report of a folder of traces.
 
 In: a program with its arguments, or a folder that `PYCOMPILER_TRACE` or `TORCH_TRACE` named.  Out: one HTML file, what to do
-next as text, and the program's own exit status; 2 where nothing was run.
+next as text, and the program's own exit status; 2 where nothing was run.  The program runs in a child: where a signal ends it,
+the page has all that was seen until then, a line names the signal, and the exit status is 128 + its number.
 """
 
 from __future__ import annotations
 
 import argparse
-import contextlib
-import os
+import shutil
 import sys
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 
-from pycompiler import config
-from pycompiler.debug import program
-from pycompiler.debug.describe import Data
+from pycompiler.debug import program, watched
 from pycompiler.debug.document import Document
-from pycompiler.debug.events import Recorder
 from pycompiler.debug.trace import read
 from pycompiler.errors import ArgumentError
 
-VARIABLE = "PYCOMPILER_TRACE"
 DEFAULT = "pycompiler_report.html"
 
 
@@ -43,20 +38,15 @@ def main(options: argparse.Namespace) -> int:
     out = Path(options.out)
     if chosen is None or not may_write(out) or not (options.json is None or may_write(Path(options.json))):
         return 2
-    events: list[Data] = []
-    status = 0
-    sys.argv = [chosen.name, *chosen.arguments]  # what the page is called
-
-    def finish(status: int = 0) -> None:
-        write(Document.of([*events, *read(folder)]), out, options.json)
-        for stream in (sys.stdout, sys.stderr):
-            stream.flush()
-
-    with tempfile.TemporaryDirectory() as name, traced_children(folder := Path(name)):
-        with Recorder(events.append, costs=not options.no_costs), program.at_exits(finish):
-            status = chosen.status()
-        finish()
-    return status
+    folder = Path(tempfile.mkdtemp())  # no TemporaryDirectory: the child would remove it at its end
+    try:
+        ended = watched.run(chosen, folder, costs=not options.no_costs)
+        if ended.signal:
+            print(f"report: {ended}; the page has what was seen until then", file=sys.stderr)
+        write(Document.of([*read(folder), ended.event()]), out, options.json)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+    return ended.status
 
 
 def may_write(path: Path) -> bool:
@@ -68,26 +58,6 @@ def may_write(path: Path) -> bool:
         print(f"report: {path} cannot be written: {error.strerror or error}", file=sys.stderr)
         return False
     return True
-
-
-@contextlib.contextmanager
-def traced_children(folder: Path) -> Iterator[None]:
-    """Processes that the program starts or forks write traces to `folder`, unless they write them elsewhere."""
-    if config.trace_dir is not None:
-        yield
-        return
-    own = folder  # of forks, until the end
-
-    def trace() -> None:
-        if own.exists():
-            config.set_knob("trace_dir", str(own))
-
-    os.register_at_fork(after_in_child=trace)
-    os.environ[VARIABLE] = str(folder)
-    try:
-        yield
-    finally:
-        del os.environ[VARIABLE]
 
 
 def trace_main(options: argparse.Namespace) -> int:

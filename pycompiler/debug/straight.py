@@ -173,7 +173,7 @@ class _Loader:
             name = str(target.target)
             self.graph.erase_node(target)
             return self.graph.call_module(name, args, kwargs)
-        if target in LITERALS:
+        if target in LITERALS and not nodes_in((args, kwargs)):  # `float(n)` of a size is a node
             return target(*args, **kwargs)
         return self.call(target, args, kwargs)
 

@@ -41,9 +41,9 @@ class Trace:
             config.say_once(f"no trace in {config.trace_dir}: {type(error).__name__}: {error}")
 
     def write(self, event: Data) -> None:
-        events, chrome = self.open()
         if event["event"] == "start":
-            return  # it is the first line of each file
+            return  # it is the first line of each file, of which a process that compiles nothing has none
+        events, chrome = self.open()
         events.write(json.dumps(event, default=str) + "\n")
         events.flush()
         if (row := chrome_row(event, self.pid)) is not None:
@@ -81,7 +81,7 @@ def chrome_row(event: Data, pid: int) -> Data | None:
     """An event of Chrome's format: phases have a length, breaks and recompiles are instants."""
     common: dict[str, Any] = {"pid": pid, "tid": event["thread"], "cat": event["event"]}
     if event["event"] == "phase":
-        told = {k: event[k] for k in ("model", "graph") if event[k] is not None}
+        told = {k: event[k] for k in ("id", "title", "model", "graph") if event.get(k) is not None}
         return {
             **common,
             "name": event["name"],

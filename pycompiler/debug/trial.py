@@ -7,9 +7,11 @@ The child may crash and hang: that is the symptom then.  A process that forks ha
 from __future__ import annotations
 
 import contextlib
+import difflib
 import faulthandler
 import json
 import os
+import re
 import select
 import signal
 import time
@@ -26,6 +28,7 @@ from pycompiler import config
 from pycompiler.api import compile as compile_function
 from pycompiler.debug import repro
 from pycompiler.errors import InternalError
+from pycompiler.ir.graph_copies import copied
 from pycompiler.ir.texts import forward_of
 from pycompiler.pipeline.differences import Difference
 from pycompiler.pipeline.verified import Copies, compare, eager_results, results
@@ -45,9 +48,34 @@ class Symptom:
             return False
         return self.kind in ("values", "hang") or self.what == other.what
 
+    def is_same(self, other: Symptom | None) -> bool:
+        """Whether both are one fault: of errors class, message and raising function, too.  Numbers, names with numbers and a few
+        other words of a message change with the part of a graph that raises it."""
+        if other is None or not self.is_like(other):
+            return False
+        if self.kind != "error":
+            return True
+        (mine, here), (its, there) = _words(self.text), _words(other.text)
+        alike = difflib.SequenceMatcher(None, mine, its, autojunk=False).ratio()
+        return (not here or not there or here == there) and (mine == its or alike >= ALIKE)
+
     def __str__(self) -> str:
         return {"error": f"{self.what}: {self.text}", "values": f"wrong values: {self.what}: {self.text}",
                 "crash": f"it crashes with {self.what}", "hang": "it hangs"}[self.kind]  # fmt: skip
+
+
+ALIKE = 0.7  # the share of words that messages of one fault have in common
+
+
+def _words(text: str) -> tuple[list[str], str]:
+    """The words of an error's text, without numbers and what is in quotes; the function that raised it, "" where unknown."""
+    message, _, function = text.removesuffix(")").rpartition(" in ") if PLACE.search(text) else (text, "", "")
+    plain = re.sub(r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|_?\d+", "", PLACE_OPEN.sub("", message) if function else message)
+    return re.findall(r"\w+", plain), function
+
+
+PLACE = re.compile(r" \(\S.*:\d+ in [^()]*\)$")  # what `symptom_of` adds
+PLACE_OPEN = re.compile(r" \(\S.*:\d+$")
 
 
 @dataclass(frozen=True)
@@ -56,6 +84,7 @@ class Setting:
 
     accuracy: wrong values are a symptom, not only errors.  around: expressions of contexts that stand around all.
     dynamic: sizes were symbols.  Parts are then captured anew, with symbols for all sizes of their inputs, after "aot" too.
+    wanted: what went wrong in the program; None where nothing had yet, and whatever does is looked for.
     """
 
     layer: str = "dynamo"
@@ -66,6 +95,7 @@ class Setting:
     tolerance: float = 1e-3
     around: tuple[str, ...] = ()
     dynamic: bool = False
+    wanted: Symptom | None = None
 
     @contextlib.contextmanager
     def entered(self) -> Iterator[None]:
@@ -80,7 +110,7 @@ class Setting:
 
     def compiled(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
         if self.layer == "aot" and not self.dynamic:
-            return repro.compile_graph(gm, inputs)
+            return repro.compile_graph(copied(gm), inputs)
         made: Callable[..., Sequence[Any]] = compile_function(
             forward_of(gm), backend=self.backend, options=self.options or None, dynamic=self.dynamic or None
         )
@@ -102,7 +132,7 @@ def observe(gm: fx.GraphModule, inputs: Sequence[Any], setting: Setting, *, rais
                 raise
             return None if _raises(eager, inputs) else symptom_of(error)
         try:
-            return _of_values(compare(eager, made, inputs, setting.tolerance))
+            return of_difference(compare(eager, made, inputs, setting.tolerance))
         except Exception:  # eager's own
             return None
 
@@ -117,7 +147,7 @@ def symptom_of(error: BaseException) -> Symptom:
     )
 
 
-def _of_values(found: Difference | None) -> Symptom | None:
+def of_difference(found: Difference | None) -> Symptom | None:
     if found is None:
         return None
     if found.what == "the call":

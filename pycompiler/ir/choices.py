@@ -14,6 +14,7 @@ LEVELS: dict[str, str] = {
     "frame": "the function runs eagerly",
     "guards": "an entry serves one call",
     "background": "the call waits for its compile",
+    "backend": "graphs run as they were captured, not by the program's own backend",
     "captured graph": "the graph runs as it was captured",
     "decomposition": "the operator stays whole",
     "graph": "the ATen graph runs operator by operator",
@@ -26,7 +27,7 @@ LEVELS: dict[str, str] = {
 
 # What else a bisector sets; processes that the program starts have it from their environment.
 SETTINGS: dict[str, tuple[str, ...]] = {
-    "backend": ("eager", "aot_eager"),  # which one answers for the native one
+    "backend": ("eager", "aot_eager"),  # which one answers for the native one; eager does for the program's own, then
     "verify": ("each",),  # calls that `verify_correctness` compares, not only the first one of a graph
 }
 

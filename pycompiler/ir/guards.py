@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import collections
 import contextlib
+import enum
 import functools
 import linecache
 import os
@@ -117,11 +118,15 @@ class Guard:
 
 @dataclass(frozen=True)
 class Kind:
-    """`holds(value, arg)`; `show(guard)` renders the assumption; `seen(value, arg)` what was found instead."""
+    """`holds(value, arg)`; `show(guard)` renders the assumption; `seen(value, arg)` what was found instead.
+
+    `parts`: `seen` names the parts that differ, each with the expected one: an explanation does not repeat the assumption.
+    """
 
     holds: Callable[[Any, Any], bool]
     show: Callable[[Guard], str]
     seen: Callable[[Any, Any], str]
+    parts: bool = False
 
 
 def same_constant(a: Any, b: Any) -> bool:
@@ -154,7 +159,7 @@ def set_holds(value: Any, elements: frozenset[Any]) -> bool:
 
 
 def tensor_holds(t: Any, spec: TensorSpec) -> bool:
-    if type(t) is not _deref(spec.cls) or torch._C._dispatch_keys(t).raw_repr() != spec.keys:
+    if type(t) is not deref(spec.cls) or torch._C._dispatch_keys(t).raw_repr() != spec.keys:
         return False
     if t.dtype != spec.dtype or t.device != spec.device or t.requires_grad != spec.requires_grad:
         return False
@@ -167,16 +172,83 @@ def tensor_holds(t: Any, spec: TensorSpec) -> bool:
 
 
 def _tensor_seen(t: Any, spec: TensorSpec) -> str:
-    if type(t) is not (cls := _deref(spec.cls)):
-        return f"type {type(t).__name__}, expected {_name(cls)}"
-    now = TensorSpec.of(t)
-    rows = ("dtype", "device", "requires_grad", "sizes", "strides", "keys")
-    return "; ".join(
-        f"{r} {getattr(now, r)}, expected {getattr(spec, r)}" for r in rows if getattr(now, r) != getattr(spec, r)
-    )
+    if not isinstance(t, torch.Tensor):
+        return f"type {type(t).__name__}, expected {_name(deref(spec.cls))}"
+    return "; ".join(spec_differences(TensorSpec.of(t), spec).values())
 
 
-def _deref(arg: Any) -> Any:
+def spec_differences(now: TensorSpec, spec: TensorSpec) -> dict[str, str]:
+    """The aspects in which a tensor differs, each as a text with the expected one.  What follows from another aspect is none:
+    dispatch keys from a device, strides of contiguous tensors from sizes.  A size or stride that is not compared is `*`."""
+    if (cls := deref(now.cls)) is not (expected := deref(spec.cls)):
+        another = "another class of that name" if _name(cls) == _name(expected) else _name(cls)
+        return {"class": f"type {another}, expected {_name(expected)}"}
+    found = {
+        row: f"{row} {getattr(now, row)}, expected {getattr(spec, row)}"
+        for row in ("dtype", "device", "requires_grad")
+        if getattr(now, row) != getattr(spec, row)
+    }
+    if len(now.sizes) != len(spec.sizes):
+        return found | {"dimensions": f"sizes {_open(now.sizes)}, expected {_open(spec.sizes)}"}
+    if not _fit(now.sizes, spec.sizes):
+        found["sizes"] = f"sizes {_open(now.sizes)}, expected {_open(spec.sizes)}"
+    follow = "sizes" in found and _contiguous(now) and _contiguous(spec)
+    if now.keys != spec.keys and now.device == spec.device:
+        found["keys of dispatch"] = _keys_seen(now.keys, spec.keys)
+    elif spec.strides and not _fit(now.strides, spec.strides) and not follow:
+        found["strides"] = f"strides {_open(now.strides)}, expected {_open(spec.strides)}"
+    return found
+
+
+def _fit(now: Sequence[int | None], wanted: Sequence[int | None]) -> bool:
+    return len(now) == len(wanted) and all(n == w or w is None or n is None for n, w in zip(now, wanted, strict=True))
+
+
+def _open(found: Sequence[int | None]) -> str:
+    return f"({_shown_numbers(found)}{',' * (len(found) == 1)})"
+
+
+def _shown_numbers(found: Sequence[int | None]) -> str:
+    return ", ".join("*" if n is None else str(n) for n in found)
+
+
+def _contiguous(spec: TensorSpec) -> bool:
+    """Whether strides are those of a contiguous tensor, as far as they are compared."""
+    step: int | None = 1
+    for size, stride in zip(reversed(spec.sizes), reversed(spec.strides), strict=False):
+        if None not in (stride, step) and stride != step and size != 1:
+            return False
+        step = None if step is None or size is None else step * size
+    return True
+
+
+def _keys_seen(now: int, wanted: int) -> str:
+    """Dispatch keys by name: those that are there beside the expected ones, and those that are missing."""
+    shown = [repr(torch._C.DispatchKeySet.from_raw_repr(keys)).partition("(")[2].rstrip(")") for keys in (now, wanted)]
+    have, want = (dict.fromkeys(text.split(", ")) for text in shown)
+    rows = (("with", have.keys() - want), ("without", want.keys() - have))
+    return " and ".join(f"{word} dispatch key {', '.join(sorted(keys))}" for word, keys in rows if keys)
+
+
+SINGLETONS = (torch.dtype, torch.layout, torch.memory_format, type(None), bool, enum.Enum, type)
+
+
+def is_singleton(value: object) -> bool:
+    """Whether an object is named by its value: there is no other one like it."""
+    return isinstance(value, SINGLETONS)
+
+
+def _identity(value: Any) -> str | None:
+    if isinstance(value, type):
+        return value.__qualname__
+    return repr(value) if is_singleton(value) else None
+
+
+def _both(one: Any, other: Any) -> str | None:
+    return f"{_identity(one)} and {_identity(other)}" if is_singleton(one) and is_singleton(other) else None
+
+
+def deref(arg: Any) -> Any:
     return arg() if isinstance(arg, weakref.ref) else arg
 
 
@@ -455,12 +527,17 @@ GLOBAL_STATE_FIELDS = (
 
 
 def _state_seen(_: Any, arg: Any) -> str:
-    now = global_state()
-    return "; ".join(f"{n} {h}, expected {w}" for n, h, w in zip(GLOBAL_STATE_FIELDS, now, arg, strict=True) if h != w)
+    """The parts that differ; dispatch keys follow from others, and are told alone only."""
+    rows = [*zip(GLOBAL_STATE_FIELDS, global_state(), arg, strict=True)]
+    changed = [(name, have, want) for name, have, want in rows if have != want]
+    told = [row for row in changed if "dispatch keys" not in row[0]] or changed
+    return "; ".join(f"{name} {have}, expected {want}" for name, have, want in told)
 
 
 def _plain(value: Any, _: Any) -> str:
-    text = repr(value) if isinstance(value, (int, float, str, bool, bytes, type(None), tuple)) else type(value).__name__
+    text = (
+        repr(value) if isinstance(value, (int, float, complex, str, bytes, type(None), tuple)) else type(value).__name__
+    )
     return text if len(text) < 200 else text[:197] + "..."
 
 
@@ -493,23 +570,28 @@ def has_keys(keys: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:
 #   data: a `data_checks.DataChecks` over the numbers in the tensors at source and the first of `others`
 GUARD_KINDS: dict[str, Kind] = {
     "type_is": Kind(
-        lambda v, a: type(v) is _deref(a),
-        lambda g: f"type({g.source}) is {_path(_deref(g.arg))}",
-        lambda v, a: f"{type(v).__qualname__}",
+        lambda v, a: type(v) is deref(a),
+        lambda g: f"type({g.source}) is {_path(deref(g.arg))}",
+        lambda v, a: f"{'another ' * (type(v).__qualname__ == _path(deref(a)))}{type(v).__qualname__}",
     ),
     "id_is": Kind(
-        lambda v, a: v is _deref(a),
-        lambda g: f"{g.source} is the {type(_deref(g.arg)).__name__} seen at compile time",
-        lambda v, a: f"another {type(v).__name__}",
+        lambda v, a: v is deref(a),
+        lambda g: (
+            f"{g.source} is {_identity(deref(g.arg)) or f'the {type(deref(g.arg)).__name__} seen at compile time'}"
+        ),
+        lambda v, a: (
+            shown if (shown := _identity(v)) not in (None, _identity(deref(a))) else f"another {type(v).__name__}"
+        ),
     ),
     "equals": Kind(same_constant, lambda g: f"{g.source} == {_shown(g.arg)}", _plain),
     "tensor": Kind(
         tensor_holds,
         lambda g: (
-            f"{g.source} is {_name(_deref(g.arg.cls))}{list(g.arg.sizes)} {g.arg.dtype} {g.arg.device}"
-            f" strides {list(g.arg.strides)} requires_grad={g.arg.requires_grad}"
+            f"{g.source} is {_name(deref(g.arg.cls))}[{_shown_numbers(g.arg.sizes)}] {g.arg.dtype} {g.arg.device}"
+            f" strides [{_shown_numbers(g.arg.strides)}] requires_grad={g.arg.requires_grad}"
         ),
         _tensor_seen,
+        parts=True,
     ),
     "length": Kind(
         lambda v, a: storage_length(v) == a,
@@ -553,7 +635,7 @@ GUARD_KINDS: dict[str, Kind] = {
     "same_object": Kind(
         lambda vs, a: vs[0] is vs[1],
         lambda g: f"{g.source} is {g.others[0]}",
-        lambda vs, a: "two different objects",
+        lambda vs, a: _both(*vs) or "two different objects",
     ),
     "sizes": Kind(
         lambda vs, a: a.holds(vs),
@@ -599,4 +681,4 @@ def explain(guard: Guard, scope: Scope) -> str:
     except Exception as e:
         seen = f"{guard.source} cannot be read ({type(e).__name__}: {e})"
     where = f"  # {guard.user[-1].filename}:{guard.user[-1].lineno}" if guard.user else ""
-    return f"{guard}: seen {seen}{where}"
+    return f"{guard.source if kind.parts else guard}: seen {seen}{where}"

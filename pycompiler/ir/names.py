@@ -20,6 +20,7 @@ import importlib
 import operator
 import sys
 import types
+import typing
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -398,7 +399,8 @@ def content(value: Any) -> str | None:
 _PLAIN = (
     types.ModuleType, types.BuiltinFunctionType, types.MethodDescriptorType, types.WrapperDescriptorType,
     types.ClassMethodDescriptorType, types.GetSetDescriptorType, types.MemberDescriptorType, torch._ops.OpOverloadPacket,
-    torch.dtype, torch.layout, torch.memory_format,
+    torch.dtype, torch.layout, torch.memory_format, typing._SpecialForm,
+    typing._SpecialGenericAlias,  # type: ignore[attr-defined]
 )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from pycompiler.errors import BackendError, BadBackendResult, PyCompilerError
 from pycompiler.graphs import STATISTICS
 from pycompiler.ir import choices
 from pycompiler.ir.fake import as_plain, fake_as, fake_of, new_fake_mode, with_history
+from pycompiler.ir.graph_copies import copied
 from pycompiler.ir.graph_text import sizes, tabular
 from pycompiler.ir.guards import own_place
 from pycompiler.ir.heard import ALWAYS, Listening, Quiet
@@ -40,8 +41,11 @@ log_sizes = artifact("graph_sizes")
 
 
 def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tensor]) -> Callable[..., Any]:
-    """What the backend makes of the graph, as something the engine calls."""
+    """What the backend makes of the graph, as something the engine calls.
+
+    A backend may change the graph that it is given: `gm` stays as captured where it is compared, or the backend is a user's."""
     STATISTICS["graphs"] += 1
+    verifies = bool(family.verify or config.verify_correctness)
     for log, text in ((log_code, readable), (log_graph, tabular), (log_sizes, sizes)):
         if log.enabled:
             log("%s", text(gm))
@@ -57,13 +61,14 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
             if family.ours:
                 quiet.enter_context(ALWAYS)
                 quiet.enter_context(Listening())
-            if choices.taken("captured graph", lambda: described(gm)):
+            if is_left(family) and choices.taken("captured graph", lambda: described(gm)):
                 backend = wrapped("dynamo", family.backend, family.backend_name)
                 given = () if family.ours else floats.places(examples)
                 if given:
                     made = with_floats(family, backend, gm, examples, given)
                 else:
-                    made = backend(gm, examples, **family.backend_options)
+                    own = gm if family.ours and not verifies else copied(gm)
+                    made = backend(own, examples, **family.backend_options)
             else:
                 made = forward_of(gm)
     except Specialise as needed:
@@ -92,7 +97,7 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
             f"backend {family.backend_name!r} returned {made!r}; expected a callable that takes the graph's inputs "
             f"and returns its outputs (gm.forward is one)"
         )
-    if family.verify or config.verify_correctness:
+    if verifies:
         made = verified(family, gm, made)
     graphs = [m.graph for m in gm.modules() if isinstance(m, fx.GraphModule)]
     if texts := frozenset(text for g in graphs for n in g.nodes for text in n.meta.get("warns", ())):
@@ -127,6 +132,14 @@ def answered() -> Iterator[None]:
         raise Specialise(sorted(names), f"the backend asks more of it: {e}") from None
 
 
+def is_left(family: Family) -> bool:
+    """Whether a bisector leaves the family's backend in its place."""
+    if family.ours:
+        return True  # `backends.lookup` has asked
+    name = family.backend_name
+    return "backend" not in choices.settings and choices.taken("backend", lambda: f"backend {name!r}", key=name)
+
+
 def described(gm: fx.GraphModule) -> str:
     """A graph by what made it, and by the lines of its first and last operator."""
     places = [own_place(n.meta["user"]) for n in gm.graph.nodes if n.meta.get("user")]
@@ -138,12 +151,15 @@ def verified(family: Family, gm: fx.GraphModule, made: Callable[..., Any]) -> Ca
 
     def rebuild(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         with own_knobs(family.knobs):
-            made: Callable[..., Any] = family.backend(part, examples_of(inputs, family.ours), **family.backend_options)
+            made: Callable[..., Any] = family.backend(
+                copied(part), examples_of(inputs, family.ours), **family.backend_options
+            )
             return made
 
     share = 1.0 if choices.settings.get("verify") == "each" else family.verify
     raises = config.verify_correctness
-    return Verified(gm, made, rebuild, current_name() or "a graph", share=share, raises=raises)
+    backend = "" if family.ours else family.backend_name
+    return Verified(gm, made, rebuild, current_name() or "a graph", share=share, raises=raises, backend=backend)
 
 
 def example_inputs(captured: Captured, ours: bool, scope: Scope) -> list[Any]:

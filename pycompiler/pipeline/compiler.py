@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from pycompiler import _native, backends, background, config
+from pycompiler import _native, backends, background, config, logs
 from pycompiler._native import CompiledFunction, Entry
 from pycompiler.capture import skip
 from pycompiler.capture.breaks import BreakRecord, EagerOnce, NotCaptured, SkipFrame
@@ -25,7 +25,7 @@ from pycompiler.capture.frame import Captured, capture_frame
 from pycompiler.capture.recipe import Recipe, weakly
 from pycompiler.capture.sizes import Policy
 from pycompiler.errors import BackendError, BadBackendResult, InternalError, Unsupported, UserError
-from pycompiler.ir import choices, own_builtins, peer, watch
+from pycompiler.ir import choices, own_builtins, peer, titles, watch
 from pycompiler.ir.guards import (
     Guard,
     as_usual,
@@ -41,7 +41,7 @@ from pycompiler.ir.interrupts import deferred
 from pycompiler.ir.source import Scope
 from pycompiler.ir.symbols import Specialise
 from pycompiler.ir.watch import phase
-from pycompiler.logs import stage, step
+from pycompiler.logs import follow_torch, stage, step
 from pycompiler.pipeline import stance
 from pycompiler.pipeline.assemble import assemble
 from pycompiler.pipeline.call_backend import compile_graph, example_inputs
@@ -76,12 +76,13 @@ PASSES = 5
 
 
 def place_of(code: types.CodeType) -> str:
+    code = titles.shown(code)
     return f"{code.co_qualname} ({os.path.basename(code.co_filename)}:{code.co_firstlineno})"
 
 
 def name_of(code: types.CodeType) -> str:
     """The name of a function; that of what runs behind a break says so, which no traceback does."""
-    return code.co_qualname.rpartition(".")[2]
+    return titles.shown(code).co_qualname.rpartition(".")[2]
 
 
 def eager_once(function: types.FunctionType) -> Entry:
@@ -100,6 +101,11 @@ class FrameCompiler:
     # engine callback ------------------------------------------------------------------------------------------
     def __call__(self, fn: CompiledFunction, values: dict[str, Any], reasons: list[tuple[int, int]]) -> Entry | None:
         """The entry for this call, or None: run the function eagerly from now on."""
+        follow_torch()
+        with titles.titled(self.family.title_of(fn, values)):
+            return self.entry_for(fn, values, reasons)
+
+    def entry_for(self, fn: CompiledFunction, values: dict[str, Any], reasons: list[tuple[int, int]]) -> Entry | None:
         function: types.FunctionType = fn.fn
         code, namespace = function.__code__, function.__globals__
         if name := own_builtins.replaced():
@@ -222,9 +228,11 @@ class FrameCompiler:
         if skip.has_other_builtins(function):
             raise SkipFrame(f"a function {skip.OTHER_BUILTINS}")
         start = time.perf_counter()
+        self.family.begun(code)
         with compiling(place_of(code)), phase("compile"), RESTING_COLLECTOR, without_saved_tensor_hooks(), \
              modes_as_before():  # fmt: skip
-            step(1, "torchdynamo start tracing %s (%s:%d)", name_of(code), code.co_filename, code.co_firstlineno)
+            shown = titles.shown(code)
+            step(1, "torchdynamo start tracing %s (%s:%d)", name_of(code), shown.co_filename, shown.co_firstlineno)
             policy, scope = self.family.sizes_of(code), Scope(values, function.__globals__)
             graph: Callable[..., Any] | None = None
             while True:
@@ -275,6 +283,7 @@ class FrameCompiler:
         recipe = weakly(Recipe(guards, process=(waits,)))
         entry = _native.Entry(recipe.guards, function, "eager")
         self.family.made[entry] = Made(recipe)
+        title = titles.current()
         name = place_of(function.__code__)
         start = time.perf_counter()
         watched = weakref.ref(entry)
@@ -283,7 +292,7 @@ class FrameCompiler:
         def job() -> None:
             if watched() is None or captured.graph is None:  # nobody can call it any more
                 return
-            with state, compiling(name), RESTING_COLLECTOR, modes_as_before():
+            with titles.titled(title), state, compiling(name), RESTING_COLLECTOR, modes_as_before():
                 if global_state() != wanted:
                     raise BackendError("torch's global state is not what it was when the call was captured")
                 try:
@@ -298,8 +307,9 @@ class FrameCompiler:
                 if global_state() != wanted or own_builtins.replaced():
                     raise BackendError("torch's global state, or a builtin, changed during the compile")
             examples.clear()
-            record(self.family, function.__code__, captured, time.perf_counter() - start)
-            made, waiting = self.assemble(function, captured, guards, graph), watched()
+            with titles.titled(title):
+                record(self.family, function.__code__, captured, time.perf_counter() - start)
+                made, waiting = self.assemble(function, captured, guards, graph), watched()
             if made is not None and waiting is not None:
                 waiting.become(made)
                 self.family.made[waiting] = self.family.made[made]
@@ -333,3 +343,5 @@ class FrameCompiler:
 
 
 peer.leave_alone(FrameCompiler.__call__.__code__)
+peer.leave_alone(FrameCompiler.entry_for.__code__)
+logs.tags.append(titles.tag)

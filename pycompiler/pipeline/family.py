@@ -11,10 +11,11 @@ from typing import Any, Generic, TypeVar
 from pycompiler import _native, backends, config
 from pycompiler._native import CompiledFunction, Entry
 from pycompiler.capture.sizes import Policy
-from pycompiler.ir import peer, registered
+from pycompiler.ir import peer, registered, titles
 from pycompiler.ir.guard_entries import GuardEntry
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.shared import Lock
+from pycompiler.ir.titles import Title
 from pycompiler.pipeline import stance
 from pycompiler.pipeline.compiler import FrameCompiler
 from pycompiler.pipeline.hook import FrameLookup, original, with_empty_cells
@@ -75,6 +76,9 @@ class Family:
     )
     waited: set[types.CodeType] = field(default_factory=set)  # of which a call ran eagerly before the first compile
     unwrapped: set[types.CodeType] = field(default_factory=set)  # without a graph under transforms and in kernels
+    frames: dict[types.CodeType, list[int]] = field(
+        default_factory=dict
+    )  # number of the frame, and of its next compile
 
     def __post_init__(self) -> None:
         _families.add(self)
@@ -85,7 +89,7 @@ class Family:
         """A family of its own with the same settings."""
         asked = self.aside[None][0] if self.forced is not None else {}  # without the stance's backend
         fresh: dict[str, Any] = {
-            "resumes": {}, "hooked": {}, "sizes": {}, "shelf": {}, "aside": {}, "waited": set(), "unwrapped": set(),
+            "resumes": {}, "hooked": {}, "sizes": {}, "shelf": {}, "aside": {}, "waited": set(), "unwrapped": set(), "frames": {},
             "members": Members(), "made": weakref.WeakKeyDictionary(), "listener": None, "forced": None,
         }  # fmt: skip
         return replace(self, **asked, **fresh)
@@ -100,8 +104,22 @@ class Family:
         self.sizes.clear()
         self.waited.clear()
         self.unwrapped.clear()
+        self.frames.clear()
         for _, entries in self.aside.values():
             entries.clear()
+
+    def title_of(self, fn: CompiledFunction, values: dict[str, Any]) -> Title:
+        """The name of the compile that a call of `fn` needs."""
+        code: types.CodeType = fn.fn.__code__
+        frame, entry = self.frames.setdefault(code, [-1, 0])
+        if frame < 0:
+            frame = self.frames[code][0] = next(titles.frames)
+        return titles.title(frame, entry, fn.name, code, values)
+
+    def begun(self, code: types.CodeType) -> None:
+        """A compile of `code` begins: the next one has another number."""
+        if code in self.frames:
+            self.frames[code][1] += 1
 
     def sizes_of(self, code: types.CodeType) -> Policy:
         """What is symbolic in captures of `code`."""

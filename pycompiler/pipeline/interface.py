@@ -11,6 +11,7 @@ from pycompiler._native import CompiledFunction, Entry
 from pycompiler.capture.sizes import Policy
 from pycompiler.ir.guard_entries import GuardEntry
 from pycompiler.ir.guards import Guard
+from pycompiler.ir.titles import Title
 from pycompiler.pipeline.records import BackendObserver, GraphRecord, Made
 
 
@@ -42,6 +43,10 @@ class Family(Protocol):
     def raises_at_limit(self) -> bool: ...
     @property
     def limit(self) -> int: ...
+    def title_of(self, fn: CompiledFunction, values: dict[str, Any]) -> Title: ...
+
+    def begun(self, code: types.CodeType) -> None: ...
+
     def sizes_of(self, code: types.CodeType) -> Policy: ...
     def compiled(
         self, function: Callable[..., Any], *, positional: bool = False, name: str | None = None

@@ -10,11 +10,11 @@ from torch import fx
 
 from pycompiler import _native, autograd, backends, background, config, regions
 from pycompiler.graphs import STATISTICS, compile_aten
-from pycompiler.ir import choices, own_builtins, watch
+from pycompiler.ir import choices, own_builtins, titles, watch
 from pycompiler.ir.heard import ALWAYS, Listening
 from pycompiler.ir.texts import drop_text_with, forward_of, readable
 from pycompiler.ir.watch import phase
-from pycompiler.logs import artifact, stage, step
+from pycompiler.logs import artifact, follow_torch, stage, step
 from pycompiler.pipeline import parts
 from pycompiler.pipeline.surroundings import RESTING_COLLECTOR, own_knobs
 from pycompiler.progress import compiling, current_name
@@ -88,7 +88,7 @@ def joint(
                 gm,
                 example_inputs,
                 fw_compiler=partial(seen, "forward"),
-                bw_compiler=partial(compile_backward, seen, number, current_name(), own_knobs.now()),
+                bw_compiler=partial(compile_backward, seen, number, current_name(), own_knobs.now(), titles.current()),
                 inference_compiler=partial(seen, "inference"),
                 partition=partition,
                 activation_memory_budget=config.activation_memory_budget,
@@ -109,9 +109,9 @@ def compile_part(
     inputs: Sequence[Any],
 ) -> Any:
     """One of the ATen graphs of model `number`."""
-    if log_graphs.enabled:
-        log_graphs("%s graph of model %d\n%s", kind, number, readable(module))
-    with watch.graph(kind):
+    with titles.within(kind), watch.graph(kind):
+        if log_graphs.enabled:
+            log_graphs("%s graph of model %d\n%s", kind, number, readable(module))
         watch.artefact("fx_graph", module)
         if number_of_step:
             step(number_of_step, "torchinductor compiling %sS graph %d", kind.upper(), number)
@@ -129,13 +129,15 @@ def compile_backward(
     number: int,
     forward: str | None,
     knobs: dict[str, Any],
+    title: titles.Title | None,
     module: fx.GraphModule,
     inputs: Sequence[Any],
 ) -> Any:
     """At the first backward, or ahead of it.  While a builtin is replaced the graph is run as it is, from then on."""
+    follow_torch()
     if name := own_builtins.replaced():
         return _as_it_is(module, forward, name)
-    with compiling(f"backward of {forward or 'a graph'}"), phase("backward"), RESTING_COLLECTOR, \
+    with titles.titled(title), compiling(f"backward of {forward or 'a graph'}"), phase("backward"), RESTING_COLLECTOR, \
          ALWAYS, Listening(), own_knobs(knobs), watch.model(number):  # fmt: skip
         made = seen("backward", module, inputs)
     return _as_it_is(module, forward, name) if (name := own_builtins.replaced()) else made

@@ -21,8 +21,9 @@ from pycompiler.errors import (
     Unsupported,
     stack_text,
 )
-from pycompiler.ir import peer, watch
-from pycompiler.ir.guards import Guard, explain, first_failure
+from pycompiler.ir import peer, titles, watch
+from pycompiler.ir.differing import aspects, aspects_between
+from pycompiler.ir.guards import explain, first_failure
 from pycompiler.ir.source import Scope
 from pycompiler.logs import artifact, stage
 from pycompiler.pipeline.guards import size_guards
@@ -88,7 +89,7 @@ def record(family: Family, code: types.CodeType, captured: Captured, seconds: fl
         if captured.recipe.code is not None:
             log_bytecode("generated code of %s:\n%s", code.co_qualname, listing(captured.recipe.code))
     inlined = tuple(captured.inlined)
-    made = GraphRecord(code, captured.graph, guards, captured.op_count, captured.broke, seconds, inlined)
+    made = GraphRecord(titles.shown(code), captured.graph, guards, captured.op_count, captured.broke, seconds, inlined)
     watch.artefact("frame", made)
     if family.listener is not None:
         family.listener(made)
@@ -116,7 +117,7 @@ def report_recompile(
     if not (log_recompiles.enabled or config.error_on_recompile or over or observer or watched):
         return
     texts = explain_reasons(fn, values, namespace, reasons)
-    told = RecompileRecord(fn.fn.__code__, tuple(texts))
+    told = RecompileRecord(titles.own_code(fn.fn.__code__, values), tuple(texts))
     if observer is not None:
         with watch.apart(observer):
             observer.recompiled(told)
@@ -154,7 +155,8 @@ def explain_reasons(
             lines.append(f"  entry {index}: an input cannot be read")
             continue
         guard = guards[failed]
-        lines.append(f"  entry {index}: {explain(guard, Scope(values, namespace))}\n    way out: {way_out(guard)}")
+        scope = Scope(values, namespace)
+        lines.append(f"  entry {index}: {explain(guard, scope)}\n    way out: {way_out(aspects(guard, scope))}")
     if len(reasons) > TOLD:
         lines.append(f"  and {len(reasons) - TOLD} older entries")
     return lines
@@ -171,26 +173,40 @@ def all_failures(fn: CompiledFunction, values: dict[str, Any], namespace: dict[s
     ]
 
 
-# What a user can do about a guard of each kind that fails again and again.
+# What a user can do about an aspect (`ir/differing.py`) in which calls differ again and again.
 WAYS_OUT = {
-    "tensor": "give tensors of the same dtype, flags and number of dimensions; sizes that change are compiled for once "
-    "(config.automatic_dynamic_shapes, dynamic=True), except 0, 1 and those that the program needs as numbers",
-    "equals": "pass the value as a tensor, or keep it constant between calls",
+    "class": "pass the same type, or compile a callable for each",
+    "none": "pass None always or never, or compile a callable for each",
+    "flag": "keep the flag constant between calls, or compile a callable for each of its values",
+    "text": "keep the text constant between calls, or compile a callable for each",
+    "number": "pass the number as a tensor, or keep it constant between calls",
+    "value": "keep the value constant between calls, or compile a callable for each",
+    "identity": "make the object once, outside of the calls",
+    "structure": "give arguments of the same structure",
+    "dtype": "give tensors of the same dtype, or compile a callable for each",
+    "device": "give tensors on the same device, or compile a callable for each",
+    "requires_grad": "give tensors with the same requires_grad, or compile a callable for each",
+    "dimensions": "give tensors with the same number of dimensions, or compile a callable for each",
+    "sizes": "sizes that change are compiled for once (config.automatic_dynamic_shapes, dynamic=True), except 0, 1 and "
+    "those that the program needs as numbers",
+    "strides": "give tensors that lie in memory in the same way (.contiguous())",
+    "keys of dispatch": "give tensors of the same layout and kind: all or none conjugated, negated, of inference mode",
     "length": "keep the length constant, or pad to a fixed length",
-    "dict_keys": "keep the keys and their order constant",
-    "set_equals": "keep the set constant",
-    "global_state": "call with the same grad mode, autocast and defaults, or compile a callable for each",
-    "id_is": "make the object once, outside of the calls",
-    "type_is": "pass the same type, or compile a callable for each",
-    "truth": "keep the condition constant",
-    "sizes": "avoid branches on sizes, and sizes 0 and 1",
+    "keys": "keep the keys and their order constant",
+    "elements": "keep the set constant",
+    "attribute": "set the attribute before the first call",
+    "state": "call with the same grad mode, autocast and defaults, or compile a callable for each",
+    "condition": "keep the condition constant",
+    "cell": "bind the variable before the first call",
+    "aliases": "pass the same object twice always or never",
+    "relation": "avoid branches on sizes and numbers, and sizes 0 and 1",
     "data": "keep the branch that the number decides, and memory of its own for the tensor that holds it",
 }
 
 
-def way_out(guard: Guard) -> str:
-    general = "keep the value as it was at the first call"
-    return f"{WAYS_OUT.get(guard.kind, general)}; or raise config.recompile_limit"
+def way_out(aspects: Sequence[str]) -> str:
+    """What to do about the aspects that differ, and nothing else."""
+    return f"{'; '.join(WAYS_OUT[aspect] for aspect in aspects)}; or raise config.recompile_limit"
 
 
 WONT_CONVERT = """\
@@ -243,9 +259,12 @@ def limit_message(fn: CompiledFunction, limit: int, last: str) -> str:
 def on_limit(fn: CompiledFunction, reasons: list[tuple[int, int]]) -> None:
     """Called by the engine, once per code object that reaches its limit."""
     entries = fn.entries
-    failed = [str(entries[i].guards[g]) for i, g in reasons[:1] if i < len(entries) and g < len(entries[i].guards)]
-    ways = [way_out(entries[i].guards[g]) for i, g in reasons[:1] if i < len(entries) and g < len(entries[i].guards)]
-    last = f"{failed[0]}. Way out: {ways[0]}" if failed else "unknown"
+    last = "unknown"
+    for i, g in reasons[:1]:
+        if i < len(entries) and g < len(entries[i].guards):
+            guard = entries[i].guards[g]
+            others = [other for k, entry in enumerate(entries) if k != i for other in entry.guards]
+            last = f"{guard}. Way out: {way_out(aspects_between(guard, others))}"
     limit = fn.recompile_limit if len(entries) >= fn.recompile_limit else fn.accumulated_limit
     message = limit_message(fn, limit, last)
     warnings.warn(message, RecompileLimitWarning, stacklevel=2)

@@ -294,16 +294,28 @@ class Held:
 
 
 class Verified:
-    """See the module.  `share` of the calls are compared, the first one always; one is enough where `share` is 0."""
+    """See the module.  `share` of the calls are compared, the first one always; one is enough where `share` is 0.
+
+    gm: the captured graph, which nobody else may change.  backend: the name of the program's own backend that made `made`.
+    """
 
     def __init__(
-        self, gm: fx.GraphModule, made: Call, rebuild: Rebuild, name: str, *, share: float, raises: bool
+        self,
+        gm: fx.GraphModule,
+        made: Call,
+        rebuild: Rebuild,
+        name: str,
+        *,
+        share: float,
+        raises: bool,
+        backend: str = "",
     ) -> None:
-        self.gm, self.made, self.rebuild, self.name = gm, made, rebuild, name
+        self.gm, self.made, self.rebuild, self.name, self.backend = gm, made, rebuild, name, backend
         self.share, self.raises, self.tolerance = share, raises, 0.0
         self.calls, self.compared = 0, 0
         self.lock = threading.Lock()
         self.difference: str | None = None
+        self.found: Difference | None = None  # by the last comparison
         self.numbers = Numbers()
         self.waiting = False  # for a worker
         graphs = [m for m in gm.modules() if isinstance(m, fx.GraphModule)]
@@ -373,15 +385,17 @@ class Verified:
         if changed():
             return None
         self.compared += 1
+        self.found = found
         if found is None:
             return None
-        text = f"the compiled graph of {self.name} differs from eager in {found}"
+        which = f"the graph of {self.name}, compiled by backend {self.backend!r}," if self.backend else ""
+        text = f"{which or f'the compiled graph of {self.name}'} differs from eager in {found}"
         with self.lock:
             known, self.difference = self.difference, self.difference or text
         if known is None and not choices.active:  # a bisector finds the place itself
             text = self.difference = f"{text}\n{self.place(inputs)}"
         if self.raises:
-            raise VerificationError(known or text)
+            raise VerificationError(known or text, self.backend)
         if known is None:  # calls of other threads may have found it meanwhile
             log.error("%s\nit runs eagerly from now on", text)
         return None

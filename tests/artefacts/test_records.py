@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import marshal
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar, Dict, List, Optional, Tuple, Union  # noqa: UP035
 
 import pytest
 import torch
@@ -107,6 +107,17 @@ VALUES: dict[str, Any] = {
         torch.nn.functional.gelu,
     ),
     "classes": (torch.nn.Linear, dict, Twice, type(iter({})), type(reversed({}.values()))),
+    "annotations": [
+        Optional["torch.classes.nothing"],
+        Union[int, "str"],
+        List[int],
+        list[str],
+        int | None,  # type: ignore[name-defined]  # noqa: UP006, UP007, UP045
+        Callable[[int], str],
+        ClassVar,
+        Dict[str, Tuple[int, ...]],  # noqa: UP006
+    ],  # fmt: skip
+    "enumerations in C++": (torch._C._TorchFunctionState.ENABLED, torch._C._functorch.TransformType.Vmap),
     "modules": (torch, torch.nn.functional, torch.ops.aten, vars(torch.nn.functional)),
 }
 

@@ -113,7 +113,7 @@ def test_ranges_of_calls(compiled: Any) -> None:
         "cache lookup of two_frames",
         "guards of two_frames, entry 0",
         "run of two_frames",
-        "graph graph",
+        "graph two_frames#0.inference",
         f"cache lookup of {RESUMED}",
     ):
         assert f"pycompiler: {name}" in names
@@ -125,14 +125,16 @@ def test_ranges_nest_and_time_is_inside(compiled: Any) -> None:
     with profile(activities=[ProfilerActivity.CPU]) as found:
         compiled(torch.ones(4, 4), 2)
     by_name = {e.name: e for e in reversed(found.events())}  # the first of each
-    outer, inner = by_name["pycompiler: run of two_frames"], by_name["pycompiler: graph graph"]
+    outer, inner = by_name["pycompiler: run of two_frames"], by_name["pycompiler: graph two_frames#0.inference"]
     assert outer.time_range.start <= inner.time_range.start <= inner.time_range.end <= outer.time_range.end
 
 
 def test_ranges_of_compiles() -> None:
     made = pycompiler.compile(lambda x: x.cos() + 1)
     names = ranges(lambda: made(torch.ones(3)))
-    assert {"pycompiler: compile", "pycompiler: capture", "pycompiler: lowering", "pycompiler: build"} <= set(names)
+    own, graph = "<lambda>#0", "<lambda>#0.inference"
+    phases = {"compile": own, "capture": own, "lowering": graph, "build": graph}
+    assert {f"pycompiler: {phase} of {title}" for phase, title in phases.items()} <= set(names)
 
 
 def test_errors_pass_through_ranges() -> None:
@@ -243,5 +245,7 @@ def test_ranges_on_nvtx(tmp_path: Path) -> None:
             path.append(line[5:].partition(",")[0])
             seen.add(" / ".join(p.removeprefix("pycompiler: ") for p in path if p.startswith("pycompiler: ")))
     assert path == []
-    assert {"cache lookup of <lambda>", "run of <lambda> / graph graph / kernel graph_0", "compile / capture"} <= seen
-    assert any(s.startswith("compile / backend / ") for s in seen)
+    graph, own = "graph <lambda>#0.inference", "<lambda>#1"  # runs the first entry, compiles the second
+    run = f"run of <lambda> / {graph} / kernel graph_0"
+    assert {"cache lookup of <lambda>", run, f"compile of {own} / capture of {own}"} <= seen, seen
+    assert any(s.startswith(f"compile of {own} / backend of {own} / ") for s in seen)

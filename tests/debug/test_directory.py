@@ -76,7 +76,7 @@ def test_the_documents_run(tmp_path: Path) -> None:
     assert {p.name for p in run.iterdir()} == {"torchdynamo", "torchinductor"}
     assert "Step 1: torchdynamo start tracing test_model" in (run / "torchdynamo" / "debug.log").read_text()
     inductor = run / "torchinductor"
-    assert {p.name for p in inductor.iterdir()} == {"aot_model___0_debug.log", "model__0_forward_1.0"}
+    assert {p.name for p in inductor.iterdir()} == {"aot_model___0_debug.log", "model__0_forward_1.0", "names.txt"}
     assert "aten.var_mean.correction" in (inductor / "aot_model___0_debug.log").read_text()
     assert {p.name for p in (inductor / "model__0_forward_1.0").iterdir()} == DOCUMENTED
     del environment["TORCH_COMPILE_DEBUG"]

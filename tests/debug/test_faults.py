@@ -76,6 +76,16 @@ def test_programs_that_are_right_or_wrong_by_themselves(tmp_path: Path) -> None:
         bisect.Bisector(str(path), ["a", "b"]).search()
 
 
+def test_the_programs_own_backend_is_named(tmp_path: Path) -> None:
+    """It changes the graph that it is given: it gets a copy, and is not taken for a fault of the capture."""
+    path = tmp_path / "program.py"
+    path.write_text(programs.OWN_BACKEND.lstrip())
+    report = bisect.Bisector(str(path), []).search()
+    assert report.layer == "backend" and "compiled by backend 'no_relu', differs" in str(report), report
+    assert [(f.level, f.number, f.count) for f in report.found] == [("backend", 1, 1), ("captured graph", 2, 2)]
+    assert report.found[0].what == "backend 'no_relu'" and "in program" in report.found[1].what
+
+
 @pytest.mark.slow
 def test_a_hang_is_named(tmp_path: Path, monkeypatch: Patch) -> None:
     """As above; it waits for each run that hangs."""
@@ -106,7 +116,7 @@ def test_each_level_leaves_out_what_it_counts(tmp_path: Path) -> None:
     with config.patch(bisect_log=str(log), share_regions=False):
         pycompiler.compile(program)(x)
     lines = [line.split("\t") for line in log.read_text().splitlines()]
-    others = {"background", "memory", "region"}  # of programs in which something is kept or shared: see the table
+    others = {"background", "memory", "region", "backend"}  # of programs with something kept or shared, or a backend
     assert {level for level, *_ in lines} == set(choices.LEVELS) - others
     for level in choices.LEVELS:
         with config.patch(bisect=f"{level}<0", share_regions=False):
@@ -142,7 +152,7 @@ def test_a_recompile_storm_is_named_with_guard_and_way_out(caplog: pytest.LogCap
     ):
         for k in range(5):
             compiled(torch.ones(3), "m" * k)
-    assert "Way out: pass the value as a tensor, or keep it constant" in caplog.text
+    assert "Way out: keep the text constant between calls, or compile a callable for each; or raise" in caplog.text
 
 
 def test_a_slow_guard_is_named() -> None:

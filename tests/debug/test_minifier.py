@@ -104,6 +104,86 @@ def test_after_dynamo(tmp_path: Path) -> None:
     assert again.stderr.rstrip().splitlines()[-2] == "AssertionError"
 
 
+def test_a_backend_that_changes_its_graph_in_place(tmp_path: Path) -> None:
+    """Level 4: what it was given, and changed, is not what its results are compared with."""
+    program = write(tmp_path, """
+        import torch, pycompiler
+
+        def no_relu(gm, inputs):
+            for node in gm.graph.nodes:
+                if node.target is torch.relu:
+                    node.target = torch.sigmoid
+            gm.recompile()
+            return gm.forward
+
+        pycompiler.compile(lambda x: torch.relu(x.sin() + 1).cos(), backend=no_relu)(torch.linspace(-2, 2, 4))
+        """)  # fmt: skip
+    done = run(tmp_path, program, TORCHDYNAMO_REPRO_AFTER="dynamo", TORCHDYNAMO_REPRO_LEVEL="4")
+    assert "compiled by backend 'no_relu', differs from eager in output 0" in done.stderr
+    assert "1 operator is left of 4" in done.stdout and "torch.relu" in done.stdout
+    again = run(tmp_path, str(tmp_path / "torch_compile_debug" / "repro.py"))
+    assert again.returncode == 1 and "relu = torch.relu(" in (tmp_path / "torch_compile_debug" / "repro.py").read_text()
+
+
+def test_a_backend_that_the_program_registers(tmp_path: Path) -> None:
+    """Its function is written into launcher and repro, with what it reads; parts that fail otherwise are not taken."""
+    program = write(tmp_path, """
+        import torch
+        import pycompiler
+
+        REFUSED = {"relu": [torch.relu.__name__], "others": None}
+
+        class Refused(AssertionError):
+            pass
+
+        class Table:
+            def refuses(self, node):
+                return getattr(node.target, "__name__", "") in REFUSED["relu"]
+
+        @pycompiler.register_backend(name="toy")
+        def toy_compiler(gm, _):
+            if sum(n.op.startswith("call_") for n in gm.graph.nodes) < 3:
+                raise Refused("too small a graph to be worth it")
+            for node in gm.graph.nodes:
+                if Table().refuses(node):
+                    raise Refused(f"{node.name} is not supported here, nor elsewhere")
+            return gm.forward
+
+        def program(x):
+            y = torch.relu(x.sin()).cos().exp().tanh()
+            return torch.relu(y) + 1
+
+        pycompiler.compile(program, backend="toy")(torch.randn(2, 20))
+        """)  # fmt: skip
+    done = run(tmp_path, program, TORCHDYNAMO_REPRO_AFTER="dynamo", TORCHDYNAMO_REPRO_LEVEL="2")
+    assert "3 operators are left of 7" in done.stdout, done.stdout + done.stderr
+    again = run(tmp_path, str(tmp_path / "torch_compile_debug" / "repro.py"))
+    assert again.returncode == 1 and re.search(
+        r"Refused: relu\w* is not supported here, nor elsewhere$", again.stderr, re.M
+    )
+
+
+def test_a_launcher_whose_graph_fails_otherwise(tmp_path: Path) -> None:
+    """The error that it was started for is in the launcher: another one is not cut down in its place."""
+    program = write(tmp_path, """
+        import os, torch, pycompiler
+
+        def moody(gm, _):
+            if "MOODY" in os.environ:
+                raise KeyError("another error")
+            raise AssertionError("the program's")
+
+        pycompiler.compile(lambda x: x.sin() + 1, backend=moody)(torch.ones(3))
+        """)  # fmt: skip
+    done = run(tmp_path, program, TORCHDYNAMO_REPRO_AFTER="dynamo", TORCHDYNAMO_REPRO_LEVEL="2")
+    assert "1 operator is left of 2" in done.stdout, done.stdout
+    (tmp_path / "torch_compile_debug" / "repro.py").unlink()
+    launcher = tmp_path / "torch_compile_debug" / "minifier" / "minifier_launcher.py"
+    assert "wanted=launcher.Symptom(kind='error', what='AssertionError', text=\"the program's (" in launcher.read_text()
+    again = run(tmp_path, str(launcher), MOODY="1")
+    assert again.returncode == 2 and "the graph alone shows another fault: KeyError: 'another error'" in again.stderr
+
+
 def test_after_aot(tmp_path: Path) -> None:
     """Document B, "Minifying TorchInductor Errors": a launcher is written, which leaves the one operator.
 
@@ -339,6 +419,26 @@ def test_what_is_like_what() -> None:
     assert trial.Symptom("values", "output 0").is_like(trial.Symptom("values", "the gradient of input 0"))
 
 
+def test_the_same_fault() -> None:
+    """A class, a message but for its numbers and names, and the function that raises it."""
+    place = " (/a/b.py:7 in lower)"
+    wanted = trial.Symptom("error", "RuntimeError", f"no lowering of aten.foo.default (node foo_3) for size 17{place}")
+    for text, same in (
+        (f"no lowering of aten.foo.default (node foo) for size 4{place}", True),
+        ("no lowering of aten.foo.default (node foo) for size 4 (/elsewhere/repro.py:70 in lower)", True),
+        (f"'xs' has no stride{place}", False),
+        ("no lowering of aten.foo.default (node foo_3) for size 17 (/a/b.py:7 in schedule)", False),
+        ("no lowering of aten.foo.default (node foo_3) for size 17", True),
+        ("", False),
+    ):
+        assert wanted.is_same(trial.Symptom("error", "RuntimeError", text)) is same, text
+    assert not wanted.is_same(trial.Symptom("error", "KeyError", wanted.text)) and not wanted.is_same(None)
+    assert not wanted.is_same(trial.Symptom("crash", "SIGSEGV"))
+    silent = trial.Symptom("error", "AssertionError", f"{place}")
+    assert silent.is_same(trial.Symptom("error", "AssertionError", " (/c.py:1 in lower)"))
+    assert trial.Symptom("values", "output 0", "a").is_same(trial.Symptom("values", "output 1", "b"))
+
+
 def test_what_eager_raises_too_is_no_symptom() -> None:
     graph = fx.Graph()
     x = graph.placeholder("x")
@@ -399,6 +499,22 @@ def test_straight_line_code_is_read_back(tmp_path: Path, monkeypatch: pytest.Mon
     assert called[0] == called[1]
     assert isinstance(loaded.body, fx.GraphModule)
     assert render.module_text(loaded)[1].splitlines()[-3:] == classes.splitlines()[-3:]
+
+
+def test_numbers_made_of_sizes_are_nodes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`float(n)` makes an argument of a constant only."""
+    (tmp_path / "printed_numbers.py").write_text(
+        "import torch\n"
+        "class Repro(torch.nn.Module):\n"
+        "    def forward(self, n, x):\n"
+        "        float_1 = float(n);  n = None\n"
+        "        truediv = float('inf') / float_1;  float_1 = None\n"
+        "        return (torch.ops.aten.mul.Tensor(x, truediv),)\n"
+    )
+    monkeypatch.syspath_prepend(str(tmp_path))
+    loaded = straight.load(__import__("printed_numbers").Repro())
+    assert [n.target for n in loaded.graph.find_nodes(op="call_function", target=float)] == [float]
+    assert torch.equal(loaded(2, torch.ones(3))[0], torch.full((3,), float("inf")))
 
 
 def test_parts_have_what_is_left_out_as_inputs() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 import json
 import linecache
 import os
@@ -43,10 +42,10 @@ sys.exit(7)
 """
 
 
-def run(*arguments: str, cwd: Path, **environ: str) -> subprocess.CompletedProcess[str]:
+def run(*arguments: str, cwd: Path, input: str = "", **environ: str) -> subprocess.CompletedProcess[str]:
     environ = {**os.environ, "OMP_NUM_THREADS": "1", **environ}
     command = [children.python(), "-m", "pycompiler", *arguments]
-    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environ, timeout=300)
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env=environ, input=input, timeout=120)
 
 
 @pytest.fixture(scope="module")
@@ -128,37 +127,34 @@ def test_the_page_stands_alone(report: Any) -> None:
     assert "graph break" in " ".join(found.texts)
 
 
-def test_without_costs(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    (here / "script.py").write_text(
+def test_without_costs(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(
         "import torch, pycompiler\npycompiler.compile(lambda x: x.sin() + 1)(torch.ones(2))\n1 / 0\n"
     )
-    assert main(["report", "--no-costs", "--json", "data.json", "script.py"]) == 1
-    assert "ZeroDivisionError" in capsys.readouterr().err
-    data = json.loads((here / "data.json").read_text())
+    done = run("report", "--no-costs", "--json", "data.json", "script.py", cwd=tmp_path)
+    assert done.returncode == 1 and "ZeroDivisionError" in done.stderr
+    data = json.loads((tmp_path / "data.json").read_text())
     assert len(data["frames"]) == 1 and data["frames"][0]["entry"] is None
     assert data["frames"][0]["operators"] == 2  # a method, too
     assert data["starts"][0]["program"] == "script.py"
-    checked((here / "pycompiler_report.html").read_text())
+    checked((tmp_path / "pycompiler_report.html").read_text())
 
 
-def test_what_is_run_is_found_as_python_would(
-    here: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_is_run_is_found_as_python_would(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A module of a package, its folder, standard input; what is not there is said before anything runs."""
     body = "import sys, torch, pycompiler\npycompiler.compile(f, backend='eager')(torch.ones(2))\nsys.exit(len(sys.argv))\n"
     (here / "a_package").mkdir()
     (here / "a_package" / "parts.py").write_text("def f(x):\n    return x + 1\n")
     (here / "a_package" / "__main__.py").write_text("from a_package.parts import f\n" + body)
     (here / "a_package" / "other.py").write_text("from .parts import f\n" + body)
-    monkeypatch.setattr("sys.stdin", io.StringIO("def f(x):\n    print('no')\n    return x + 1\n" + body))
+    given = "def f(x):\n    print('no')\n    return x + 1\n" + body
     command = ["report", "--no-costs", "--json", "data.json"]
     for arguments in (["-m", "a_package.other", "-o"], ["a_package", "-o"], ["-m", "a_package", "1"], ["-", "1"]):
-        assert main([*command, *arguments]) == 2
-        assert "1 operator" in capsys.readouterr().err
+        done = run(*command, *arguments, cwd=here, input=given)
+        assert done.returncode == 2 and "1 operator" in done.stderr, done.stderr
     assert json.loads((here / "data.json").read_text())["frames"][0]["break"]["stack"][-1] == {
         "file": "<stdin>", "line": 2, "function": "f", "text": "print('no')"
     }  # fmt: skip
-    monkeypatch.delitem(sys.modules, "a_package")
     (here / "data.json").unlink()
     for arguments, reason in (
         (["nope.py"], "no file nope.py"), (["-m", "nope"], "no module nope"), (["-m", "nope.nope"], "no module nope.nope"),
@@ -184,7 +180,7 @@ def test_a_program_that_changes_its_folder_keeps_its_lines(here: Path, monkeypat
     assert "    raise ValueError('here')\n" in "".join(traceback.format_exception(found.value))
 
 
-def test_a_program_that_leaves_is_reported_with_its_children(here: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_program_that_leaves_is_reported_with_its_children(here: Path) -> None:
     """What a fork compiles is part of the page, one that leaves by os._exit in the middle of it, too."""
     (here / "script.py").write_text(
         "import os, torch, pycompiler\n"
@@ -206,8 +202,70 @@ def test_a_program_that_leaves_is_reported_with_its_children(here: Path, capsys:
     frames = json.loads((here / "data.json").read_text())["frames"]
     assert [f["run"] for f in frames] == [1, 1, 2]
     (here / "script.py").write_text("pass\n")
-    assert main(["report", "script.py"]) == 0 and "PYCOMPILER_TRACE" not in os.environ
-    assert "nothing was compiled" in capsys.readouterr().err
+    done = run("report", "script.py", cwd=here)
+    assert done.returncode == 0 and "nothing was compiled" in done.stderr
+
+
+CRASHES = """
+import os, sys, signal, torch, pycompiler
+
+@pycompiler.compile
+def f(x):
+    return x.sin() + 1
+
+for n in range(5):
+    f(torch.ones(3))
+print("before")
+os.kill(os.getpid(), getattr(signal, sys.argv[1]))
+"""
+
+
+@pytest.mark.parametrize(("signal", "number"), [("SIGSEGV", 11), ("SIGKILL", 9)])
+def test_a_program_that_a_signal_ends(signal: str, number: int, tmp_path: Path) -> None:
+    """The page has what was seen until then; a line and the exit status tell of the signal."""
+    (tmp_path / "crash.py").write_text(CRASHES)
+    done = run("report", "--json", "data.json", "crash.py", signal, cwd=tmp_path)
+    assert done.returncode == 128 + number
+    assert done.stderr.startswith(f"report: the program was ended by signal {number} ({signal}: "), done.stderr
+    assert f"1. the program was ended by signal {signal}" in done.stderr
+    data = json.loads((tmp_path / "data.json").read_text())
+    assert data["end"]["signal"] == signal and data["starts"][0]["program"] == f"crash.py {signal}"
+    (frame,), (graph,) = data["frames"], data["graphs"]
+    assert frame["function"] == "f" and frame["entry"]["call"] > 0
+    assert graph["calls"]["calls"] == 4  # the last power of two
+    checked((tmp_path / "pycompiler_report.html").read_text())
+
+
+def test_a_crash_that_no_python_sees(tmp_path: Path) -> None:
+    """One in the middle of a kernel of ATen's, in a thread of the program."""
+    (tmp_path / "crash.py").write_text(
+        "import ctypes, threading, torch, pycompiler\n"
+        "pycompiler.compile(lambda x: x.cos())(torch.ones(3))\n"
+        "t = threading.Thread(target=lambda: ctypes.string_at(0)); t.start(); t.join()\n"
+    )
+    done = run("report", "--no-costs", "crash.py", cwd=tmp_path)
+    assert done.returncode == 139 and "signal 11 (SIGSEGV" in done.stderr
+    assert "cos" in (tmp_path / "pycompiler_report.html").read_text()
+
+
+def test_what_a_program_does_at_its_end_is_done(tmp_path: Path) -> None:
+    """Threads are waited for, exit handlers run, and signals reach the program."""
+    (tmp_path / "ends.py").write_text(
+        "import atexit, os, signal, sys, threading, time, torch, pycompiler\n"
+        "atexit.register(print, 'handler')\n"
+        "def later():\n"
+        "    time.sleep(0.2)\n"
+        "    pycompiler.compile(lambda x: x.tan())(torch.ones(3))\n"
+        "    print('thread')\n"
+        "threading.Thread(target=later).start()\n"
+        "signal.signal(signal.SIGTERM, lambda *_: print('told'))\n"
+        "os.kill(os.getppid(), signal.SIGTERM)\n"
+        "sys.exit(-1)\n"
+    )
+    done = run("report", "--no-costs", "ends.py", cwd=tmp_path)
+    assert done.returncode == 255
+    assert sorted(done.stdout.split()) == ["handler", "thread", "told"] and done.stdout.endswith("handler\n")
+    assert "tan" in (tmp_path / "pycompiler_report.html").read_text()
 
 
 # explain -------------------------------------------------------------------------------------------------------

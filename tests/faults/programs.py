@@ -344,3 +344,25 @@ with open("program.artefact", "r+b") as file:
     file.write(b"damaged")
 pycompiler.load("program.artefact", program, trust=True)
 """
+
+# A backend of the program's own that changes the graph that it is given, and is wrong for the second one.
+OWN_BACKEND = """
+import torch
+import pycompiler
+
+
+def no_relu(gm, inputs):
+    for node in gm.graph.nodes:
+        if node.target is torch.relu:
+            node.target = torch.sigmoid
+    gm.recompile()
+    return gm.forward
+
+
+def program(x):
+    return torch.relu(x.sin() + 1).cos()
+
+
+pycompiler.compile(lambda x: x + 1, backend=no_relu)(torch.ones(3))
+pycompiler.compile(program, backend=no_relu)(torch.linspace(-2, 2, 4))
+"""

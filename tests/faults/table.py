@@ -98,11 +98,11 @@ TABLE = (
     Row("slow_pass", "ONE", SLOW, ("s of compiles are the phase scheduling's", "compile.prof names the functions"), command=REPORT, peer="""python -c "import runpy, torch; runpy.run_path('program.py'); print(torch._dynamo.utils.compile_times())" """.strip()),
     Row("damaged_artefact", "ARTEFACT", ERROR, ("program.artefact", "damaged"), command=RUN, peer=RUN,
         doc="a file that was saved is damaged"),
-    Row("out_of_memory", "MEMORY_OUT", ERROR, ("graph graph, step 0 (alloc slot 1, for ", "program.py:6 in program", "you tried to allocate 1125899906842624 bytes"), command=RUN, peer=RUN,
+    Row("out_of_memory", "MEMORY_OUT", ERROR, ("graph program#0.inference, step 0 (alloc slot 1, for ", "program.py:6 in program", "you tried to allocate 1125899906842624 bytes"), command=RUN, peer=RUN,
         doc="a graph needs more memory than there is"),
     Row("branch_on_data", "BRANCH", SLOW, ("program.py:5", "if x.sum() > 0:"), command="PYCOMPILER_LOGS=graph_breaks python program.py",
         peer=logs("graph_breaks"), doc="a branch depends on data"),
-    Row("recompile_storm", "STORM", SLOW, ("L['mode'] == 'm'", "Way out: pass the value as a tensor, or keep it constant"),
+    Row("recompile_storm", "STORM", SLOW, ("L['mode'] == 'm'", "Way out: keep the text constant between calls"),
         command="PYCOMPILER_LOGS=recompiles python program.py", peer=logs("recompiles"), doc="an argument is another one each time"),
     Row("slow_guard", "TABLE", SLOW, ("list(L['table'])",), command=REPORT, peer=logs("guards"), doc="a dict of 500 keys is compared at each call"),
 )  # fmt: skip

@@ -1,0 +1,137 @@
+"""A program in a child of this process, which writes its events to a file as they come: a crash leaves what was seen until then.
+
+In: a `Program`, a folder.  Out: how it ended, and in the folder events (`debug/events.py`) of it and of the processes that it
+started.
+Example: `Ended(signal=11)` of a program that crashed, beside the events of the frames that it had compiled.
+"""
+
+from __future__ import annotations
+
+import atexit
+import contextlib
+import json
+import os
+import signal
+import sys
+import threading
+import traceback
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+from typing import NoReturn
+
+from pycompiler import config
+from pycompiler.debug.describe import Data
+from pycompiler.debug.events import Recorder, event_of
+from pycompiler.debug.program import Program, at_exits
+
+VARIABLE = "PYCOMPILER_TRACE"
+EVENTS = "0.jsonl"  # the program's own, before those of other processes (`debug/trace.py`)
+# Signals that are sent to a process of ours and meant for the program.  A terminal sends Ctrl-C to both.
+PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
+
+
+@dataclass(frozen=True)
+class Ended:
+    """The exit status of a program, or the signal that ended it."""
+
+    code: int = 0
+    signal: int = 0
+
+    @property
+    def status(self) -> int:
+        """As a shell tells it: 128 and more for signals."""
+        return 128 + self.signal if self.signal else self.code
+
+    def event(self) -> Data:
+        return event_of("end", status=self.status, signal=self.signal_name, what=self.what)
+
+    @property
+    def signal_name(self) -> str | None:
+        try:
+            return signal.Signals(self.signal).name if self.signal else None
+        except ValueError:  # a real-time signal
+            return f"signal {self.signal}"
+
+    @property
+    def what(self) -> str | None:
+        return signal.strsignal(self.signal) if self.signal else None
+
+    def __str__(self) -> str:
+        """A line for the terminal, where a signal ended it."""
+        return f"the program was ended by signal {self.signal} ({self.signal_name}: {self.what})" if self.signal else ""
+
+
+def run(program: Program, folder: Path, *, costs: bool) -> Ended:
+    """See the module.  The page of a process that has computed gradients has none of them: threads do not survive a fork."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    child = os.fork()
+    if child == 0:
+        _inside(program, folder, costs)
+    with _passing_on(child):
+        _, status = os.waitpid(child, 0)
+    if os.WIFSIGNALED(status):
+        return Ended(signal=os.WTERMSIG(status))
+    return Ended(os.waitstatus_to_exitcode(status))
+
+
+@contextlib.contextmanager
+def _passing_on(child: int) -> Iterator[None]:
+    def send(number: int, _: FrameType | None) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child, number)
+
+    before = {}
+    with contextlib.suppress(ValueError):  # not the main thread, which has no signals
+        before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
+        for number in PASSED_ON:
+            before[number] = signal.signal(number, send)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+# in the child ---------------------------------------------------------------------------------------------------------
+def _inside(program: Program, folder: Path, costs: bool) -> NoReturn:
+    status, leave, own = 70, os._exit, os.getpid()
+    try:
+        sys.argv = [program.name, *program.arguments]  # what the page is called
+        _trace_children(folder)
+        with (folder / EVENTS).open("w", encoding="utf-8") as file:
+            lock = threading.Lock()
+
+            def take(event: Data) -> None:
+                if os.getpid() == own:  # forks of it write traces
+                    with lock:
+                        file.write(json.dumps(event, default=str) + "\n")
+                        file.flush()
+
+            recorder = Recorder(take, costs=costs)
+            with at_exits(lambda _: recorder.tell_calls()), recorder:
+                status = program.status()
+                threading._shutdown()  # type: ignore[attr-defined]  # waits for the program's threads, as Python does
+            atexit._run_exitfuncs()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        for stream in (sys.stdout, sys.stderr):
+            with contextlib.suppress(Exception):
+                stream.flush()
+        leave(status & 0xFF)
+
+
+def _trace_children(folder: Path) -> None:
+    """Processes that the program starts or forks write traces to `folder`, unless they write them elsewhere."""
+    if config.trace_dir is not None:
+        return
+
+    def trace() -> None:
+        if folder.exists():  # until the end
+            config.set_knob("trace_dir", str(folder))
+
+    os.register_at_fork(after_in_child=trace)
+    os.environ[VARIABLE] = str(folder)
