@@ -91,7 +91,7 @@ for _name, _method in (
 
 def compiled_class(cls: type, family: Family, name: str | None) -> type:
     """`cls` itself, whose instances' calls are compiled from now on (as torch.compile does with a class)."""
-    call = getattr(cls, "__call__", None)
+    call = original_of(getattr(cls, "__call__", None))  # a base, or the class itself, may be compiled already
     if isinstance(call, types.FunctionType):
         cls.__call__ = compiled_function(call, call, family, name or cls.__qualname__)  # type: ignore[method-assign]
     return cls
@@ -136,7 +136,7 @@ class WrappedModule:
 def wrap_module(module: torch.nn.Module, call: Any, again: Callable[[Any, torch.nn.Module], Any], **extra: Any) -> Any:
     """An instance of a new subclass of `module`'s class that shares its state; `call` takes the place of `__call__`.
 
-    `call` is a function of the wrapper and the arguments, or an object without `__get__` of the arguments alone.
+    `call` is a function of the wrapper and the arguments, or a bound or static method of the arguments alone.
     """
     made = object.__new__(_wrapper_class(type(module), module, call, again, extra))
     object.__setattr__(made, "__dict__", module.__dict__)
@@ -186,7 +186,7 @@ REAL_CLASS: Any = object.__dict__["__class__"]
 
 def compiled_module(module: torch.nn.Module, family: Family, name: str | None) -> Any:
     cls = type(module)
-    entry = cls.__call__
+    entry = original_of(cls.__call__)  # the class may be compiled, too
     plain = isinstance(entry, types.FunctionType)
     made = family.compiled(entry if plain else forwarder(module), name=name or cls.__qualname__)
     functools.update_wrapper(made, entry, updated=())
@@ -196,8 +196,9 @@ def compiled_module(module: torch.nn.Module, family: Family, name: str | None) -
     def again(self: Any, other: torch.nn.Module) -> Any:
         return compiled_module(other, family.copy(), name)
 
-    # Bound to the original: inside of the program, `self` is the original.
-    return wrap_module(module, types.MethodType(made, module) if plain else made, again, _pycompiler_compiled=made)
+    # Bound to the original: inside of the program, `self` is the original.  A forwarder takes no `self`.
+    call = types.MethodType(made, module) if plain else staticmethod(made)
+    return wrap_module(module, call, again, _pycompiler_compiled=made)
 
 
 def _slots(cls: type) -> Iterator[str]:
@@ -289,7 +290,7 @@ def is_disabled_alone(function: types.FunctionType) -> bool:
 
 
 def disabled_module(module: torch.nn.Module, reason: str | None, recursive: bool) -> Any:
-    entry = type(module).__call__
+    entry = original_of(type(module).__call__)
     if not recursive:
         forward = type(module).forward
         if isinstance(forward, types.FunctionType):

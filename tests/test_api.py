@@ -180,6 +180,61 @@ def test_classes_are_compiled_in_place() -> None:
     assert pycompiler.counters(Scale)["compiles"] == 1
 
 
+@pycompiler.compile(backend="eager")
+class Decorated(nn.Module):
+    def forward(self, x: Any, *, by: int = 2) -> Any:
+        return x * by
+
+
+class OfDecorated(Decorated):
+    def forward(self, x: Any, *, by: int = 2) -> Any:
+        return super().forward(x, by=by) + 1
+
+
+class CallsDecorated(Decorated):
+    def __call__(self, x: Any, **kwargs: Any) -> Any:
+        return super().__call__(x, **kwargs) + 1
+
+
+@pytest.mark.parametrize("cls, add", [(Decorated, 0), (OfDecorated, 1), (CallsDecorated, 1)])
+def test_instances_of_a_compiled_module_class(cls: type[nn.Module], add: int) -> None:
+    pycompiler.reset()
+    plain = cls()
+    assert torch.equal(plain(X), X * 2 + add)
+    assert compiles(Decorated) == 1
+    assert type(pickle.loads(pickle.dumps(plain))) is cls
+    made = pycompiler.compile(plain, backend="eager", fullgraph=True)
+    for module in (made, copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert isinstance(module, cls)
+        assert torch.equal(module(X), X * 2 + add)
+        assert torch.equal(module(X, by=3), X * 3 + add)
+    assert compiles(made) == 2
+    assert torch.equal(pycompiler.disable(plain)(X), X * 2 + add)
+
+
+def test_a_subclass_of_a_compiled_class_is_compiled_by_its_own_family(graphs: Any) -> None:
+    @pycompiler.compile(backend=graphs)
+    class Own(Decorated):
+        pass
+
+    pycompiler.reset()
+    assert torch.equal(Own()(X), X * 2)
+    assert (compiles(Own), compiles(Decorated), len(graphs.seen)) == (1, 0, 1)
+
+
+def test_a_module_whose_call_is_no_function() -> None:
+    class Partial(nn.Module):
+        def scaled(self, x: Any, by: int) -> Any:
+            return x * by
+
+        __call__ = functools.partialmethod(scaled, by=3)  # type: ignore[assignment]
+
+    made = pycompiler.compile(Partial(), backend="eager")
+    assert torch.equal(made(X), X * 3)
+    assert torch.equal(made(X), X * 3)
+    assert (compiles(made), pycompiler.counters(made)["hits"]) == (1, 1)
+
+
 @pytest.mark.parametrize("kind", ["generator", "coroutine"])
 def test_generators_and_coroutines_run_eagerly(kind: str) -> None:
     def generator(x: Any) -> Any:
