@@ -224,13 +224,15 @@ def _signature(module: torch.nn.Module) -> inspect.Signature | None:
 
 # the way back -------------------------------------------------------------------------------------------------
 def compiled_of(target: Any) -> _native.CompiledFunction | None:
-    """The `CompiledFunction` behind what `compile` returned, or None."""
+    """The `CompiledFunction` behind what `compile` or `run` returned, or None."""
     if isinstance(target, WrappedModule):
         target = target._pycompiler_compiled
     if isinstance(target, (types.MethodType, staticmethod, classmethod)):
         target = target.__func__
     elif isinstance(target, type):
         target = target.__dict__.get("__call__")
+    if isinstance(target, types.FunctionType):
+        target = target.__dict__.get(FROZEN)
     made: _native.CompiledFunction | None = target if isinstance(target, _native.CompiledFunction) else None
     return made
 
@@ -247,6 +249,46 @@ def original_of(target: Any) -> Any:
         by_torch = peer.original_of(target)
         return target if by_torch is None else original_of(by_torch)
     return target
+
+
+# run ----------------------------------------------------------------------------------------------------------
+FROZEN = "_pycompiler_frozen"  # of a view: the compiled callable that it calls
+
+
+def frozen(target: Any) -> Any:
+    """A view of a compiled callable, or of a module with compiled parts, whose calls compile nothing."""
+    if isinstance(target, types.MethodType):
+        return types.MethodType(frozen(target.__func__), target.__self__)
+    if isinstance(target, (staticmethod, classmethod)):
+        return type(target)(frozen(target.__func__))
+    if isinstance(target, torch.nn.Module):
+        return frozen_module(target)
+    return target if getattr(target, FROZEN, None) is not None else frozen_call(target)
+
+
+def frozen_call(target: Callable[..., Any]) -> types.FunctionType:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _native.enter_frozen()
+        try:
+            return target(*args, **kwargs)
+        finally:
+            _native.exit_frozen()
+
+    functools.update_wrapper(call, target)
+    setattr(call, FROZEN, target)
+    peer.stands_for(call, target)
+    return cast(types.FunctionType, call)
+
+
+def frozen_module(module: torch.nn.Module) -> Any:
+    """`module` is a compiled one, or holds compiled ones."""
+
+    def again(self: Any, other: torch.nn.Module) -> Any:
+        return frozen_module(module._pycompiler_again(other) if isinstance(module, WrappedModule) else other)
+
+    made = getattr(module, "_pycompiler_compiled", None)
+    call = staticmethod(frozen_call(module.__call__))
+    return wrap_module(original_of(module), call, again, _pycompiler_compiled=made)
 
 
 # disable ------------------------------------------------------------------------------------------------------
@@ -307,4 +349,4 @@ def disabled_module(module: torch.nn.Module, reason: str | None, recursive: bool
     )  # fmt: skip
 
 
-__all__ = ["WrappedModule", "compiled", "compiled_of", "disabled", "original_of"]
+__all__ = ["WrappedModule", "compiled", "compiled_of", "disabled", "frozen", "original_of"]
