@@ -39,6 +39,7 @@ Place = tuple[Any, ...]
 CONTAINERS = (Sequence, Dict, Set)
 WHOLE = ("attributes", "cell")  # kinds of places without names
 MADE = (List, Deque, Dict, Set, Object)  # what may change
+NUMBERS = ("int", "minus", "float")  # kinds of origins of symbols; sizes are compared with their tensors
 UNWATCHED = ("global_state", "no_alias", "sizes", "data")  # guards on more than what is at a place
 
 
@@ -207,17 +208,20 @@ def again(
     )
     assumed = sizes.guard_about(is_watched)
     kept = kept if assumed is None else (*kept, assumed)
+    numbers = tuple(o.number for o in sizes.origins.values() if o.what in NUMBERS and is_watched(o.source))
     own = set(written)
     read = {s: is_watched(s) for body in bodies for s in body.tensors if s not in own}
     tensors = tuple(s for s, stays in read.items() if stays)
     held = tuple(s for s, stays in read.items() if not stays)
     places = tuple(s for s in dict.fromkeys(stored) if is_watched(s))
-    looked_at = [s for g in kept for s in (g.source, *g.others)] + [*tensors, *places]
+    looked_at = [s for g in kept for s in (g.source, *g.others)] + [*tensors, *places, *numbers]
     roots = [s for source in looked_at for s in source.reads() if s.base is None]
     looked = dict.fromkeys(root.arg for root in roots if root.kind == "local")
     names = looked | dict.fromkeys(s.root.arg for s in held if s.root.kind == "local")
     made = any(body.made for body in bodies)
-    return Again(kept, tensors, held, tuple(names), len(looked), places) if kept or read or places or made else None
+    if not (kept or read or places or made or numbers):
+        return None
+    return Again(kept, tensors, held, tuple(names), len(looked), places, numbers)
 
 
 def _is_watched(watched: set[tuple[str, Source, Any]], source: Source) -> bool:
