@@ -48,7 +48,8 @@ def compile(
 ) -> Any:
     """Compile a function, method, callable object, class or `nn.Module`.
 
-    fullgraph: raise `Unsupported` at the first graph break (old name: nopython).  dynamic: None, True or False.
+    fullgraph: raise `Unsupported` at the first graph break, and for a graph that would run eagerly (old name: nopython).
+    dynamic: None, True or False.
     backend: a name of `list_backends(None)`, or a callable `(gm, example_inputs) -> callable`, which also gets `mode=`
     and `options=` where they are given; default: `get_default_backend()`.
     mode, options: see `backends/options.py`; not both.  disable: return `model` unchanged.

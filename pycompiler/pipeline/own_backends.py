@@ -9,8 +9,10 @@ from typing import Any
 from torch import fx
 
 from pycompiler import _native, autograd, backends, background, config, regions
+from pycompiler.errors import Unsupported
 from pycompiler.graphs import STATISTICS, compile_aten
 from pycompiler.ir import choices, own_builtins, watch
+from pycompiler.ir.guards import UserFrame, own_frame
 from pycompiler.ir.heard import ALWAYS, Listening
 from pycompiler.ir.texts import drop_text_with, forward_of, readable
 from pycompiler.ir.watch import phase
@@ -22,6 +24,7 @@ from pycompiler.progress import compiling, current_name
 log = stage("aot")
 log_graphs = artifact("aot_graphs")
 
+FULLGRAPH = "fullgraph"  # in `meta` of a captured graph: it may not run eagerly
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
 
 
@@ -66,12 +69,35 @@ def as_it_is(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Seq
 
 def of_wrappers(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_plain: Any) -> Callable[..., Sequence[Any]]:
     """A graph of tensor subclasses, through `compile_plain` for graphs of the tensors inside."""
+
+    def compile_inside(inside: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        inside.meta.update(gm.meta)
+        made: Callable[..., Sequence[Any]] = compile_plain(inside, examples)
+        return made
+
     try:
-        return autograd.compile_wrappers(gm, example_inputs, compile_plain)
+        return autograd.compile_wrappers(gm, example_inputs, compile_inside)
     except autograd.AutogradUnsupported as e:
-        log.warning("a graph runs eagerly: %s", e)
-        STATISTICS["aten_fallbacks"] += 1
-        return forward_of(gm)
+        return left_eager(gm, str(e), e.user)
+
+
+def left_eager(gm: fx.GraphModule, why: str, user: Sequence[UserFrame] = ()) -> Callable[..., Sequence[Any]]:
+    """The captured graph as it is, with a line in the log that says whose it is; an error where the graph has to be compiled."""
+    if gm.meta.get(FULLGRAPH):
+        raise Unsupported(
+            "graph-runs-eagerly", why, "change what the reason names, or remove fullgraph=True", user or whole(gm)
+        )
+    log.warning("a graph of %s runs eagerly: %s", current_name() or "a frame", why)
+    for frame in user or whole(gm):
+        log.warning("    %s", frame)
+    STATISTICS["aten_fallbacks"] += 1
+    return forward_of(gm)
+
+
+def whole(gm: fx.GraphModule) -> tuple[UserFrame, ...]:
+    """Where a graph begins and where it ends in the program."""
+    places = [own_frame(n.meta["user"]) for n in gm.graph.nodes if n.meta.get("user")]
+    return tuple(dict.fromkeys(places[:1] + places[-1:]))
 
 
 def joint(
@@ -95,9 +121,7 @@ def joint(
                 ahead=background.inside(),
             )
     except autograd.AutogradUnsupported as e:
-        log.warning("a graph runs eagerly: %s", e)
-        STATISTICS["aten_fallbacks"] += 1
-        return forward_of(gm)
+        return left_eager(gm, str(e), e.user)
 
 
 def compile_part(
