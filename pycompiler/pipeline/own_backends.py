@@ -6,14 +6,18 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native, autograd, backends, background, config, regions
 from pycompiler.errors import Unsupported
 from pycompiler.graphs import STATISTICS, compile_aten
 from pycompiler.ir import choices, own_builtins, watch
+from pycompiler.ir.fake import fake_of, is_plain, new_fake_mode
 from pycompiler.ir.guards import UserFrame, own_frame
 from pycompiler.ir.heard import ALWAYS, Listening
+from pycompiler.ir.symbols import hint_of, symbols_of
 from pycompiler.ir.texts import drop_text_with, forward_of, readable
 from pycompiler.ir.watch import phase
 from pycompiler.logs import artifact, stage, step
@@ -30,9 +34,42 @@ Compiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
 
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
     """Autograd, then the compiler for each graph."""
+    example_inputs = with_symbols(gm, example_inputs)
     if autograd.has_wrappers(gm):
         return of_wrappers(gm, example_inputs, native)
     return shared(gm, example_inputs, compile_aten, True)
+
+
+def with_symbols(gm: fx.GraphModule, given: Sequence[Any]) -> Sequence[Any]:
+    """The inputs' fakes, whose sizes are symbols, for the tensors that a backend of the user's was given and hands on with the
+    graph; the tensors themselves where they are others than those that were captured, or no size is a symbol."""
+    examples = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
+    fakes = [e for e in examples if isinstance(e, torch.Tensor)]
+    numbers = [n for t in fakes for n in (*t.shape, *t.stride())]
+    if len(examples) != len(given) or not any(symbols_of(n) for n in numbers):
+        return given
+    if not all(map(_is_like, examples, given)):
+        return given
+    if all(t._version == 0 for t in fakes):
+        return examples
+    if not all(is_plain(t) for t in given if isinstance(t, torch.Tensor)):
+        return given
+    mode = new_fake_mode(symbolic=True)  # the capture wrote to its fakes
+    return [
+        fake_of(mode, real, ([*e.shape], [*e.stride()])) if isinstance(e, torch.Tensor) else e
+        for e, real in zip(examples, given, strict=True)
+    ]
+
+
+def _is_like(example: Any, real: Any) -> bool:
+    """Whether a fake of the graph stands for this tensor, or a symbol for this number."""
+    if not isinstance(example, torch.Tensor):
+        return example is real or type(example) is type(real)
+    if isinstance(real, FakeTensor) or not isinstance(real, torch.Tensor) or example.dim() != real.dim():
+        return False
+    if (example.dtype, example.device, example.requires_grad) != (real.dtype, real.device, real.requires_grad):
+        return False
+    return all(hint_of(n) == m for n, m in zip(example.shape, real.shape, strict=True))
 
 
 def shared(
@@ -57,6 +94,7 @@ def in_parts(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any) -
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
     """Autograd without the compiler: the ATen graphs run as they are."""
+    example_inputs = with_symbols(gm, example_inputs)
     if autograd.has_wrappers(gm):
         return of_wrappers(gm, example_inputs, aot_eager)
     return joint(gm, example_inputs, as_it_is)
