@@ -17,6 +17,7 @@ from pycompiler.ir import choices, own_builtins, watch
 from pycompiler.ir.fake import fake_of, is_plain, new_fake_mode
 from pycompiler.ir.guards import UserFrame, own_frame
 from pycompiler.ir.heard import ALWAYS, Listening
+from pycompiler.ir.subclasses import is_wrapper
 from pycompiler.ir.symbols import hint_of, symbols_of
 from pycompiler.ir.texts import drop_text_with, forward_of, readable
 from pycompiler.ir.watch import phase
@@ -43,6 +44,8 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
 def with_symbols(gm: fx.GraphModule, given: Sequence[Any]) -> Sequence[Any]:
     """The inputs' fakes, whose sizes are symbols, for the tensors that a backend of the user's was given and hands on with the
     graph; the tensors themselves where they are others than those that were captured, or no size is a symbol."""
+    if any(isinstance(t, FakeTensor) or is_wrapper(type(t)) for t in given):
+        return given
     examples = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
     fakes = [e for e in examples if isinstance(e, torch.Tensor)]
     numbers = [n for t in fakes for n in (*t.shape, *t.stride())]
@@ -65,7 +68,7 @@ def _is_like(example: Any, real: Any) -> bool:
     """Whether a fake of the graph stands for this tensor, or a symbol for this number."""
     if not isinstance(example, torch.Tensor):
         return example is real or type(example) is type(real)
-    if isinstance(real, FakeTensor) or not isinstance(real, torch.Tensor) or example.dim() != real.dim():
+    if not isinstance(real, torch.Tensor) or is_wrapper(type(example)) or example.dim() != real.dim():
         return False
     if (example.dtype, example.device, example.requires_grad) != (real.dtype, real.device, real.requires_grad):
         return False
