@@ -74,6 +74,7 @@ class Rebound:
     """A checkpoint that reads variables which the frame may set again: eager's backward runs its function with what they hold by
     then.  `cells`: what each held; `step`: of the root frame, at which it was called; `trace`: gives it a second body."""
 
+    call: fx.Node
     step: int
     cells: dict[Cell, Value | None]
     trace: Callable[[], None]
@@ -209,6 +210,8 @@ class Looks:
         live = [b for b in self.bodies if b.call is None or not (found := b.starts()) or not all(map(is_spent, found))]
         if len(live) < len(self.bodies) and not self._open:
             self.bodies, self._steps = live, {}
+            calls = {body.call for body in live}
+            self.rebound = [r for r in self.rebound if r.call in calls]
             for body in live:
                 self._steps = body.steps | self._steps
 

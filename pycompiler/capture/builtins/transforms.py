@@ -473,7 +473,7 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         def trace() -> None:
             _trace_again(cx, node, step, called, given, len(outs))
 
-        looks.rebound.append(Rebound(step, rebound, trace))
+        looks.rebound.append(Rebound(node, step, rebound, trace))
     return result
 
 
@@ -484,7 +484,7 @@ def _trace_again(
     drawn, looks = cx.fake_mode.once, cx.effects.looks
     fn, args, kwargs = called
     try:
-        with tracers.inner(cx, pure=True, packs=True) as tracer, looks.of_body(step, [fn, *given], cx.frames):
+        with tracers.inner(cx, pure=True, packs=True) as tracer, looks.of_body(step, [fn, *given], cx.frames, {}):
             outs = made_by(tracer, tracers.tensors(cx, cx.call(fn, args, kwargs), _one))
             body, lifted = tracer.close(outs)
         looks.bodies[-1].call = node
