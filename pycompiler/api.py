@@ -153,8 +153,9 @@ def run(fn: Any = None) -> Any:
     """A frozen view of a compiled callable: what is compiled, or eager, never a compile.  The callable itself stays as it is.
 
     The view shares entries and counters with the callable, also those that it compiles later.  All that a call of the view
-    calls is frozen.  A module's view, compiled or with compiled submodules, shares the module's state.  What was not compiled
-    is returned as it is.  Without `fn`, returns a decorator.  `set_policy(fn, "run")` freezes the callable itself.
+    calls is frozen, whatever its policy.  A module's view, compiled or with compiled submodules, shares the module's state.
+    What was not compiled is returned as it is.  Without `fn`, returns a decorator.  `set_policy(fn, "run")` freezes the
+    callable itself.
     """
     if fn is None:
         return run

@@ -258,8 +258,8 @@ impl Inner {
         }
         match self.mode.get() {
             Mode::Run | Mode::Eager => return Ok(Outcome::Eager),
+            _ if FROZEN.with(|n| n.get() > 0) => return Ok(Outcome::Eager),
             Mode::Error => return Err(self.refuse(frame, locals, &reasons)),
-            Mode::Compile if FROZEN.with(|n| n.get() > 0) => return Ok(Outcome::Eager),
             Mode::Compile => {}
         }
         if self.limit_reached(frame, &reasons)? {
