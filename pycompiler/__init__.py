@@ -28,6 +28,7 @@ from pycompiler.api import (
     save,
     set_policy,
     set_stance,
+    skip,
     wait_for_compiles,
 )
 from pycompiler.backends import (
@@ -70,7 +71,7 @@ __all__ = [
     "keep_portable_guards_unsafe", "keep_tensor_guards_unsafe", "list_backends", "load", "lookup_backend", "mark_dynamic",
     "mark_static", "mark_unbacked", "maybe_mark_dynamic", "nested_compile_region", "nonstrict_trace", "optimize",
     "register_backend",
-    "reset", "run", "save", "set_default_backend", "set_policy", "set_stance", "skip_all_guards_unsafe",
+    "reset", "run", "save", "set_default_backend", "set_policy", "set_stance", "skip", "skip_all_guards_unsafe",
     "skip_guard_on_all_nn_modules_unsafe", "skip_guard_on_globals_unsafe", "skip_guard_on_inbuilt_nn_modules_unsafe",
     "substitute_in_graph", "wait_for_compiles", "wrap_numpy",
 ]  # fmt: skip

@@ -169,6 +169,10 @@ def handed_in() -> list[str]:
 def set_frame_hook(callback: Callable[[CodeType, FunctionType], CompiledFunction | None] | None) -> None:
     """`callback(code, function)` is asked once per code object met while the hook is on; None turns the hook off."""
 
+def enter_frozen() -> None:
+    """Freezes all compiled functions in this thread, until the matching exit_frozen(): a miss runs eagerly."""
+
+def exit_frozen() -> None: ...
 def enter_hook() -> None:
     """Turns the frame hook on in this thread, until the matching exit_hook()."""
 

@@ -48,7 +48,8 @@ def compile(
 ) -> Any:
     """Compile a function, method, callable object, class or `nn.Module`.
 
-    fullgraph: raise `Unsupported` at the first graph break (old name: nopython).  dynamic: None, True or False.
+    fullgraph: raise `Unsupported` at the first graph break, and for a graph that would run eagerly (old name: nopython).
+    dynamic: None, True or False.
     backend: a name of `list_backends(None)`, or a callable `(gm, example_inputs) -> callable`, which also gets `mode=`
     and `options=` where they are given; default: `get_default_backend()`.
     mode, options: see `backends/options.py`; not both.  disable: return `model` unchanged.
@@ -150,21 +151,25 @@ def _compiled(target: Any, caller: str) -> _native.CompiledFunction:
 
 # serving ------------------------------------------------------------------------------------------------------
 def run(fn: Any = None) -> Any:
-    """Freeze a compiled callable, and return it: cached entries or eager, never a compile.
+    """A frozen view of a compiled callable: what is compiled, or eager, never a compile.  The callable itself stays as it is.
 
-    In a module (compiled or not), compiled submodules are frozen, too.  What was not compiled is returned as it is.
-    `set_policy(fn, "compile")` thaws.  Without `fn`, returns a decorator.
+    The view shares entries and counters with the callable, also those that it compiles later.  All that a call of the view
+    calls is frozen, whatever its policy.  A module's view, compiled or with compiled submodules, shares the module's state.
+    What was not compiled is returned as it is.  Without `fn`, returns a decorator.  `set_policy(fn, "run")` freezes the
+    callable itself.
     """
     if fn is None:
         return run
-    if not callable(fn):
+    if not callable(fn) and not isinstance(fn, (staticmethod, classmethod)):
         raise ArgumentError(f"run() takes a compiled callable, got {_describe(fn)}")
-    parts = _parts(fn)
-    if not parts:
+    if not _parts(fn):
         config.say_once(f"run() froze nothing: {_describe(fn)} was not compiled (it takes what compile returned)")
-    for part in parts:
-        part._pycompiler_family.set_policy("run")
-    return fn
+        return fn
+    if isinstance(fn, type):
+        raise ArgumentError(
+            f"run() gives no view of a class: set_policy({fn.__qualname__}, 'run') freezes its instances"
+        )
+    return wrapping.frozen(fn)
 
 
 def save(compiled: Any, path: str | os.PathLike[str]) -> Saved:
@@ -256,6 +261,11 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
     return wrapping.disabled(fn, reason, recursive)
 
 
+def skip(fn: Any = None) -> Any:
+    """The old form of `disable(fn, recursive=False)`: `fn` runs eagerly, what it calls is compiled.  Usable as a decorator."""
+    return disable(fn, recursive=False)
+
+
 def wait_for_compiles(timeout: float | None = None) -> bool:
     """Wait until all compiles in the background (`compile(..., background=True)`) are done, at most `timeout` seconds.
     Whether they are."""
@@ -310,7 +320,7 @@ def optimize(
 
 
 def reset(target: Any = None) -> None:
-    """Drop compiled entries and counters: of one compiled callable, or of all.  Policies (`run`) stay."""
+    """Drop compiled entries and counters: of one compiled callable, or of all.  Policies (`set_policy`) stay."""
     if target is None:
         for family in pipeline.families():
             family.reset()

@@ -42,7 +42,7 @@ STAGES: dict[str, str] = {
 }
 # Names of torch's that mean nothing here, each with the reason.
 NOTHING: dict[str, str] = {
-    "compiled_autograd": "backwards are compiled with their forwards; the autograd engine's own graph is not captured",
+    "compiled_autograd": "backwards are compiled with their forwards; torch's compiled autograd calls them as they are",
     "cudagraphs": "CUDA graphs are not recorded",
     "distributed": "graphs are not cut at buckets: see what `graph` shows",
     "export": "there is no export: torch.export's own log says it",

@@ -91,7 +91,7 @@ for _name, _method in (
 
 def compiled_class(cls: type, family: Family, name: str | None) -> type:
     """`cls` itself, whose instances' calls are compiled from now on (as torch.compile does with a class)."""
-    call = getattr(cls, "__call__", None)
+    call = original_of(getattr(cls, "__call__", None))  # a base, or the class itself, may be compiled already
     if isinstance(call, types.FunctionType):
         cls.__call__ = compiled_function(call, call, family, name or cls.__qualname__)  # type: ignore[method-assign]
     return cls
@@ -136,7 +136,7 @@ class WrappedModule:
 def wrap_module(module: torch.nn.Module, call: Any, again: Callable[[Any, torch.nn.Module], Any], **extra: Any) -> Any:
     """An instance of a new subclass of `module`'s class that shares its state; `call` takes the place of `__call__`.
 
-    `call` is a function of the wrapper and the arguments, or an object without `__get__` of the arguments alone.
+    `call` is a function of the wrapper and the arguments, or a bound or static method of the arguments alone.
     """
     made = object.__new__(_wrapper_class(type(module), module, call, again, extra))
     object.__setattr__(made, "__dict__", module.__dict__)
@@ -186,7 +186,7 @@ REAL_CLASS: Any = object.__dict__["__class__"]
 
 def compiled_module(module: torch.nn.Module, family: Family, name: str | None) -> Any:
     cls = type(module)
-    entry = cls.__call__
+    entry = original_of(cls.__call__)  # the class may be compiled, too
     plain = isinstance(entry, types.FunctionType)
     made = family.compiled(entry if plain else forwarder(module), name=name or cls.__qualname__)
     functools.update_wrapper(made, entry, updated=())
@@ -196,8 +196,9 @@ def compiled_module(module: torch.nn.Module, family: Family, name: str | None) -
     def again(self: Any, other: torch.nn.Module) -> Any:
         return compiled_module(other, family.copy(), name)
 
-    # Bound to the original: inside of the program, `self` is the original.
-    return wrap_module(module, types.MethodType(made, module) if plain else made, again, _pycompiler_compiled=made)
+    # Bound to the original: inside of the program, `self` is the original.  A forwarder takes no `self`.
+    call = types.MethodType(made, module) if plain else staticmethod(made)
+    return wrap_module(module, call, again, _pycompiler_compiled=made)
 
 
 def _slots(cls: type) -> Iterator[str]:
@@ -223,13 +224,15 @@ def _signature(module: torch.nn.Module) -> inspect.Signature | None:
 
 # the way back -------------------------------------------------------------------------------------------------
 def compiled_of(target: Any) -> _native.CompiledFunction | None:
-    """The `CompiledFunction` behind what `compile` returned, or None."""
+    """The `CompiledFunction` behind what `compile` or `run` returned, or None."""
     if isinstance(target, WrappedModule):
         target = target._pycompiler_compiled
     if isinstance(target, (types.MethodType, staticmethod, classmethod)):
         target = target.__func__
     elif isinstance(target, type):
         target = target.__dict__.get("__call__")
+    if isinstance(target, types.FunctionType):
+        target = target.__dict__.get(FROZEN)
     made: _native.CompiledFunction | None = target if isinstance(target, _native.CompiledFunction) else None
     return made
 
@@ -246,6 +249,46 @@ def original_of(target: Any) -> Any:
         by_torch = peer.original_of(target)
         return target if by_torch is None else original_of(by_torch)
     return target
+
+
+# run ----------------------------------------------------------------------------------------------------------
+FROZEN = "_pycompiler_frozen"  # of a view: the compiled callable that it calls
+
+
+def frozen(target: Any) -> Any:
+    """A view of a compiled callable, or of a module with compiled parts, whose calls compile nothing."""
+    if isinstance(target, types.MethodType):
+        return types.MethodType(frozen(target.__func__), target.__self__)
+    if isinstance(target, (staticmethod, classmethod)):
+        return type(target)(frozen(target.__func__))
+    if isinstance(target, torch.nn.Module):
+        return frozen_module(target)
+    return target if getattr(target, FROZEN, None) is not None else frozen_call(target)
+
+
+def frozen_call(target: Callable[..., Any]) -> types.FunctionType:
+    def call(*args: Any, **kwargs: Any) -> Any:
+        _native.enter_frozen()
+        try:
+            return target(*args, **kwargs)
+        finally:
+            _native.exit_frozen()
+
+    functools.update_wrapper(call, target)
+    setattr(call, FROZEN, target)
+    peer.stands_for(call, target)
+    return cast(types.FunctionType, call)
+
+
+def frozen_module(module: torch.nn.Module) -> Any:
+    """`module` is a compiled one, or holds compiled ones."""
+
+    def again(self: Any, other: torch.nn.Module) -> Any:
+        return frozen_module(module._pycompiler_again(other) if isinstance(module, WrappedModule) else other)
+
+    made = getattr(module, "_pycompiler_compiled", None)
+    call = staticmethod(frozen_call(module.__call__))
+    return wrap_module(original_of(module), call, again, _pycompiler_compiled=made)
 
 
 # disable ------------------------------------------------------------------------------------------------------
@@ -289,7 +332,7 @@ def is_disabled_alone(function: types.FunctionType) -> bool:
 
 
 def disabled_module(module: torch.nn.Module, reason: str | None, recursive: bool) -> Any:
-    entry = type(module).__call__
+    entry = original_of(type(module).__call__)
     if not recursive:
         forward = type(module).forward
         if isinstance(forward, types.FunctionType):
@@ -306,4 +349,4 @@ def disabled_module(module: torch.nn.Module, reason: str | None, recursive: bool
     )  # fmt: skip
 
 
-__all__ = ["WrappedModule", "compiled", "compiled_of", "disabled", "original_of"]
+__all__ = ["WrappedModule", "compiled", "compiled_of", "disabled", "frozen", "original_of"]

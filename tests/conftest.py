@@ -18,6 +18,7 @@ from torch import nn
 import pycompiler
 from pycompiler.ir.autocast import autocast_nesting
 from pycompiler.ir.guards import GLOBAL_STATE_FIELDS, global_state
+from pycompiler.pipeline import call_backend
 from tests.processes import Processes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -50,6 +51,12 @@ def _library_of(address: int) -> str:
         if first <= address < last:
             return line.split()[-1]
     return "nowhere"
+
+
+@pytest.fixture
+def graphs_may_run_eagerly(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`fullgraph=True` asks for one graph, whether it is compiled or runs as it was captured."""
+    monkeypatch.setattr(call_backend, "FULLGRAPH", "one graph")
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -180,6 +180,61 @@ def test_classes_are_compiled_in_place() -> None:
     assert pycompiler.counters(Scale)["compiles"] == 1
 
 
+@pycompiler.compile(backend="eager")
+class Decorated(nn.Module):
+    def forward(self, x: Any, *, by: int = 2) -> Any:
+        return x * by
+
+
+class OfDecorated(Decorated):
+    def forward(self, x: Any, *, by: int = 2) -> Any:
+        return super().forward(x, by=by) + 1
+
+
+class CallsDecorated(Decorated):
+    def __call__(self, x: Any, **kwargs: Any) -> Any:
+        return super().__call__(x, **kwargs) + 1
+
+
+@pytest.mark.parametrize("cls, add", [(Decorated, 0), (OfDecorated, 1), (CallsDecorated, 1)])
+def test_instances_of_a_compiled_module_class(cls: type[nn.Module], add: int) -> None:
+    pycompiler.reset()
+    plain = cls()
+    assert torch.equal(plain(X), X * 2 + add)
+    assert compiles(Decorated) == 1
+    assert type(pickle.loads(pickle.dumps(plain))) is cls
+    made = pycompiler.compile(plain, backend="eager", fullgraph=True)
+    for module in (made, copy.deepcopy(made), pickle.loads(pickle.dumps(made))):
+        assert isinstance(module, cls)
+        assert torch.equal(module(X), X * 2 + add)
+        assert torch.equal(module(X, by=3), X * 3 + add)
+    assert compiles(made) == 2
+    assert torch.equal(pycompiler.disable(plain)(X), X * 2 + add)
+
+
+def test_a_subclass_of_a_compiled_class_is_compiled_by_its_own_family(graphs: Any) -> None:
+    @pycompiler.compile(backend=graphs)
+    class Own(Decorated):
+        pass
+
+    pycompiler.reset()
+    assert torch.equal(Own()(X), X * 2)
+    assert (compiles(Own), compiles(Decorated), len(graphs.seen)) == (1, 0, 1)
+
+
+def test_a_module_whose_call_is_no_function() -> None:
+    class Partial(nn.Module):
+        def scaled(self, x: Any, by: int) -> Any:
+            return x * by
+
+        __call__ = functools.partialmethod(scaled, by=3)  # type: ignore[assignment]
+
+    made = pycompiler.compile(Partial(), backend="eager")
+    assert torch.equal(made(X), X * 3)
+    assert torch.equal(made(X), X * 3)
+    assert (compiles(made), pycompiler.counters(made)["hits"]) == (1, 1)
+
+
 @pytest.mark.parametrize("kind", ["generator", "coroutine"])
 def test_generators_and_coroutines_run_eagerly(kind: str) -> None:
     def generator(x: Any) -> Any:
@@ -527,6 +582,18 @@ def test_disable_as_decorator_with_arguments(recursive: bool) -> None:
     assert any("part" in b.reason for b in report.break_reasons)
 
 
+def test_skip_leaves_one_function_to_python(graphs: Any) -> None:
+    def inner(x: Any) -> Any:
+        return x * 3
+
+    @pycompiler.skip
+    def part(x: Any) -> Any:
+        return inner(x) + 1
+
+    assert torch.equal(pycompiler.compile(part, backend=graphs)(X), X * 3 + 1)
+    assert [[n.name for n in gm.graph.nodes if n.op == "call_function"] for gm in graphs.seen] == [["mul"]]
+
+
 def test_disable_of_modules_leaves_the_module_alone(graphs: Any) -> None:
     model = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
     marked = pycompiler.disable(model[0])
@@ -738,20 +805,33 @@ def test_frozen_never_compiles(index: int) -> None:
     made = pycompiler.compile(target, backend="eager")
     args = (BATCH, 1) if index == 0 else (BATCH,)
     torch.testing.assert_close(made(*args), target(*args))
-    assert pycompiler.run(made) is made
-    torch.testing.assert_close(made(*args), target(*args))
-    assert pycompiler.counters(made)["hits"] == 1
+    frozen = pycompiler.run(made)
+    torch.testing.assert_close(frozen(*args), target(*args))
+    assert pycompiler.counters(frozen)["hits"] == pycompiler.counters(made)["hits"] == 1
     strange = [BATCH[:2], BATCH.clone().requires_grad_(), BATCH[:1].expand(3, 4), BATCH.t().contiguous().t()]
     for x in strange:
-        torch.testing.assert_close(made(x, *args[1:]), target(x, *args[1:]))
+        torch.testing.assert_close(frozen(x, *args[1:]), target(x, *args[1:]))
     with torch.no_grad():
-        torch.testing.assert_close(made(*args), target(*args))
+        torch.testing.assert_close(frozen(*args), target(*args))
     assert compiles(made) == 1
+    made(strange[0], *args[1:])  # itself is not frozen, and the view has its entries
+    assert compiles(made) == 2
+    frozen(strange[0], *args[1:])
+    assert pycompiler.counters(made)["hits"] == 2
     pycompiler.reset(made)
-    torch.testing.assert_close(made(*args), target(*args))
-    assert compiles(made) == 0  # frozen across reset
-    pycompiler.set_policy(made, "compile")
+    torch.testing.assert_close(frozen(*args), target(*args))
+    assert compiles(made) == 0
     made(*args)
+    assert compiles(made) == 1
+
+
+def test_a_frozen_callable_stays_frozen_across_resets() -> None:
+    made = pycompiler.set_policy(pycompiler.compile(plus, backend="eager"), "run")
+    pycompiler.reset(made)
+    made(X, 1)
+    assert compiles(made) == 0
+    pycompiler.set_policy(made, "compile")
+    made(X, 1)
     assert compiles(made) == 1
 
 
@@ -764,18 +844,61 @@ def test_frozen_resume_functions() -> None:
     made = pycompiler.compile(fn, backend="eager")
     made(X, True)
     before = pycompiler.counters(made)["compiles"]
-    pycompiler.run(made)
-    assert torch.equal(made(X, False), (X + 1) * 3)
-    assert torch.equal(made(X.double(), True), (X.double() + 1) * 2)
+    frozen = pycompiler.run(made)
+    assert torch.equal(frozen(X, False), (X + 1) * 3)
+    assert torch.equal(frozen(X.double(), True), (X.double() + 1) * 2)
     assert pycompiler.counters(made)["compiles"] == before
+    assert torch.equal(made(X, False), (X + 1) * 3)
+    assert pycompiler.counters(made)["compiles"] > before
+
+
+def test_a_frozen_view_looks_like_its_original(net: Net) -> None:
+    frozen = pycompiler.run(pycompiler.compile(add, backend="eager"))
+    assert (frozen.__name__, inspect.signature(frozen), inspect.unwrap(frozen)) == ("add", inspect.signature(add), add)
+    made = pycompiler.compile(net, backend="eager")
+    view = pycompiler.run(made)
+    assert isinstance(view, Net)
+    assert list(view.state_dict()) == list(net.state_dict())
+    for again in (copy.deepcopy(view), pycompiler.run(view)):
+        again(BATCH)
+        assert compiles(again) == 0
+    assert type(pickle.loads(pickle.dumps(view))) is Net
+    again = pycompiler.compile(view, backend="eager")  # of the original
+    again(BATCH)
+    assert compiles(again) == 1
+
+
+def test_a_frozen_view_is_frozen_in_its_thread_until_it_ends() -> None:
+    def fails(x: Any) -> Any:
+        raise KeyError("on purpose")
+
+    with pytest.raises(KeyError, match="on purpose"):
+        pycompiler.run(pycompiler.compile(fails, backend="eager"))(X)
+    inner = pycompiler.compile(plus, backend="eager")
+    view = pycompiler.run(pycompiler.compile(nn.Sequential(nn.ReLU()), backend="eager"))
+    view.register_forward_hook(lambda module, args, result: inner(result, 1))
+    assert torch.equal(view(X), X + 1)
+    assert compiles(inner) == 0
+    inner(X, 1)
+    assert compiles(inner) == 1
+
+
+def test_a_frozen_view_called_by_compiled_code_is_in_its_graph(graphs: Any) -> None:
+    view = pycompiler.run(pycompiler.compile(plus, backend="eager"))
+    module = pycompiler.run(pycompiler.compile(nn.ReLU(), backend="eager"))
+    made = pycompiler.compile(lambda x: module(view(x, 1)) * 2, backend=graphs, fullgraph=True)
+    assert torch.equal(made(X), (X + 1) * 2)
+    assert len(graphs.seen) == 1
 
 
 def test_run_of_what_is_not_compiled() -> None:
     assert pycompiler.run(plus) is plus
     model = nn.Sequential(pycompiler.compile(nn.Linear(4, 4), backend="eager"), nn.ReLU())
-    assert pycompiler.run(model) is model
-    model(BATCH)
+    view = pycompiler.run(model)
+    torch.testing.assert_close(view(BATCH), model[0]._orig_mod(BATCH).relu())
     assert compiles(model[0]) == 0
+    model(BATCH)
+    assert compiles(model[0]) == 1
 
     @pycompiler.run()
     @pycompiler.compile(backend="eager")
@@ -784,6 +907,8 @@ def test_run_of_what_is_not_compiled() -> None:
 
     assert torch.equal(fn(X), X + 1)
     assert compiles(fn) == 0
+    with pytest.raises(exc.ArgumentError, match="no view of a class"):
+        pycompiler.run(Decorated)
 
 
 def test_policies() -> None:

@@ -420,6 +420,7 @@ def test_a_view_from_a_function_is_not_written(how: str, backend: str, monkeypat
         pycompiler.compile(outside, backend=backend)(x).add_(1)
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_one_that_saves_nothing_goes_backward_again(backend: str) -> None:
     """What a Function frees is what it saves: behind a backward inside, and for one more inside."""
@@ -458,6 +459,7 @@ class Few(Fn):
         return g * w, None
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_a_backward_with_too_few_gradients_is_eagers_error(backend: str) -> None:
     def program(x: torch.Tensor, w: torch.Tensor) -> Any:

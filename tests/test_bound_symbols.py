@@ -307,6 +307,7 @@ FITTED: dict[str, Callable[..., Any]] = {
 }
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @backends
 @pytest.mark.parametrize("name", FITTED)
 def test_what_torch_would_refuse_is_assumed(name: str, backend: str) -> None:

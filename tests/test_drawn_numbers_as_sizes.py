@@ -96,6 +96,7 @@ LISTS: dict[str, Callable[[torch.Tensor, Any], Any]] = {
 }
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @backends
 @pytest.mark.parametrize("name", LISTS)
 def test_floats_that_a_dtype_may_not_hold(name: str, backend: str) -> None:

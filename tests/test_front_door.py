@@ -250,8 +250,8 @@ def test_variables_that_the_code_names_are_known() -> None:
 
 
 UNREAD_PARAMETERS = {
+    "mark_unbacked": {"hint_override", "specialize_on", "shape_id"},  # documented: without effect
     "graph_break": {"msg"},  # read where it is captured
-    "mark_unbacked": {"t", "index"},  # refused
     "substitute_in_graph": {"can_constant_fold_through"},  # documented: what can be folded is
 }
 

@@ -272,6 +272,7 @@ def observed(run: Callable[..., Any], n: int) -> Any:
     )
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_it_gives_what_eager_gives(name: str, backend: str) -> None:

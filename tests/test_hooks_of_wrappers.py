@@ -254,6 +254,7 @@ def _calls(case: tuple[str, str, str, str], backend: str | None, *, whole: bool)
     return (results, out.getvalue(), state, random.random()), 0 if backend is None else run.counters()["compiles"]
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("name", GUARDED)
 def test_what_a_hook_reads_is_guarded(name: str, backend: str) -> None:

@@ -96,6 +96,7 @@ def raised(x: torch.Tensor) -> Any:
         return y, torch.is_inference_mode_enabled()
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", ["native", "eager", "aot_eager"])
 @pytest.mark.parametrize("fn", [manager, of_decorated, around, nested, bits, raised, decorated])
 def test_one_graph(fn: Callable[..., Any], backend: str) -> None:
@@ -109,6 +110,7 @@ def test_one_graph(fn: Callable[..., Any], backend: str) -> None:
     assert compiled.counters()["eager_calls"] == 0
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 def test_gradients_around_a_region() -> None:
     compiled = pycompiler.compile(around, fullgraph=True)
     grads = []

@@ -77,6 +77,7 @@ def flat(made: Any) -> list[Any]:
     return [part for m in made for part in flat(m)] if isinstance(made, tuple) else [made]
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("fn", [made_of, handed_on, written_inside, in_both])
 def test_it_is_the_graphs(fn: Callable[[Any], Any], backend: str) -> None:

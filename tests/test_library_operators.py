@@ -312,6 +312,7 @@ def test_a_cache_beside_gradients(caplog: pytest.LogCaptureFixture) -> None:
     assert run.counters()["compiles"] == 1 and "runs eagerly" not in caplog.text
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("program", ["after", "large"])
 def test_what_is_left_to_eager(program: str, caplog: pytest.LogCaptureFixture) -> None:
     """A write to what a gradient needs, which raises in the backward; and a large argument, of which nobody makes a copy."""
@@ -344,6 +345,7 @@ _RAW.impl("mul", lambda a, b, x: a.add_(x) + b.mul_(2).add_(x.sum()), "Composite
 _PAIR = torch.ops.pycompiler_library_raw.mul
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("which", ["one twice", "parts", "read", "apart"])
 def test_arguments_that_share_memory(which: str, backend: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -100,3 +100,29 @@ def test_training_without_codegen(name: str) -> None:
         for (key, p), q in zip(case.model.named_parameters(), plain.model.parameters(), strict=True):
             torch.testing.assert_close(p.grad, q.grad, rtol=1e-3, atol=1e-4, msg=lambda m, k=key: f"{k}: {m}")
     assert compiled_of(compiled).counters()["compiles"] == 1
+
+
+@pytest.mark.parametrize("name", ["Llama", "GPT2"])
+def test_sizes_are_symbols_with_checkpoints(name: str) -> None:
+    """Of a model with `gradient_checkpointing_enable()`, all lengths are two compiles."""
+    transformers = pytest.importorskip("transformers")
+    few = (
+        {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 2}
+        if name == "Llama"
+        else {"n_embd": 16, "n_layer": 2, "n_head": 2, "attn_pdrop": 0, "resid_pdrop": 0, "embd_pdrop": 0}
+    )  # fmt: skip
+    config = getattr(transformers, f"{name}Config")(
+        vocab_size=50, use_cache=False, bos_token_id=1, eos_token_id=2, **few
+    )
+    model = getattr(transformers, "LlamaForCausalLM" if name == "Llama" else "GPT2LMHeadModel")(config).train()
+    model.gradient_checkpointing_enable()
+    compiled = pycompiler.compile(model, backend="aot_eager", fullgraph=True)
+    for n in (7, 9, 12, 17, 24, 31):
+        tokens = torch.arange(2 * n).reshape(2, n) % 50
+        gradients = []
+        for one in (compiled, model):
+            model.zero_grad()
+            one(input_ids=tokens, labels=tokens).loss.backward()
+            gradients.append([p.grad.clone() for p in model.parameters()])
+        torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-5)
+    assert compiled_of(compiled).counters()["compiles"] == 2

@@ -152,6 +152,7 @@ def test_one_graph_without_gradients(name: str, backend: str, warnings_of_graphs
     assert eager_graphs(warnings_of_graphs) == []
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 def test_gradients_that_eager_refuses_are_refused() -> None:
     """The graph runs as it was captured: its forward is right, and the error is eager's."""
 
@@ -503,6 +504,7 @@ ROWS: dict[str, Callable[[Any], Any]] = {
 }
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("name", ROWS)
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("captured", [True, False])
@@ -518,6 +520,7 @@ def test_rows(name: str, backend: str, captured: bool, monkeypatch: pytest.Monke
         assert pycompiler.explain(fn)(jagged(2, 3)).break_reasons[0].kind == "data-dependent-value"
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_rows_of_what_has_gaps(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pycompiler.config, "capture_scalar_outputs", True)
@@ -531,6 +534,7 @@ def test_rows_of_what_has_gaps(backend: str, monkeypatch: pytest.MonkeyPatch) ->
         assert_same(compiled(x), fn(x))
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_writes_to_rows(backend: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pycompiler.config, "capture_scalar_outputs", True)

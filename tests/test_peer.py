@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -324,3 +326,40 @@ def test_evaluation_functions_in_front_of_each_other() -> None:
     compiled = pycompiler.compile(program, backend="eager")
     with pytest.raises(Exception, match="side effect"):
         compiled(torch.ones(3))
+
+
+class TwoResults(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x: Any) -> Any:
+        hidden = self.first(x).relu()
+        return hidden, self.second(hidden).exp()
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize(
+    "loss", [lambda h, y: h.sin().sum() + y.sum(), lambda h, y: h.square().sum()], ids=["both", "one"]
+)
+def test_gradients_under_torchs_compiled_autograd(loss: Callable[..., Any], backend: str) -> None:
+    """Our backward is called as it is; our own traces use the engine as it is."""
+    enabled = importlib.import_module("torch._dynamo.compiled_autograd")._enable
+    torch._dynamo.reset()
+    model = TwoResults()
+    compiled = pycompiler.compile(model, backend=backend)
+    for rows in (2, 3, 5, 2):
+        found = []
+        for run in (model, compiled):
+            model.zero_grad()
+            x = torch.linspace(-1, 1, 4 * rows).view(rows, 4).requires_grad_()
+            with enabled(torch.compile(backend="eager")) if run is compiled else contextlib.nullcontext():
+                loss(*run(x)).backward()
+            found.append([x.grad, *(p.grad for p in model.parameters())])
+        assert all(type(g) in (torch.Tensor, type(None)) for g in found[1])
+        for ours, theirs in zip(found[1], found[0], strict=True):
+            assert (ours is None) is (theirs is None)
+            if ours is not None:
+                torch.testing.assert_close(ours, theirs)
+    assert pycompiler.counters(compiled)["compiles"] == 2
+    torch._dynamo.reset()

@@ -23,7 +23,6 @@ DIFFERENT = {
     "torch._dynamo.mark_dynamic": "no hints and no specialisations",
     "torch._dynamo.maybe_mark_dynamic": "no bounds",
     "torch._dynamo.optimize": "torch's takes anything",
-    "torch._dynamo.register_backend": "no tags",
     "torch._dynamo.reset": "ours takes one compiled callable, too",
     "torch._dynamo.substitute_in_graph": "no embedded types",
 }

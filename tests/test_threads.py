@@ -70,7 +70,7 @@ def test_calls_compiles_resets_and_freezes(backend: str) -> None:
 
     def freeze(rng: random.Random) -> None:
         made = rng.choice(shared)
-        pycompiler.run(made)
+        pycompiler.set_policy(made, "run")
         time.sleep(0.01)
         pycompiler.set_policy(made, "compile")
 

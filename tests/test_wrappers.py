@@ -240,6 +240,7 @@ def test_what_breaks_the_graph_is_eagers(backend: str) -> None:
         check(fn, two(3, 4), backend=backend, fullgraph=False)
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", OURS)
 def test_graphs_that_run_as_they_were_captured(backend: str, warnings_of_graphs: pytest.LogCaptureFixture) -> None:
     def both(x: Any) -> Any:
@@ -285,6 +286,7 @@ def test_several_results_with_gradients(backend: str, warnings_of_graphs: pytest
     assert eager_graphs(warnings_of_graphs) == []
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_random_numbers_are_eagers(backend: str) -> None:
     def fn(x: Any) -> Any:

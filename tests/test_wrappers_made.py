@@ -40,12 +40,14 @@ def held(x: torch.Tensor) -> Any:
     return TwoTensor(x, x)
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", BACKENDS)
 @pytest.mark.parametrize("program", (coded, by_name, both, written, held))
 def test_a_wrapper_that_is_made(program: Any, backend: str) -> None:
     check(program, X, backend=backend)
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", BACKENDS)
 def test_what_a_wrapper_that_is_made_holds_is_eagers(backend: str) -> None:
     def program(x: torch.Tensor) -> Any:

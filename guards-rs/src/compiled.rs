@@ -75,6 +75,17 @@ pub struct Frame<'a> {
 thread_local! {
     /// Number of compilations that this thread is in.
     static COMPILING: Cell<u32> = const { Cell::new(0) };
+    /// Number of frozen views that this thread runs: a miss runs eagerly, whatever function it is of.
+    static FROZEN: Cell<u32> = const { Cell::new(0) };
+}
+
+/// Freezes all compiled functions in this thread, until the matching `exit_frozen`.
+pub fn enter_frozen() {
+    FROZEN.with(|n| n.set(n.get() + 1));
+}
+
+pub fn exit_frozen() {
+    FROZEN.with(|n| n.set(n.get().saturating_sub(1)));
 }
 
 /// Releases the compile lock and leaves the compilation, on every way out.
@@ -247,6 +258,7 @@ impl Inner {
         }
         match self.mode.get() {
             Mode::Run | Mode::Eager => return Ok(Outcome::Eager),
+            _ if FROZEN.with(|n| n.get() > 0) => return Ok(Outcome::Eager),
             Mode::Error => return Err(self.refuse(frame, locals, &reasons)),
             Mode::Compile => {}
         }

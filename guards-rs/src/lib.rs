@@ -78,6 +78,17 @@ fn resume_hook() {
     hook::resume();
 }
 
+/// Freezes all compiled functions in this thread, until the matching `exit_frozen()`: a miss runs eagerly.
+#[pyfunction]
+fn enter_frozen() {
+    compiled::enter_frozen();
+}
+
+#[pyfunction]
+fn exit_frozen() {
+    compiled::exit_frozen();
+}
+
 /// Turns the fast path of guards on or off, for all callables; returns whether this interpreter supports it.
 #[pyfunction]
 fn set_fast_guards(on: bool) -> bool {
@@ -175,6 +186,8 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_function(wrap_pyfunction!(exit_hook, m)?)?;
     m.add_function(wrap_pyfunction!(pause_hook, m)?)?;
     m.add_function(wrap_pyfunction!(resume_hook, m)?)?;
+    m.add_function(wrap_pyfunction!(enter_frozen, m)?)?;
+    m.add_function(wrap_pyfunction!(exit_frozen, m)?)?;
     m.add_function(wrap_pyfunction!(set_fast_guards, m)?)?;
     m.add_function(wrap_pyfunction!(force_dict_sign, m)?)?;
     m.add_function(wrap_pyfunction!(watched_dicts, m)?)?;

@@ -61,7 +61,7 @@ def build_text(name: str, text: str, scope: dict[str, Any]) -> Any:
     filename = f"<pycompiler.autograd {name} {id(scope):x}>"
     exec(compile(text, filename, "exec"), scope)
     fn = scope[name]
-    peer.leave_alone(fn.__code__)  # autograd's engine calls it, wherever torch.compile looks on
+    peer.leave_out(fn)  # autograd's engine calls it, wherever torch.compile looks on
     keep_text(fn, filename, text)
     fn.__pycompiler_source__ = text
     return fn
@@ -115,9 +115,9 @@ def _no_gradients(inputs: list[Any]) -> Sequence[Any]:
     return ()
 
 
-# ctx.maybe_clear_saved_tensors(): what the graph saved is let go now, unless this backward was told to retain it.  A torch
-# without it does so when the backward is over.
-_clear = getattr(torch._C._FunctionBase, "maybe_clear_saved_tensors", lambda ctx: None)
+# What the graph saved is let go now, unless this backward was told to retain it.  A torch without the method does so when the
+# backward is over.
+_CLEARS = hasattr(torch._C._FunctionBase, "maybe_clear_saved_tensors")
 
 
 class LazyBackward:
@@ -507,7 +507,6 @@ class _Variants:
         part = without_tangents(node.joint, node.whole, gone) if missing else node.part
         scope: dict[str, Any] = {
             "coerce": _coerce,
-            "clear": _clear,
             "kind_of": _native.kind_of,
             "from_odd": self.from_odd,
         }
@@ -605,8 +604,8 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
             value = (joint.inputs if watched[0] == "input" else joint.fresh)[watched[1]].meta["val"]
             scope[f"changed{j}"] = changed(value)
             lines += [f"    if ctx.kept[{j}][0]._version != ctx.kept[{j}][1]:", f"        changed{j}(*ctx.kept[{j}])"]
-    if tensors != "()":
-        lines.append("    clear(ctx)")
+    if tensors != "()" and _CLEARS:
+        lines.append("    ctx.maybe_clear_saved_tensors()")  # torch's compiled autograd has a context of its own
     if node.again.held and "saved" not in scope:
         lines += ["    if not keeps_graph():", "        ctx.watched = ()"]
     lines.append("    grads = run(inputs)")

@@ -6,14 +6,21 @@ Example: ``raise AutogradUnsupported("metadata mutation", "input 0 was resized",
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from pycompiler.errors import PyCompilerError
+from pycompiler.ir.guards import UserFrame
 
 
 class AutogradUnsupported(PyCompilerError, RuntimeError):
-    """A graph that is legal PyTorch but cannot be compiled ahead of time; the caller runs it eagerly and logs this."""
+    """A graph that is legal PyTorch but cannot be compiled ahead of time; the caller runs it eagerly and logs this.
+
+    `user`: the program's stack at the node that was traced, outermost first, where it was one node's.
+    """
 
     def __init__(self, reason: str, seen: str, hint: str) -> None:
         super().__init__(f"{reason}: {seen}; {hint}")
         self.reason = reason
         self.seen = seen
         self.hint = hint
+        self.user: Sequence[UserFrame] = ()

@@ -32,17 +32,24 @@ ALIASES = {
 OURS = ("eager", "aot_eager", "native")
 of_graph: Callable[[fx.GraphModule, Sequence[Any], dict[str, Any]], Callable[..., Sequence[Any]]]
 """Compiles a graph that another compiler captured, from its example inputs and knobs; `pipeline/` sets it."""
-DEBUG_BACKENDS = frozenset({"eager", "aot_eager"} | {name for name, known in ALIASES.items() if known != "native"})
-_default: str | Backend = "native"
+NATIVE = "native"
+TAGS: dict[str, tuple[str, ...]] = {
+    name: ("debug",) for name in ("eager", "aot_eager", *(name for name, known in ALIASES.items() if known != NATIVE))
+}
+"""The tags of backends that have some; `list_backends` leaves names out by them."""
+_default: str | Backend = NATIVE
 
 
-def register_backend(compiler_fn: Backend | None = None, name: str | None = None) -> Any:
+def register_backend(compiler_fn: Backend | None = None, name: str | None = None, tags: Sequence[str] = ()) -> Any:
     """Make a backend known by name (its own `__name__` unless given).  Usable as a decorator.
 
+    tags: `list_backends` leaves out names with a tag that it is to exclude ("debug", "experimental").
     Raises `UserError` when the name is taken by another function.
     """
     if compiler_fn is None:
-        return lambda fn: register_backend(fn, name)
+        return lambda fn: register_backend(fn, name, tags)
+    if isinstance(tags, str) or not all(isinstance(tag, str) for tag in tags):
+        raise UserError(f"a backend's tags are a sequence of strings, got {describe(tags)}")
     if not callable(compiler_fn):
         raise UserError(f"register_backend takes a callable (gm, example_inputs) -> callable, got {compiler_fn!r}")
     key = name or getattr(compiler_fn, "__name__", "")
@@ -54,6 +61,8 @@ def register_backend(compiler_fn: Backend | None = None, name: str | None = None
     if known is not None and known is not compiler_fn:
         raise UserError(f"a backend named {key!r} is registered already; choose another name")
     REGISTRY[key] = compiler_fn
+    if tags:
+        TAGS[key] = tuple(tags)
     return compiler_fn
 
 
@@ -85,18 +94,17 @@ def is_ours(backend: object) -> bool:
 
 
 def list_backends(exclude_tags: Sequence[str] = ("debug", "experimental")) -> list[str]:
-    """Names of the registered backends, sorted; the debugging ones only when "debug" is not excluded."""
-    names = {*REGISTRY, *ALIASES}
-    if "debug" in (exclude_tags or ()):
-        names -= DEBUG_BACKENDS
-    return sorted(names)
+    """Names of the registered backends, sorted; without those that have one of the excluded tags."""
+    excluded = set(exclude_tags or ())
+    return sorted(name for name in {*REGISTRY, *ALIASES} if excluded.isdisjoint(TAGS.get(name, ())))
 
 
-def set_default_backend(backend: str | Backend) -> None:
-    """The backend of `compile()` calls that name none."""
+def set_default_backend(backend: str | Backend | None) -> None:
+    """The backend of `compile()` calls that name none; None: "native" again."""
     global _default
-    lookup(backend)
-    _default = backend
+    wanted = NATIVE if backend is None else backend
+    lookup(wanted)
+    _default = wanted
 
 
 def get_default_backend() -> str | Backend:

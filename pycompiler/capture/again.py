@@ -30,7 +30,8 @@ NUMBERS = {int, float, complex, bool, str, bytes}
 class Again:
     """`guards`: of places that were looked at. `tensors`: places that must hold the tensors that they held. `held`: where
     tensors were that the program has by now, wherever else. `names`: locals that sources begin with, first those (`looked`)
-    that are looked at again. `stored`: places and containers that the frame itself writes."""
+    that are looked at again. `stored`: places and containers that the frame itself writes. `numbers`: places of numbers that are
+    symbols, of which no guard says which one it is."""
 
     guards: tuple[Guard, ...]
     tensors: tuple[Source, ...]
@@ -38,6 +39,7 @@ class Again:
     names: tuple[str, ...]
     looked: int
     stored: tuple[Source, ...] = ()
+    numbers: tuple[Source, ...] = ()
 
     @cached_property
     def tree(self) -> _native.GuardTree:
@@ -58,6 +60,7 @@ class Again:
         whole = self.tree.check(scope.locals, scope.globals) is None
         each = [] if whole else [(g, t) for g, t in self.each if t.check(scope.locals, scope.globals) is None]
         stored = [(s, value) for s in self.stored if (value := _read(s, scope)) is not GONE]
+        numbers = [(s, value) for s in self.numbers if (value := _read(s, scope)) is not GONE]
         held = [value for _, value in stored if isinstance(value, (dict, *CONTAINERS))]
         contents = [(value, _contents(value)) for value in (*held, *made)]
         states = []
@@ -79,6 +82,9 @@ class Again:
             for source, value in stored:
                 if not _same(_read(source, scope), value):
                     _changed(f"{source} is what the frame stored there")
+            for source, value in numbers:
+                if not _same(_read(source, scope), value):
+                    _changed(f"{source} is {value!r}")
             for value, before in contents:
                 now = _contents(value)
                 if len(now) != len(before) or not all(map(_same, now, before)):

@@ -188,7 +188,23 @@ def narrowed(tensor: Any, start: int, length: int) -> Any:
 
 
 REDUCTIONS = ["none", "mean", "sum"]
+
+
+def lstm_cell(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
+    """Two results that share the gates, of which one is computed from the other: each can be a result of a graph only where the
+    gates are values of it.  A GPU has one kernel for all of it; where autocast is on, it casts for the whole cell."""
+    h, c = hx
+    made = torch.ops.aten.lstm_cell(input, hx, w_ih, w_hh, b_ih, b_hh)
+    given = [t for t in (input, h, c, w_ih, w_hh, b_ih, b_hh) if t is not None]
+    if torch.is_autocast_enabled("cpu") or any(t.device.type != "cpu" for t in given) or made[0].shape != c.shape:
+        return made
+    gates = torch.nn.functional.linear(h, w_hh, b_hh) + torch.nn.functional.linear(input, w_ih, b_ih)
+    taken, kept, new, shown = gates.chunk(4, 1)
+    state = kept.sigmoid() * c + taken.sigmoid() * new.tanh()
+    return shown.sigmoid() * state.tanh(), state
+
+
 COMPOSED: dict[Any, Callable[..., Any]] = {
     torch.cov: cov, torch.corrcoef: corrcoef, torch.istft: istft, torch.ctc_loss: ctc_loss,
-    torch.nn.functional.ctc_loss: named_ctc_loss,
+    torch.nn.functional.ctc_loss: named_ctc_loss, torch.lstm_cell: lstm_cell,
 }  # fmt: skip

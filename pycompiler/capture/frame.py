@@ -190,6 +190,7 @@ class _Session:
                     assert record is not None
                     if any(in_head(f) for f in cx.stopped):
                         raise SkipFrame(f"a break while its locals are restored: {record.reason}") from None
+                    cx.effects.looks.end(broke=True)
                     try:
                         return self.finish_break(cx, cx.stopped, record)
                     except SkipFrame as e:  # below a call: what is alive there cannot be made, so the call is the break
@@ -198,6 +199,7 @@ class _Session:
                         log.info("%s: the call around a break is the break: %s", self.code.co_qualname, e)
                         stop = cx.stopped[-2].begin
                         continue
+                cx.effects.looks.end(broke=False)
                 return self.finish_return(cx, frame, result)
             except NeedsSymbols:
                 self.symbolic = True

@@ -39,6 +39,7 @@ Place = tuple[Any, ...]
 CONTAINERS = (Sequence, Dict, Set)
 WHOLE = ("attributes", "cell")  # kinds of places without names
 MADE = (List, Deque, Dict, Set, Object)  # what may change
+NUMBERS = ("int", "minus", "float")  # kinds of origins of symbols; sizes are compared with their tensors
 UNWATCHED = ("global_state", "no_alias", "sizes", "data")  # guards on more than what is at a place
 
 
@@ -68,6 +69,33 @@ class Body:
         return self.call.target is hooked or bool(self.starts())
 
 
+@dataclass(eq=False)
+class Rebound:
+    """A checkpoint that reads variables which the frame may set again: eager's backward runs its function with what they hold by
+    then.  `cells`: what each held; `step`: of the root frame, at which it was called; `trace`: gives it a second body."""
+
+    call: fx.Node
+    step: int
+    cells: dict[Cell, Value | None]
+    trace: Callable[[], None]
+
+    def finish(self) -> None:
+        """The frame has run to its end."""
+        if any(cell.contents is not held for cell, held in self.cells.items()):
+            self.trace()
+
+    def go_backward(self) -> None:
+        """A backward in the frame runs the function now; another one would run it with what the variables hold by then."""
+        self.finish()
+        self.cells, self.trace = {cell: cell.contents for cell in self.cells}, self.refuse
+
+    def refuse(self) -> None:
+        """What the variables will hold is not known: the frame ends in its middle, or goes backward more than once."""
+        raise Break(
+            "inner-graph", "it reads a variable that the frame may set again behind a break or a backward", self.step
+        )
+
+
 class Looks:
     """The places of one capture."""
 
@@ -78,6 +106,7 @@ class Looks:
         self._kept: dict[int, Any] = {}  # what places are told apart by
         self._owners: dict[Place, Source] = {}  # place → its owner's source, of places that existed before the frame
         self.bodies: list[Body] = []  # the outermost ones
+        self.rebound: list[Rebound] = []
         self._steps: dict[Place, int] = {}  # place → step of the root frame at which the checkpoint was called
         self._inside: dict[Place, int] = {}  # the same, of the bodies in the one that is traced
 
@@ -110,8 +139,12 @@ class Looks:
             self.at("attribute", owner.arg, name, None, owner)
 
     @contextmanager
-    def of_body(self, step: int, args: list[Value], frames: Iterable[Frame]) -> Iterator[None]:
-        """A body that is called with `args` in the innermost of `frames` is traced."""
+    def of_body(
+        self, step: int, args: list[Value], frames: Iterable[Frame], rebound: dict[Cell, Value | None] | None = None
+    ) -> Iterator[None]:
+        """A body that is called with `args` in the innermost of `frames` is traced.  `rebound`: gets the variables that it reads
+        and a frame may set again, with what they hold, for whoever traces the body again when they are set; without, they break
+        the graph."""
         seen: dict[Place, Value | None] = {}
         self._open.append(seen)
         try:
@@ -121,7 +154,11 @@ class Looks:
         cells = {place[1] for place in seen if place[0] == "cell"}
         for frame in frames if cells else ():
             for name in set_later(frame):
-                if id(frame.free.get(name) or frame.locals.get(name)) in cells:
+                cell = frame.free.get(name) or frame.locals.get(name)
+                if id(cell) in cells and rebound is not None and isinstance(cell, Cell):
+                    rebound[cell] = cell.contents
+                    seen.pop(("cell", id(cell)), None)
+                elif id(cell) in cells:
                     where = frame.code.co_name
                     raise Break("inner-graph", f"it reads the variable {name}, which {where}() may set again")
         containers = _below([*args, *filter(None, seen.values())])
@@ -157,12 +194,24 @@ class Looks:
             self._steps.setdefault(place, step)
             body.setdefault(place, step)
 
+    def go_backward(self) -> None:
+        """A backward in the frame may run functions of checkpoints."""
+        for rebound in self.rebound:
+            rebound.go_backward()
+
+    def end(self, broke: bool) -> None:
+        """The frame has run to its end, or to where it `broke`."""
+        for rebound in self.rebound:
+            rebound.refuse() if broke else rebound.finish()
+
     def spend(self, is_spent: Callable[[Any], bool]) -> None:
         """A backward has gone through nodes of autograd's; `is_spent`: whether none leads from one to those that keep what they
         need.  Bodies behind such nodes look no more."""
         live = [b for b in self.bodies if b.call is None or not (found := b.starts()) or not all(map(is_spent, found))]
         if len(live) < len(self.bodies) and not self._open:
             self.bodies, self._steps = live, {}
+            calls = {body.call for body in live}
+            self.rebound = [r for r in self.rebound if r.call in calls]
             for body in live:
                 self._steps = body.steps | self._steps
 
@@ -207,17 +256,20 @@ def again(
     )
     assumed = sizes.guard_about(is_watched)
     kept = kept if assumed is None else (*kept, assumed)
+    numbers = tuple(o.number for o in sizes.origins.values() if o.what in NUMBERS and is_watched(o.source))
     own = set(written)
     read = {s: is_watched(s) for body in bodies for s in body.tensors if s not in own}
     tensors = tuple(s for s, stays in read.items() if stays)
     held = tuple(s for s, stays in read.items() if not stays)
     places = tuple(s for s in dict.fromkeys(stored) if is_watched(s))
-    looked_at = [s for g in kept for s in (g.source, *g.others)] + [*tensors, *places]
+    looked_at = [s for g in kept for s in (g.source, *g.others)] + [*tensors, *places, *numbers]
     roots = [s for source in looked_at for s in source.reads() if s.base is None]
     looked = dict.fromkeys(root.arg for root in roots if root.kind == "local")
     names = looked | dict.fromkeys(s.root.arg for s in held if s.root.kind == "local")
     made = any(body.made for body in bodies)
-    return Again(kept, tensors, held, tuple(names), len(looked), places) if kept or read or places or made else None
+    if not (kept or read or places or made or numbers):
+        return None
+    return Again(kept, tensors, held, tuple(names), len(looked), places, numbers)
 
 
 def _is_watched(watched: set[tuple[str, Source, Any]], source: Source) -> bool:

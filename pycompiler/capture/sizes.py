@@ -198,8 +198,9 @@ class Sizes:
             # One of torch's own, which has numbers for sizes.
             if mark.kind == "dynamic" and n < 2 and source in self.inside:
                 return False
-            if mark.kind == "dynamic":
+            if mark.kind in ("dynamic", "unbacked"):
                 mark.check(n, f"{source.name}.size({d})")
+            if mark.kind == "dynamic":
                 return True
             if mark.kind == "static":
                 return False

@@ -28,7 +28,7 @@ from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.opaque import Opaque
 from pycompiler.capture.values.sequences import List, Tuple
-from pycompiler.capture.values.symbolic import Symbolic, is_late, symbols_in
+from pycompiler.capture.values.symbolic import Symbolic, is_late
 from pycompiler.capture.values.tensor import Kept, Tensor
 from pycompiler.ir import torch_state
 from pycompiler.ir.fake import Layout, is_inference
@@ -129,16 +129,10 @@ class Tracer(GraphBuilder):
         return node
 
     def number(self, value: Symbolic) -> Any:
-        """A number that a call binds is one of the graph around, which checks what is assumed of it.  A body that looks again
-        when it runs again finds what others changed by then: guards hold such a number (`again.py`)."""
-        if is_late(value.sym) or (self.cx.effects.looks.open and not self._stays(value)):
+        """A number that a call binds is one of the graph around, which checks what is assumed of it."""
+        if is_late(value.sym):
             return value.settle("inside of a function").value
         return super().number(value)
-
-    def _stays(self, value: Symbolic) -> bool:
-        """Whether it is made of the frame's own arguments, which nobody else changes."""
-        origins = self.cx.sizes.origins
-        return all(origins[name].source.kind == "local" for name in symbols_in(value.sym))
 
     def _symbol(self, name: str) -> fx.Node:
         value = self.cx.make(self.cx.sizes.known_symbols.symbol(name))

@@ -60,7 +60,7 @@ def _of_all(tangent: torch.Tensor, probabilities: torch.Tensor, *args: Any) -> l
     return [packed(probabilities.shape)]
 
 
-class _Differentiable(torch.autograd.Function):
+class CtcLosses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> torch.Tensor:
         made: torch.Tensor = ctc_losses(*args)
@@ -105,4 +105,4 @@ def losses(
     """Without a reduction; `zero`: gradients of infinite losses are zeros."""
     if type(probabilities) in (torch.Tensor, torch.nn.Parameter) and not _is_wrapper(probabilities):
         return aten._ctc_loss.Tensor(probabilities, targets, frames, lengths, blank, zero)[0]  # type: ignore[no-any-return]
-    return _Differentiable.apply(probabilities, targets, frames, lengths, blank, zero)  # type: ignore[no-any-return, no-untyped-call]
+    return CtcLosses.apply(probabilities, targets, frames, lengths, blank, zero)  # type: ignore[no-any-return, no-untyped-call]

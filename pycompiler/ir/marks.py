@@ -20,7 +20,8 @@ ATTRIBUTE = "_pycompiler_sizes"
 
 @dataclass(frozen=True)
 class Mark:
-    """`kind`: "dynamic" (a number instead is an error), "maybe" (a symbol if that can be), "static" (a number)."""
+    """`kind`: "dynamic" (a number instead is an error), "maybe" (a symbol if that can be), "unbacked" (a "maybe" whose bounds
+    hold for numbers, too), "static" (a number)."""
 
     kind: str
     low: int | None = None
@@ -32,8 +33,9 @@ class Mark:
     def check(self, n: int, name: str) -> None:
         """An error where the size cannot be what the mark says."""
         if not self.admits(n):
-            raise UserError(f"{name} is {n}, but marked to be from {self.low or 2} to {self.high or 'any size'}")
-        if n < 2:
+            low, high = self.low or (2 if self.kind == "dynamic" else 0), self.high
+            raise UserError(f"{name} is {n}, but marked to be from {low} to {'any size' if high is None else high}")
+        if n < 2 and self.kind == "dynamic":
             raise UserError(
                 f"{name} is marked dynamic, but is {n}: sizes 0 and 1 are always numbers; pass a larger one first"
             )
@@ -42,10 +44,11 @@ class Mark:
 TORCHS = {
     "_dynamo_static_indices": "static",
     "_dynamo_weak_dynamic_indices": "maybe",
-    "_dynamo_unbacked_indices": "maybe",
+    "_dynamo_unbacked_indices": "unbacked",
+    "_dynamo_strict_unbacked_indices": "dynamic",
     "_dynamo_dynamic_indices": "dynamic",
 }
-"""Of several marks of a dimension the last row's counts.  A size that nothing may be known of is one that may be a symbol."""
+"""Of several marks of a dimension the last row's counts."""
 
 
 def marks_of(tensor: torch.Tensor) -> dict[int, Mark]:
@@ -54,6 +57,7 @@ def marks_of(tensor: torch.Tensor) -> dict[int, Mark]:
     if not held:
         return {}
     ranges = {r.dim: (r.min, r.max) for r in held.get("_dynamo_dynamic_range", ())}
+    ranges |= held.get("_dynamo_unbacked_bounds", {})
     marks = {d: Mark(kind, *ranges.get(d, ())) for name, kind in TORCHS.items() for d in held.get(name, ())}
     rank = tensor.dim()  # torch's marks may be of dimensions that there are not
     own: dict[int, Mark] = held.get(ATTRIBUTE, {})
@@ -65,12 +69,7 @@ def mark_dynamic(
 ) -> None:
     """The size of dimension `index` (or of each of several) is a symbol: one compile serves all sizes from 2 (or `min`) to
     `max`.  A program that needs it to be one number is an error, which names the line."""
-    for bound in (min, max):
-        if bound is not None and (type(bound) is not int or bound < 0):
-            raise ArgumentError(f"min and max must be sizes or None, got {describe(bound)}")
-    if min is not None and max is not None and min > max:
-        raise ArgumentError(f"min={min} is greater than max={max}")
-    _mark(t, index, Mark("dynamic", min, max))
+    _mark(t, index, Mark("dynamic", *_bounds(min, max)))
 
 
 def maybe_mark_dynamic(t: torch.Tensor, index: int | Iterable[int]) -> None:
@@ -83,9 +82,31 @@ def mark_static(t: torch.Tensor, index: int | Iterable[int] | None = None) -> No
     _mark(t, range(t.dim()) if index is None and isinstance(t, torch.Tensor) else index, Mark("static"))
 
 
-def mark_unbacked(t: torch.Tensor, index: int | Iterable[int]) -> None:
-    """Refused: a size of which nothing is known, not even today's value, is not supported."""
-    raise UserError("mark_unbacked is not supported: sizes without a value; use mark_dynamic, which assumes at least 2")
+def mark_unbacked(
+    t: torch.Tensor,
+    index: int | Iterable[int],
+    hint_override: int | None = None,
+    strict: bool = False,
+    specialize_on: list[object] | None = None,
+    shape_id: str | None = None,
+    min: int | None = None,
+    max: int | None = None,
+) -> None:
+    """Like `maybe_mark_dynamic`, or `mark_dynamic` if `strict`: this package compiles for all sizes of a symbol, whatever
+    today's is.  Sizes 0 and 1 are numbers.  A size outside of `min` to `max` is an error.
+
+    hint_override, specialize_on, shape_id: accepted, without effect; no kernel is made for a hint.
+    """
+    _mark(t, index, Mark("dynamic" if strict else "unbacked", *_bounds(min, max)))
+
+
+def _bounds(low: int | None, high: int | None) -> tuple[int | None, int | None]:
+    for bound in (low, high):
+        if bound is not None and (type(bound) is not int or bound < 0):
+            raise ArgumentError(f"min and max must be sizes or None, got {describe(bound)}")
+    if low is not None and high is not None and low > high:
+        raise ArgumentError(f"min={low} is greater than max={high}")
+    return low, high
 
 
 def _mark(t: torch.Tensor, index: int | Iterable[int] | None, mark: Mark) -> None:

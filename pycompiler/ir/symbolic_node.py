@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import math
 import operator
+import re
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -872,6 +873,17 @@ def asked_in_vain(error: BaseException) -> frozenset[str] | None:
             return found
         todo += (one.__cause__, one.__context__)
     return None
+
+
+_TAKES_NUMBERS = re.compile(
+    r"SymIntArrayRef expected to contain only concrete integers.* in SymIntArrayRef \[(.*?)\]", re.DOTALL
+)
+
+
+def taken_for_numbers(error: BaseException) -> list[str] | None:
+    """The symbols among sizes that code of torch's in C++ takes for numbers only, which led to `error`."""
+    found = _TAKES_NUMBERS.search(str(error))
+    return None if found is None else [*dict.fromkeys(re.findall(r"[A-Za-z_]\w*", found[1]))]
 
 
 def _lies(env: Questions, sizes: Sequence[Expr], strides: Sequence[Expr], order: Sequence[int]) -> bool:

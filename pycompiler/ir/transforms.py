@@ -158,6 +158,21 @@ def checkpoint(body: fx.GraphModule, preserve_rng_state: bool, *tensors: torch.T
     return tuple(made)
 
 
+def checkpoint_of_two(
+    body: fx.GraphModule, again: fx.GraphModule, preserve_rng_state: bool, count: int, *tensors: torch.Tensor
+) -> Tensors:
+    """`checkpoint` of `body` and the first `count` tensors, whose backward computes `again` of the others: the function reads
+    variables that were set again in between."""
+    left = [(body, tensors[:count])]
+
+    def run(*_: torch.Tensor) -> Any:
+        made, given = left.pop() if left else (again, tensors[count:])
+        return forward_of(made)(*given)
+
+    made = torch_checkpoint.checkpoint(run, *tensors, use_reentrant=False, preserve_rng_state=preserve_rng_state)
+    return tuple(made)
+
+
 class Selective:
     """`checkpoint` with contexts of the program's: around the forward, and around what the backward computes again."""
 

@@ -30,6 +30,7 @@ from pycompiler.logs import artifact, stage, step
 from pycompiler.pipeline import floats
 from pycompiler.pipeline.guards import UsersError
 from pycompiler.pipeline.interface import Family
+from pycompiler.pipeline.own_backends import FULLGRAPH, left_eager
 from pycompiler.pipeline.surroundings import own_knobs, users_backend
 from pycompiler.pipeline.verified import Verified, examples_of
 from pycompiler.progress import current_name
@@ -46,6 +47,7 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
     A backend may change the graph that it is given: `gm` stays as captured where it is compared, or the backend is a user's."""
     STATISTICS["graphs"] += 1
     verifies = bool(family.verify or config.verify_correctness)
+    gm.meta[FULLGRAPH] = family.fullgraph
     for log, text in ((log_code, readable), (log_graph, tabular), (log_sizes, sizes)):
         if log.enabled:
             log("%s", text(gm))
@@ -74,6 +76,8 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
     except Specialise as needed:
         if not any(c.symbols.is_late(needed.names) for n in gm.graph.nodes if isinstance(c := n.target, Check)):
             raise
+        if family.fullgraph:
+            left_eager(gm, str(needed))
         log_info("a graph runs eagerly: %s", needed)
         made = forward_of(gm)
     except Exception as e:

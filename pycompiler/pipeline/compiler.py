@@ -136,7 +136,7 @@ class FrameCompiler:
         if len(fn.entries) >= PASSES and resumes_in_loop(code):
             log.info("%s differs in each pass of its loop: it runs as written, what it calls is compiled", fn.name)
             return self.family.original_entry(function)
-        with untraced(), deferred(), modes_off():
+        with untraced(), deferred(), modes_off(), peer.engine_as_it_is():
             try:
                 entry = self.compile_or_explain(function, values) if not under else self.under(function, values)
             except EagerOnce as e:

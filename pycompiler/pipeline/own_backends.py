@@ -6,12 +6,19 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import fx
+from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native, autograd, backends, background, config, regions
+from pycompiler.errors import Unsupported
 from pycompiler.graphs import STATISTICS, compile_aten
 from pycompiler.ir import choices, own_builtins, titles, watch
+from pycompiler.ir.fake import fake_of, is_plain, new_fake_mode
+from pycompiler.ir.guards import UserFrame, own_frame
 from pycompiler.ir.heard import ALWAYS, Listening
+from pycompiler.ir.subclasses import is_wrapper
+from pycompiler.ir.symbols import hint_of, symbols_of
 from pycompiler.ir.texts import drop_text_with, forward_of, readable
 from pycompiler.ir.watch import phase
 from pycompiler.logs import artifact, follow_torch, stage, step
@@ -22,14 +29,50 @@ from pycompiler.progress import compiling, current_name
 log = stage("aot")
 log_graphs = artifact("aot_graphs")
 
+FULLGRAPH = "fullgraph"  # in `meta` of a captured graph: it may not run eagerly
 Compiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
 
 
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
     """Autograd, then the compiler for each graph."""
+    example_inputs = with_symbols(gm, example_inputs)
     if autograd.has_wrappers(gm):
         return of_wrappers(gm, example_inputs, native)
     return shared(gm, example_inputs, compile_aten, True)
+
+
+def with_symbols(gm: fx.GraphModule, given: Sequence[Any]) -> Sequence[Any]:
+    """The inputs' fakes, whose sizes are symbols, for the tensors that a backend of the user's was given and hands on with the
+    graph; the tensors themselves where they are others than those that were captured, or no size is a symbol."""
+    if any(isinstance(t, FakeTensor) or is_wrapper(type(t)) for t in given):
+        return given
+    examples = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
+    fakes = [e for e in examples if isinstance(e, torch.Tensor)]
+    numbers = [n for t in fakes for n in (*t.shape, *t.stride())]
+    if len(examples) != len(given) or not any(symbols_of(n) for n in numbers):
+        return given
+    if not all(map(_is_like, examples, given)):
+        return given
+    if all(t._version == 0 for t in fakes):
+        return examples
+    if not all(is_plain(t) for t in given if isinstance(t, torch.Tensor)):
+        return given
+    mode = new_fake_mode(symbolic=True)  # the capture wrote to its fakes
+    return [
+        fake_of(mode, real, ([*e.shape], [*e.stride()])) if isinstance(e, torch.Tensor) else e
+        for e, real in zip(examples, given, strict=True)
+    ]
+
+
+def _is_like(example: Any, real: Any) -> bool:
+    """Whether a fake of the graph stands for this tensor, or a symbol for this number."""
+    if not isinstance(example, torch.Tensor):
+        return example is real or type(example) is type(real)
+    if not isinstance(real, torch.Tensor) or is_wrapper(type(example)) or example.dim() != real.dim():
+        return False
+    if (example.dtype, example.device, example.requires_grad) != (real.dtype, real.device, real.requires_grad):
+        return False
+    return all(hint_of(n) == m for n, m in zip(example.shape, real.shape, strict=True))
 
 
 def shared(
@@ -54,6 +97,7 @@ def in_parts(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any) -
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
     """Autograd without the compiler: the ATen graphs run as they are."""
+    example_inputs = with_symbols(gm, example_inputs)
     if autograd.has_wrappers(gm):
         return of_wrappers(gm, example_inputs, aot_eager)
     return joint(gm, example_inputs, as_it_is)
@@ -66,12 +110,35 @@ def as_it_is(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Seq
 
 def of_wrappers(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_plain: Any) -> Callable[..., Sequence[Any]]:
     """A graph of tensor subclasses, through `compile_plain` for graphs of the tensors inside."""
+
+    def compile_inside(inside: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+        inside.meta.update(gm.meta)
+        made: Callable[..., Sequence[Any]] = compile_plain(inside, examples)
+        return made
+
     try:
-        return autograd.compile_wrappers(gm, example_inputs, compile_plain)
+        return autograd.compile_wrappers(gm, example_inputs, compile_inside)
     except autograd.AutogradUnsupported as e:
-        log.warning("a graph runs eagerly: %s", e)
-        STATISTICS["aten_fallbacks"] += 1
-        return forward_of(gm)
+        return left_eager(gm, str(e), e.user)
+
+
+def left_eager(gm: fx.GraphModule, why: str, user: Sequence[UserFrame] = ()) -> Callable[..., Sequence[Any]]:
+    """The captured graph as it is, with a line in the log that says whose it is; an error where the graph has to be compiled."""
+    if gm.meta.get(FULLGRAPH):
+        raise Unsupported(
+            "graph-runs-eagerly", why, "change what the reason names, or remove fullgraph=True", user or whole(gm)
+        )
+    log.warning("a graph of %s runs eagerly: %s", current_name() or "a frame", why)
+    for frame in user or whole(gm):
+        log.warning("    %s", frame)
+    STATISTICS["aten_fallbacks"] += 1
+    return forward_of(gm)
+
+
+def whole(gm: fx.GraphModule) -> tuple[UserFrame, ...]:
+    """Where a graph begins and where it ends in the program."""
+    places = [own_frame(n.meta["user"]) for n in gm.graph.nodes if n.meta.get("user")]
+    return tuple(dict.fromkeys(places[:1] + places[-1:]))
 
 
 def joint(
@@ -95,9 +162,7 @@ def joint(
                 ahead=background.inside(),
             )
     except autograd.AutogradUnsupported as e:
-        log.warning("a graph runs eagerly: %s", e)
-        STATISTICS["aten_fallbacks"] += 1
-        return forward_of(gm)
+        return left_eager(gm, str(e), e.user)
 
 
 def compile_part(

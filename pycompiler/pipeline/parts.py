@@ -174,6 +174,7 @@ class _Splitter:
             env[node].meta.pop(REGION, None)
         graph.output(tuple(env[n] for n in part.outputs))
         part.module = fx.GraphModule(held, graph, class_name="CapturedGraph")
+        part.module.meta.update(self.gm.meta)
         drop_text_with(part.module)
         part.examples = [self.example(n) for n in part.inputs]
 

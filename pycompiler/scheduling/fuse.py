@@ -42,6 +42,11 @@ class Group:
     before: int = 0
     solo: bool = False
     first: int = 0  # position of its first node in the program
+    swept: frozenset[str] = frozenset()  # buffers of which it reads more than one element
+
+
+MOST_REFUSED = 32
+"""So many neighbours that read the same, and get nothing from each other, are tried for a group, the nearest first."""
 
 
 def fuse(graph: Graph) -> list[Group]:
@@ -222,6 +227,7 @@ class _Fusion:
     touching: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     owner: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # buffer -> groups that write it
     users: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # ... that read it
+    sweeping: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # ... more than one element of it
     effects: list[int] = field(default_factory=list)  # calls that keep their order
     refusing: set[int] = field(default_factory=set)  # groups that may end with an error of data
 
@@ -244,6 +250,12 @@ class _Fusion:
             solo,
             position,
         )
+        if isinstance(group.node, Nest) and not solo:
+            ranges = dict(group.node.dims)
+            swept = (n for s in group.node.stages for n, i in loads(s.loop) if i.simplify(ranges).symbols)
+            group.swept = frozenset(swept)
+        for name in group.swept:
+            self.sweeping[name].add(position)
         needs = {g for name in reads for g in self.owner[name]}  # read after write
         needs |= {g for name in writes for g in self.owner[name]}  # write after write
         stored = {target_of(self.graph.copies[name]) for name in writes if name in self.graph.copies}
@@ -283,11 +295,17 @@ class _Fusion:
         """Merges the group with neighbours until none fits."""
         refused: set[tuple[int, int]] = set()
         while True:
-            neighbours = {g for name in group.reads | group.writes for g in self.touching[name]} - {group.number}
-            ranked = sorted(neighbours, key=lambda g: (not (self.groups[g].writes & group.reads), -g))
+            passing = {g for name in group.reads | group.writes for g in self.owner[name]}
+            passing |= {g for name in group.writes for g in self.users[name]}
+            neighbours = passing | {g for name in group.swept for g in self.sweeping[name]}
+            ranked = sorted(neighbours - {group.number}, key=lambda g: (not (self.groups[g].writes & group.reads), -g))
+            beside = 0  # neighbours that only read the same
             for g in ranked:
                 other = self.groups[g]
                 if other.solo or (g, group.number) in refused:
+                    continue
+                beside += g not in passing
+                if beside > MOST_REFUSED:
                     continue
                 merged = self.merge(other, group)
                 if merged is not None:
@@ -374,7 +392,8 @@ class _Fusion:
         """`a` takes `b` over."""
         bit_a, bit_b = 1 << a.number, 1 << b.number
         before = (a.before | b.before) & ~bit_a & ~bit_b
-        merged = Group(a.number, nest, a.reads | b.reads, a.writes | b.writes, before, False, min(a.first, b.first))
+        reads, writes, swept = a.reads | b.reads, a.writes | b.writes, a.swept | b.swept
+        merged = Group(a.number, nest, reads, writes, before, False, min(a.first, b.first), swept)
         del self.groups[b.number]
         self.groups[a.number] = merged
         for g in self.groups.values():
@@ -383,6 +402,9 @@ class _Fusion:
         for name in b.reads | b.writes:
             self.touching[name].discard(b.number)
             self.touching[name].add(a.number)
+        for name in b.swept:
+            self.sweeping[name].discard(b.number)
+            self.sweeping[name].add(a.number)
         if b.number in self.refusing:
             self.refusing = self.refusing - {b.number} | {a.number}
         for name in b.writes:

@@ -42,3 +42,24 @@ def test_training(name: str, backend: str) -> None:
             torch.testing.assert_close(a.grad, b.grad)
     with torch.no_grad():
         torch.testing.assert_close(compiled(inputs[0])[0], theirs(inputs[0])[0])
+
+
+@pytest.mark.parametrize("backend", ["aot_eager", "native"])
+@pytest.mark.parametrize("bias", [True, False])
+def test_a_cell_is_compiled_though_its_results_share_the_gates(bias: bool, backend: str) -> None:
+    theirs = nn.LSTMCell(4, 6, bias=bias)
+    ours = copy.deepcopy(theirs)
+    compiled = pycompiler.compile(ours, backend=backend, fullgraph=True)
+    for rows in (2, 3, 5):
+        found = []
+        for run in (theirs, compiled):
+            state = torch.zeros(rows, 6, requires_grad=True)
+            x = torch.linspace(-1, 1, 4 * rows).view(rows, 4).requires_grad_()
+            h, c = run(x, (state, state))
+            between = torch.autograd.grad(h.sum(), c, retain_graph=True)
+            (h.sin().sum() + c.cos().sum()).backward()
+            found.append([h, c, between, x.grad, state.grad])
+        torch.testing.assert_close(*found)
+        for a, b in zip(ours.parameters(), theirs.parameters(), strict=True):
+            torch.testing.assert_close(a.grad, b.grad)
+    assert pycompiler.counters(compiled)["compiles"] == 2

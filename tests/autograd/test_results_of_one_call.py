@@ -152,7 +152,9 @@ def _asked(program: Callable[..., Any]) -> list[Any]:
     ],
 )
 def test_gradients_by_each_result(program: Callable[..., Any], backend: str) -> None:
-    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    compiled = pycompiler.compile(
+        program, backend=backend, fullgraph=program is not _written_since
+    )  # which runs eagerly
     torch.testing.assert_close(_asked(compiled), _asked(program))
 
 

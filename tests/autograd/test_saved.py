@@ -39,7 +39,7 @@ def gradients(fn: Any) -> list[torch.Tensor]:
 @pytest.fixture(params=["plan", "aten", "old torch"])
 def run(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     if request.param == "old torch":
-        monkeypatch.setattr(runtime, "_clear", lambda ctx: None)
+        monkeypatch.setattr(runtime, "_CLEARS", False)
     fn = compiled_with(run_graph if request.param == "aten" else compile_aten)
     return lambda *args: fn(*args)[0]
 

@@ -202,11 +202,47 @@ def test_each_call_takes_its_branch(backend: str) -> None:
         assert x.grad.tolist() == [[4.0 if sign > 0 else 12.0] * 3] * 2
 
 
+@pytest.mark.parametrize("backend", ("aot_eager", "native"))
+def test_a_branch_is_trained_in_one_compiled_graph(backend: str) -> None:
+    """`fullgraph=True` refuses a graph that would run eagerly."""
+
+    def program(x: Any) -> Any:
+        return torch.cond(x.sum() > 0, lambda y: (y.sin(), y * 2), lambda y: (y.cos(), y * 3), (x,))
+
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    for sign in (1.0, -1.0):
+        found = []
+        for run in (program, compiled):
+            x = torch.full((3,), sign, requires_grad=True)
+            sum(t.sum() for t in run(x)).backward()
+            found.append(x.grad)
+        torch.testing.assert_close(*found)
+    assert compiled.counters()["compiles"] == 1
+
+
+@pytest.mark.parametrize("backend", ("aot_eager", "native"))
+def test_sizes_are_numbers_where_a_gradient_takes_no_symbols(backend: str) -> None:
+    def program(t: Any) -> Any:
+        return torch.nn.functional.affine_grid(t, (t.shape[0], 1, 3, 3), align_corners=False)
+
+    compiled = pycompiler.compile(program, backend=backend, dynamic=True, fullgraph=True)
+    for rows in (3, 4, 3):
+        found = []
+        for run in (program, compiled):
+            t = torch.linspace(0, 1, 6 * rows).view(rows, 2, 3).requires_grad_()
+            run(t).square().sum().backward()
+            found.append(t.grad)
+        torch.testing.assert_close(*found)
+    assert (compiled.counters()["compiles"], compiled.counters()["hits"]) == (2, 1)
+
+
 def test_numbers_drawn_in_a_branch_are_left_to_eager() -> None:
     def program(x: torch.Tensor) -> torch.Tensor:
         return torch.cond(x.sum() > 0, torch.nn.functional.dropout, torch.sin, (x,))
 
-    compiled = pycompiler.compile(program, backend="aot_eager", fullgraph=True)
+    with pytest.raises(pycompiler.exc.Unsupported, match=r"(?s)random numbers.*test_transforms.py:\d+ in program"):
+        pycompiler.compile(program, backend="aot_eager", fullgraph=True)(torch.ones(8))
+    compiled = pycompiler.compile(program, backend="aot_eager")
     x = torch.ones(8)
     torch.manual_seed(0)
     expected = torch.nn.functional.dropout(x)
@@ -454,7 +490,7 @@ def test_vmap_writes_what_it_maps(fn: Callable[..., Any], backend: str) -> None:
     """The argument is the tensor's own memory: its values, versions and aliases are eager's afterwards."""
     given = torch.rand(4, 4)
     ours, eagers = given.clone(), given.clone()
-    compiled = pycompiler.compile(fn, backend=backend, fullgraph=True)
+    compiled = pycompiler.compile(fn, backend=backend, fullgraph=fn is not _twice)  # which runs eagerly
     torch.testing.assert_close(compiled(ours), fn(eagers))
     torch.testing.assert_close(ours, eagers)
     assert ours._version == eagers._version

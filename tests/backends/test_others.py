@@ -48,3 +48,46 @@ def test_a_backend_s_own_attribute_error() -> None:
     compiled = pycompiler.compile(lambda x: x + 1, backend=broken, dynamic=True)
     with pytest.raises(AttributeError, match="no_such_attribute"):
         compiled(torch.ones(3))
+
+
+@pytest.mark.parametrize("dynamic", [None, True])
+@pytest.mark.parametrize("name", ["native", "aot_eager"])
+def test_a_backend_that_hands_its_graph_on_to_ours_keeps_symbols(name: str, dynamic: bool | None) -> None:
+    """It gets tensors; the graph's own fakes say which of their sizes are symbols."""
+    seen: list[Any] = []
+
+    def handed_on(gm: Any, inputs: Any) -> Any:
+        assert not any(isinstance(t, torch._subclasses.FakeTensor) for t in inputs)
+        seen.append(gm)
+        return pycompiler.lookup_backend(name)(gm, inputs)
+
+    def scaled(x: torch.Tensor, n: int) -> torch.Tensor:
+        return x.sin() * x.shape[1] * n
+
+    def written(x: torch.Tensor, n: int) -> torch.Tensor:
+        y = x * n
+        x.detach()[:, 1:].add_(1)
+        return y + x.shape[1]
+
+    for program in (scaled, written):
+        seen.clear()
+        compiled = pycompiler.compile(program, backend=handed_on, dynamic=dynamic)
+        for n in (4, 5, 7, 9, 16):
+            x, y = (torch.linspace(0, 1, 2 * n).view(2, n).requires_grad_() for _ in range(2))
+            compiled(x, n).sum().backward()
+            program(y, n).sum().backward()
+            torch.testing.assert_close((x, x.grad), (y, y.grad))
+        assert len(seen) == pycompiler.counters(compiled)["compiles"] == (2 if dynamic is None else 1)
+
+
+def test_a_backend_that_passes_other_tensors_on_has_their_sizes() -> None:
+    seen: list[Any] = []
+
+    def narrower(gm: Any, inputs: Any) -> Any:
+        others = [t[:, :3] if isinstance(t, torch.Tensor) else t for t in inputs]
+        seen.append((pycompiler.lookup_backend("aot_eager")(gm, others), others))
+        return gm.forward
+
+    pycompiler.compile(lambda x: x.sin() * 2, backend=narrower, dynamic=True)(torch.ones(2, 5))
+    [(made, others)] = seen
+    assert torch.equal(made(*others)[0], torch.ones(2, 3).sin() * 2)

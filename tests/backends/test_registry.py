@@ -21,10 +21,12 @@ def fn(x: Any) -> Any:
 
 @pytest.fixture(autouse=True)
 def registry() -> Iterator[None]:
-    saved = dict(backends.REGISTRY)
+    tables: list[dict[str, Any]] = [backends.REGISTRY, backends.TAGS]  # type: ignore[list-item]
+    saved = [dict(table) for table in tables]
     yield
-    backends.REGISTRY.clear()
-    backends.REGISTRY.update(saved)
+    for table, rows in zip(tables, saved, strict=True):
+        table.clear()
+        table.update(rows)
     pycompiler.set_default_backend("native")
 
 
@@ -43,6 +45,22 @@ def test_every_name_runs(name: str) -> None:
     torch.testing.assert_close(made(x), fn(x))
     made(x).sum().backward()
     torch.testing.assert_close(x.grad, x.detach().cos() * 2)
+
+
+def test_tags_leave_names_out() -> None:
+    pycompiler.register_backend(lambda gm, inputs: gm.forward, name="tagged", tags=("mine", "experimental"))
+    pycompiler.register_backend(name="decorated", tags=("mine",))(lambda gm, inputs: gm.forward)
+    assert "tagged" not in pycompiler.list_backends()
+    assert "decorated" in pycompiler.list_backends()
+    assert {"tagged", "decorated"} <= {*pycompiler.list_backends(None)} - {*pycompiler.list_backends(("mine",))}
+    with pytest.raises(exc.UserError, match="sequence of strings"):
+        pycompiler.register_backend(lambda gm, inputs: gm.forward, name="text", tags="mine")
+
+
+def test_no_default_backend_is_native() -> None:
+    pycompiler.set_default_backend("eager")
+    pycompiler.set_default_backend(None)
+    assert pycompiler.get_default_backend() == "native"
 
 
 def test_register_and_default() -> None:

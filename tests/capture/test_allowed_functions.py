@@ -28,7 +28,7 @@ def test_a_function_without_results_is_called_each_time(backend: str) -> None:
         torch.set_grad_enabled(True)
         return x + 1
 
-    compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+    compiled = pycompiler.compile(program, backend=backend, fullgraph=backend == "eager")  # others run it eagerly
     for _ in range(3):
         seen.clear()
         assert torch.equal(compiled(X), X + 1)
@@ -109,3 +109,41 @@ def test_an_object_that_is_more_than_its_fields_breaks() -> None:
 
     assert torch.equal(pycompiler.compile(program, backend="eager")(X), X * 3 + 1)
     assert pycompiler.explain(program)(X).graph_break_count == 1
+
+
+LINEAR = torch.nn.Linear(4, 4)
+
+
+@pycompiler.allow_in_graph
+def functional(parameters: dict[str, torch.Tensor], x: torch.Tensor) -> torch.Tensor:
+    return torch.func.functional_call(LINEAR, parameters, (x,))  # type: ignore[no-any-return]
+
+
+@pycompiler.allow_in_graph
+def changes_what_it_copies(given: dict[str, Any], x: torch.Tensor) -> torch.Tensor:
+    mine = given.copy()
+    mine.update(weight=mine["weight"] * 2)
+    rest: list[torch.Tensor] = mine.pop("rest")[0]["more"].copy()
+    rest.append(x)
+    return x @ mine["weight"] + sum(rest)  # type: ignore[no-any-return]
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
+def test_dicts_and_lists_come_as_the_program_has_them(backend: str) -> None:
+    def calls(x: torch.Tensor) -> torch.Tensor:
+        return functional(dict(LINEAR.named_parameters()), x).relu()
+
+    def copies(x: torch.Tensor) -> torch.Tensor:
+        return changes_what_it_copies({"weight": LINEAR.weight, "rest": ({"more": [x * 2]},)}, x).sin()
+
+    for program in (calls, copies):
+        compiled = pycompiler.compile(program, backend=backend, fullgraph=True)
+        for _ in range(2):
+            gradients = []
+            for run in (compiled, program):
+                LINEAR.zero_grad()
+                x = torch.linspace(0, 1, 8).view(2, 4).requires_grad_()
+                run(x).sum().backward()
+                gradients.append([x.grad, LINEAR.weight.grad])
+            torch.testing.assert_close(*gradients)
+        assert (compiled.counters()["compiles"], compiled.counters()["hits"]) == (1, 1)

@@ -114,6 +114,7 @@ def deterministic() -> Iterator[None]:
     torch.use_deterministic_algorithms(before[0], warn_only=before[1])
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", ["eager", "native"])
 def test_deterministic_algorithms_inside(deterministic: None, backend: str) -> None:
     def program(x: Any) -> Any:

@@ -209,6 +209,7 @@ def test_a_miss_says_the_number() -> None:
     assert "L['s'].item()" in told and "3.0: not" in told
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("rows", ["same", "others"])
 def test_lists_written_by_themselves(rows: str) -> None:
     def fn(a: Any, b: Any) -> Any:

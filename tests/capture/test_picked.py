@@ -34,6 +34,7 @@ def from_the_end(x: torch.Tensor) -> torch.Tensor:
     return x[i] * x[i, i] + x[i.to(torch.int16)].sum()
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", ["native", "eager"])
 def test_one_graph(backend: str) -> None:
     torch.manual_seed(0)

@@ -247,6 +247,7 @@ def dtypes_after(fn: Any, x: torch.Tensor) -> Any:
 DTYPES = (within, left, without_a_graph, around_a_break, then_raises, then_an_error_of_data, within_a_handler, then_expected, refused_dtype, with_gradients)  # fmt: skip
 
 
+@pytest.mark.usefixtures("graphs_may_run_eagerly")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("fn", DTYPES)
 def test_a_default_dtype_that_is_set_inside(fn: Any, backend: str) -> None:

@@ -323,8 +323,30 @@ def test_wrong_marks_say_what_is_right() -> None:
     ):
         with pytest.raises(ArgumentError):
             wrong()
-    with pytest.raises(UserError, match="use mark_dynamic"):
-        pycompiler.mark_unbacked(x(2, 3), 0)
+    with pytest.raises(ArgumentError, match="greater"):
+        pycompiler.mark_unbacked(x(2, 3), 0, min=5, max=4)
+
+
+def test_an_unbacked_size_is_a_symbol_where_it_can_be_one() -> None:
+    def unbacked(n: int, **arguments: Any) -> torch.Tensor:
+        t = x(n, 6)
+        pycompiler.mark_unbacked(t, [0], **arguments)
+        return t
+
+    def by_torch(n: int) -> torch.Tensor:
+        t = x(n, 6)
+        t._dynamo_unbacked_indices, t._dynamo_unbacked_bounds = {0}, {0: (2, 9)}  # type: ignore[attr-defined]
+        return t
+
+    assert compiles(lambda t: t * t.shape[0], [(unbacked(4),), (x(5, 6),), (x(1, 6),)], dynamic=None) == 2
+    assert compiles(lambda t: t * t.shape[0], [(by_torch(4),), (x(5, 6),)], dynamic=None) == 1
+    assert compiles(lambda t: t + float(len(t)), [(unbacked(4),), (x(5, 6),)], dynamic=None) >= 1
+    assert compiles(lambda t: t * 2, [(unbacked(1, min=1),)], dynamic=None) == 1
+    for marked_ in (unbacked(4, max=3), by_torch(10)):
+        with pytest.raises(UserError, match="marked to be from"):
+            pycompiler.compile(lambda t: t * 2)(marked_)
+    with pytest.raises(UserError, match="sizes 0 and 1"):
+        pycompiler.compile(lambda t: t * 2)(unbacked(1, strict=True))
 
 
 # automatic ----------------------------------------------------------------------------------------------------------

@@ -195,3 +195,78 @@ def test_a_backward_sees_that_a_symbol_changed(name: str, form: str) -> None:
         else:
             torch.testing.assert_close(x.grad, y.grad)
     assert told
+
+
+class InModule(torch.nn.Module):
+    """What it is called with comes as `*args` and `**kwargs` of the module's call."""
+
+    def __init__(self, program: Callable[..., torch.Tensor]) -> None:
+        super().__init__()
+        self.linear, self.program = torch.nn.Linear(8, 8), program
+
+    def forward(self, x: torch.Tensor, *, times: int = 3) -> torch.Tensor:
+        return self.program(self.linear, x, times)
+
+
+IN_MODULES: dict[str, Callable[..., torch.Tensor]] = {
+    "checkpoint": lambda h, x, n: checkpoint(lambda y: h(y) * y.shape[1] * n, x, use_reentrant=False),
+    "reentrant checkpoint": lambda h, x, n: checkpoint(lambda y: h(y) * y.shape[1] * n, x, use_reentrant=True),
+    "autograd function": lambda h, x, n: Scaled.apply(h(x), n * x.shape[1]),
+}
+
+
+@pytest.mark.parametrize("dynamic", [None, True, "marked"])
+@pytest.mark.parametrize("name", IN_MODULES)
+def test_sizes_of_what_a_compiled_module_is_called_with_are_symbols(name: str, dynamic: Any) -> None:
+    module = InModule(IN_MODULES[name])
+    compiled = pycompiler.compile(module, backend="aot_eager", dynamic=None if dynamic == "marked" else dynamic)
+    for n in (6, 9, 12, 7, 15):
+        x, y = (torch.ones(2, n, 8).requires_grad_() for _ in range(2))
+        if dynamic == "marked":
+            pycompiler.mark_dynamic(x, 1)
+        times = {} if dynamic == "marked" else {"times": n}
+        compiled(x, **times).sum().backward()
+        module(y, **times).sum().backward()
+        torch.testing.assert_close(x.grad, y.grad)
+    assert pycompiler.counters(compiled)["compiles"] == (2 if dynamic is None else 1)
+
+
+def in_a_list(given: Any) -> torch.Tensor:
+    return checkpoint(lambda y: y * given[1] * y.shape[1], given[0], use_reentrant=False)  # type: ignore[no-any-return]
+
+
+def in_a_dict(given: Any) -> torch.Tensor:
+    return checkpoint(lambda y: y * given["n"] * y.shape[1], given["x"], use_reentrant=False)  # type: ignore[no-any-return]
+
+
+class OfAList(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: torch.Tensor, given: Any) -> torch.Tensor:
+        ctx.given = given
+        return x * given[1]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: torch.Tensor) -> Any:
+        return grads[0] * ctx.given[1], None
+
+
+def in_a_function(given: Any) -> torch.Tensor:
+    return OfAList.apply(given[0], given)  # type: ignore[no-any-return, no-untyped-call]
+
+
+@pytest.mark.parametrize("program", [in_a_list, in_a_dict, in_a_function])
+def test_a_symbol_that_others_change_before_the_backward_is_an_error(program: Callable[..., torch.Tensor]) -> None:
+    compiled = pycompiler.compile(program, backend="aot_eager")
+    for n in (4, 5, 6, 7):
+        for change in (False, True):
+            x = torch.ones(2, n, requires_grad=True)
+            given: Any = {"x": x, "n": n} if program is in_a_dict else [x, n]
+            made = compiled(given)
+            if change:
+                given["n" if program is in_a_dict else 1] += 1
+                with pytest.raises(RuntimeError, match=f"(is|==) {n}. Eager mode would compute"):
+                    made.sum().backward()
+            else:
+                made.sum().backward()
+                assert torch.equal(x.grad, torch.full_like(x, n if program is in_a_function else n * n))  # type: ignore[arg-type]
+    assert pycompiler.counters(compiled)["compiles"] == 2

@@ -42,7 +42,7 @@ def test_parts_that_take_turns_keep_their_order() -> None:
             x = torch.nn.functional.linear(x, w)
         return (x,)
 
-    values(layers, [torch.rand(8, 8) for _ in range(4 + LAYERS + 1)], "if (at[k][0] == 0) part0(")
+    values(layers, [torch.rand(8, 8) for _ in range(4 + LAYERS + 1)], "case 0: part0(")
 
 
 @pytest.mark.parametrize("rows", [8, 160, 900], ids=["alone", "whole nests to threads", "teams"])

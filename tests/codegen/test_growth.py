@@ -31,6 +31,23 @@ def code(width: int, blocks: int) -> list[tuple[int, int]]:
     return found
 
 
+def test_each_call_of_many_parts_is_found_at_once() -> None:
+    """A chain of comparisons for each of 100 calls would be compiled, and run, in the square of their number."""
+    texts: list[str] = []
+
+    def build(text: str, *args: Any) -> NoReturn:
+        texts.append(text)
+        raise NoCompiler("this test reads what would be compiled")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(graphs.build, "build", build)
+        pycompiler.compile(lambda x: [x + i for i in range(100)])(torch.ones(1))
+    [text] = texts
+    assert text.count("switch (at[k][0])") == 1
+    assert text.count("case ") == 100
+    assert "if (at[k]" not in text
+
+
 @pytest.mark.parametrize("width", [16, 32, 48, 64])
 def test_code_does_not_grow_with_blocks(width: int) -> None:
     few, many = code(width, 3), code(width, 6)

@@ -15,7 +15,7 @@ from pycompiler import config
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Schedule
 from pycompiler.ir.target import of_program
-from pycompiler.scheduling import rules, schedule
+from pycompiler.scheduling import fuse, rules, schedule
 from pycompiler.scheduling.body import covers, digits
 from pycompiler.scheduling.space import refine
 
@@ -206,6 +206,34 @@ def test_a_nest_holds_as_many_loops_as_the_knob_says() -> None:
         with config.patch(max_fusion_size=most):
             nests.append(sum(len(k.nests) for k in schedule(made, of_program(made)).kernels))
     assert nests[0] > nests[1] > nests[2] == 1
+
+
+MANY: dict[str, Callable[..., Any]] = {
+    "one element": lambda n: lambda x: [x[:1] + i for i in range(n)],
+    "windows": lambda n: lambda x: [x[i : i + 3] * 2 for i in range(n)],
+    "whole": lambda n: lambda x: [x + i for i in range(n)],
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_pairs_that_are_tried_grow_with_the_number_of_results(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not with its square: compile time does as well."""
+    tried = []
+    attempt = fuse._Fusion.attempt
+
+    def counted(self: Any, a: Any, b: Any) -> Any:
+        tried.append((a, b))
+        return attempt(self, a, b)
+
+    monkeypatch.setattr(fuse._Fusion, "attempt", counted)
+    counts = []
+    for n in (100, 200):
+        made = lowered(MANY[name](n), [r(400)])
+        tried.clear()
+        schedule(made, of_program(made))
+        counts.append(len(tried))
+    assert counts[1] - counts[0] <= 100 * (fuse.MOST_REFUSED + 1), counts
+    assert name != "one element" or counts == [0, 0]
 
 
 def test_print() -> None:

@@ -14,16 +14,17 @@ import torch
 from pycompiler.autograd.recorder import Recorder
 from pycompiler.autograd.trace.inputs import inner
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.ir.ctc import ctc_losses
+from pycompiler.ir.ctc import CtcLosses, ctc_losses
 
 aten = torch.ops.aten
 
-_REMADE: dict[str, Any] = {
+_REMADE: dict[str | type, Any] = {
     "ProdBackward0": aten.prod.default,
     "ProdBackward1": aten.prod.dim_int,
-    "_DifferentiableBackward": ctc_losses,
+    CtcLosses._backward_cls: ctc_losses,  # type: ignore[attr-defined]
 }
-"""Nodes that keep what their operator was given, first, and gave, last, of which a trace's formula makes the latter again."""
+"""Nodes that keep what their operator was given, first, and gave, last, of which a trace's formula makes the latter again: by
+name where torch made them, by class where a Function did (whose name another one may have)."""
 _VECTORS: dict[str, tuple[int, ...]] = {
     "LinalgEigBackward0": (1,),
     "LinalgEighBackward0": (1,),
@@ -34,7 +35,7 @@ _VECTORS: dict[str, tuple[int, ...]] = {
 
 def refuse_written(recorder: Recorder, node: Any, keeps: Sequence[torch.Tensor]) -> None:
     """Raises where what a node keeps was written since, unseen by autograd."""
-    operator = _REMADE.get(node.name())
+    operator = _REMADE.get(type(node)) or _REMADE.get(node.name())
     if operator is None:
         return
     given, made = (recorder.node(inner(t)) for t in _ends(node, keeps))

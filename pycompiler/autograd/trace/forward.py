@@ -23,6 +23,7 @@ from pycompiler.ir.checked import within
 from pycompiler.ir.effects import SWITCHES, fails
 from pycompiler.ir.kernels import counts_with, memory_of
 from pycompiler.ir.strides import layouts
+from pycompiler.ir.symbolic_node import taken_for_numbers
 from pycompiler.ir.symbols import Specialise, hint_of
 
 DATA_DEPENDENT = (
@@ -118,18 +119,24 @@ class Forward:
     def _run_node(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         try:
             return self._run_target(node, env)
-        except (AutogradUnsupported, Specialise, *DATA_DEPENDENT):
+        except AutogradUnsupported as error:
+            error.user = error.user or node.meta.get("user", ())
+            raise
+        except (Specialise, *DATA_DEPENDENT):
             raise
         except Exception as error:
+            if (names := taken_for_numbers(error)) is not None:
+                raise Specialise(names, f"{name_of(node)} takes numbers only") from None
             # The user's error or a limit of tracing: in both cases eager does the right thing.
             seen = f"{node.format_node()}: {type(error).__name__}: {error}"
-            raise AutogradUnsupported("an operator cannot be traced", seen, "the graph runs eagerly") from error
+            refused = AutogradUnsupported("an operator cannot be traced", seen, "the graph runs eagerly")
+            refused.user = node.meta.get("user", ())
+            raise refused from error
 
     def _run_target(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
         if node.op == "get_attr":  # tensors are inputs (`lift_attributes`): a graph inside of this one
             return getattr(self.gm, str(node.target))
-        args = fx.node.map_arg(node.args, env.__getitem__)
-        kwargs = fx.node.map_arg(node.kwargs, env.__getitem__)
+        args, kwargs = _given(node.args, env), _given(node.kwargs, env)
         if not node.meta.get("mutates", True):
             with self.slices.watch(node, ()) as saved:
                 out = self._called(node, args, kwargs)
@@ -360,6 +367,23 @@ def _one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> torch.Tensor:
         return torch.nn.functional.one_hot(tensor, num_classes)
     rows = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype, device=tensor.device)
     return rows.scatter(-1, tensor.unsqueeze(-1), 1)
+
+
+def _given(value: Any, env: Mapping[fx.Node, Any]) -> Any:
+    """An argument of a node with what its nodes have given, in lists and dicts as the program had them: those of a graph refuse
+    to be changed, and functions that the graph calls may copy and change them."""
+    if isinstance(value, fx.Node):
+        return env[value]
+    if isinstance(value, tuple):
+        items = [_given(v, env) for v in value]
+        return type(value)(*items) if hasattr(value, "_fields") else tuple(items)
+    if isinstance(value, list):
+        return [_given(v, env) for v in value]
+    if isinstance(value, dict):
+        return {key: _given(v, env) for key, v in value.items()}
+    if isinstance(value, slice):
+        return slice(_given(value.start, env), _given(value.stop, env), _given(value.step, env))
+    return value
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:

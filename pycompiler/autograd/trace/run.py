@@ -34,6 +34,8 @@ from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import view_root
 from pycompiler.ir import transforms
 from pycompiler.ir.composites import python_rules
+from pycompiler.ir.symbolic_node import taken_for_numbers
+from pycompiler.ir.symbols import Specialise
 
 
 def trace_joint(
@@ -286,6 +288,8 @@ class _Trace:
         except AutogradUnsupported:
             raise
         except RuntimeError as error:
+            if (symbols := taken_for_numbers(error)) is not None:
+                raise Specialise(symbols, "the gradient of an operator takes numbers only") from None
             # Eager raises this only when somebody calls backward.
             raise AutogradUnsupported(
                 "no gradient", str(error), "the graph runs eagerly and says so in backward"

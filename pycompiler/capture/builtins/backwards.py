@@ -43,6 +43,7 @@ def function(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def backward(cx: Capture, given: dict[str, Value], *, method: bool = False) -> Value:
     gradients.refuse_inside(cx, "backward()")
     gradients.refuse_waiting(cx, "backward()")
+    cx.effects.looks.go_backward()
     given = {k: cx.realize(v) for k, v in given.items()}
     given = {k: v for k, v in given.items() if not cx.is_none(v)}
     if given.keys() - set(OF_METHOD) or cx.graph.is_inner:

@@ -35,6 +35,7 @@ OF_GRAD = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", 
 @builtin(torch.autograd.grad)
 def grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     refuse_inside(cx, "torch.autograd.grad")
+    cx.effects.looks.go_backward()
     refuse_waiting(cx, "torch.autograd.grad")
     if "is_grads_batched" in kwargs and cx.truth(kwargs["is_grads_batched"]) or len(args) > 7:
         raise Break("unsupported-operation", "torch.autograd.grad of a batch")

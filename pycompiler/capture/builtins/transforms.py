@@ -9,6 +9,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
+import itertools
 import types
 from collections.abc import Callable
 from typing import Any
@@ -21,8 +22,9 @@ from pycompiler.capture import polyfills, tracers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.calls import LATE, Args, Kwargs
 from pycompiler.capture.codegen import BUILDERS
+from pycompiler.capture.looks import Rebound
 from pycompiler.capture.tracers import Lifted, Tracer
-from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.base import Capture, Cell, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Builtin, Function, Partial
@@ -448,8 +450,12 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     keeps = options.get("preserve_rng_state", Const(True)).const()
     drawn = cx.fake_mode.once
     looks, step, given = cx.effects.looks, cx.frames[0].begin, [*args[1:], *kwargs.values()]
+    called = args[0], [*args[1:]], dict(kwargs)
     direct = [v for v in map(cx.realize, args[1:]) if isinstance(v, Tensor)]
-    with tracers.inner(cx, pure=True, packs=True) as tracer, looks.of_body(step, [args[0], *given], cx.frames):
+    by_its_own_backward = target is transforms.checkpoint and not reentrant and not cx.graph.is_inner
+    rebound: dict[Cell, Value | None] | None = {} if by_its_own_backward else None
+    body_of = looks.of_body(step, [args[0], *given], cx.frames, rebound)
+    with tracers.inner(cx, pure=True, packs=True) as tracer, body_of:
         tracer.reentrant = tracer.reentrant or reentrant
         result = cx.call(args[0], args[1:], kwargs)
         outs = made_by(tracer, tracers.tensors(cx, result, _one))
@@ -460,7 +466,42 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         _check_results(result, outs, direct, tracers.tensors_of(lifted))
     looks.tensors(tracers.tensors_of(lifted), step)
     cx.graph.place_inner(target, [body], [keeps, *lifted], outs)
+    if rebound:
+        node = looks.bodies[-1].call
+        assert node is not None
+
+        def trace() -> None:
+            _trace_again(cx, node, step, called, given, len(outs))
+
+        looks.rebound.append(Rebound(node, step, rebound, trace))
     return result
+
+
+def _trace_again(
+    cx: Capture, node: fx.Node, step: int, called: tuple[Value, list[Value], dict[str, Value]], given: Args, count: int
+) -> None:
+    """The checkpoint `node` gets the body that its backward runs, of what variables hold at the end of the frame."""
+    drawn, looks = cx.fake_mode.once, cx.effects.looks
+    fn, args, kwargs = called
+    try:
+        with tracers.inner(cx, pure=True, packs=True) as tracer, looks.of_body(step, [fn, *given], cx.frames, {}):
+            outs = made_by(tracer, tracers.tensors(cx, cx.call(fn, args, kwargs), _one))
+            body, lifted = tracer.close(outs)
+        looks.bodies[-1].call = node
+        looks.tensors(tracers.tensors_of(lifted), step)
+    except Break as b:
+        raise Break(b.kind, b.seen, step) from None
+    operands = [cx.graph.to_arg(v) for v in lifted]
+    before = {n for n in itertools.takewhile(lambda n: n is not node, cx.graph.graph.nodes)}
+    if cx.fake_mode.once > drawn or len(outs) != count or not before.issuperset(operands):
+        raise Break(
+            "inner-graph", "it reads a variable that the frame sets again, to what is computed afterwards", step
+        )
+    first, keeps, *direct = node.args
+    with cx.graph.graph.inserting_before(node):
+        again = cx.graph.submodule(body)
+    node.target = transforms.checkpoint_of_two
+    node.args = (first, again, keeps, len(direct), *direct, *operands)
 
 
 def _check_reentrant(cx: Capture, args: Args, named: list[str], target: Any) -> None:

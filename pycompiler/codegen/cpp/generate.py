@@ -259,12 +259,8 @@ def loop_of(calls: list[Call], parallel: bool) -> list[str]:
         *(f"        {{{row}}}," for row in rows),
         "    };",
         *(["#pragma omp for schedule(static) nowait"] if parallel and calls[0].whole else []),
-        f"    for (int64_t k = 0; k < {len(calls)}; k++)" + " {" * first,
-        *(
-            indent([f"    if (at[k][0] == {k}) {line}" for k, line in enumerate(made)])
-            if first
-            else indent(indent(made))
-        ),
+        f"    for (int64_t k = 0; k < {len(calls)}; k++)" + " switch (at[k][0]) {" * first,
+        *indent(indent([f"case {k}: {line} break;" for k, line in enumerate(made)] if first else made)),
         *["    }"] * first,
         "}",
     ]
