@@ -11,12 +11,16 @@ from dataclasses import replace
 
 import torch
 
-from pycompiler.ir.expr import Expr
+from pycompiler.ir.expr import ZERO, Expr
+from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import loads, space_of
-from pycompiler.ir.loops import Buffer, Loop, Op
-from pycompiler.scheduling.body import CHEAP, cost
+from pycompiler.ir.loops import Buffer, Extern, Loop, Op
+from pycompiler.scheduling.body import CHEAP, FEW, cost
 from pycompiler.scheduling.graph import Graph
+from pycompiler.scheduling.space import rewrite
 
+FAR = 4  # loops from a fold to where its values come from, that are looked at
+FIRST = 64  # the most arithmetic that is repeated for the first value of a row
 # Digits of a float's mantissa.
 DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 
@@ -55,11 +59,25 @@ def _sums_equal_numbers(node: Loop, count: Expr) -> bool:
     return count.is_const and spare >= 0 and count.as_int() <= 2**spare
 
 
-class Moments:
-    """mean = sum(x)/n, then m2 = sum((x - mean)^2), which loses nothing to cancellation.
+def _at_hand(graph: Graph, loop: Loop, far: int = FAR) -> bool:
+    """Whether a few values of the loop can be had before the rest: what it reads is in memory, or may be repeated."""
+    if cost(loop) > FIRST:
+        return False
+    writers = [w for name in {name for name, _ in loads(loop)} for w in graph.writers[name]]
+    return all(
+        isinstance(w, Extern) or (far > 0 and graph.repeatable(w) and _at_hand(graph, w, far - 1)) for w in writers
+    )
 
-    The rounded sum of equal numbers has another mean, from which all of them differ.  So, unless that sum is exact, the
-    second pass also adds up the distances from the mean, and the average distance corrects both results.
+
+class Moments:
+    """Mean and m2 = sum((x - mean)^2), in one of three ways.
+
+    - Numbers with spare digits (float32 in double): one pass over their distances d from the first number.  With s = sum(d)
+      and q = sum(d^2), mean = first + s/n and m2 = q - s^2/n.  The first number is one of the n, so q <= (n + 1) m2: the
+      difference loses no more than log2(n + 1) of the 29 spare bits, however far off the first number lies.
+    - The same where the first number is not at hand before the others: two passes, sum(x) and sum((x - mean)^2).
+    - Numbers without spare digits: two passes, of which the second also adds up the distances from the rounded mean; their
+      average corrects both results (the rounded sum of equal numbers has another mean, from which all of them differ).
     """
 
     def __init__(self, graph: Graph, node: Loop) -> None:
@@ -71,7 +89,13 @@ class Moments:
 
     def loops(self) -> list[Loop]:
         (mean, m2), (mean_at, m2_at) = self.node.out, self.node.store_index
-        if _sums_equal_numbers(self.node, self.count):
+        if self.has_spare_digits() and not self.made and self.is_long() and _at_hand(self.graph, self.node):
+            first = self.start()
+            total, square = self.folded("sum", self.apart(*first)), self.folded("square", self.apart(*first, square=True))
+            average = self.average(total)
+            self.finished(mean, mean_at, self.plus(average, first))
+            self.finished(m2, m2_at, self.corrected(average, square))
+        elif _sums_equal_numbers(self.node, self.count):
             self.finished(mean, mean_at, self.average(self.folded("sum")))
             self.folded_into(m2, m2_at, self.apart(mean.name, mean_at, square=True))
         else:
@@ -83,6 +107,15 @@ class Moments:
             self.finished(mean, mean_at, self.plus(average, at))
             self.finished(m2, m2_at, self.corrected(average, square))
         return self.made
+
+    def has_spare_digits(self) -> bool:
+        result = self.node.body[self.node.results[0]]
+        source = self.node.body[result.args[0]].dtype if result.name == "cast" else result.dtype
+        return self.dtype == torch.float64 and source != torch.float64
+
+    def is_long(self) -> bool:
+        count = likely(self.count)
+        return count is None or count >= FEW
 
     # ---- loops ---------------------------------------------------------------------------------------------------
 
@@ -104,6 +137,23 @@ class Moments:
     def finished(self, out: Buffer, at: Expr, body: tuple[Op, ...]) -> None:
         node = self.node
         self.made.append(Loop((out,), node.vars, node.ranges, body, (len(body) - 1,), (at,), origin=node.origin))
+
+    def start(self) -> tuple[str, Expr]:
+        """The first of the numbers; 0 where it is infinite or none."""
+        out, at = self.buffer("start")
+        node, k, x = self.node, len(self.node.body), self.node.results[0]
+        finite = (
+            Op("sub", (x, x), self.dtype),
+            Op("const", (), self.dtype, (0.0,)),
+            Op("eq", (k, k + 1), torch.bool),
+            Op("where", (k + 2, x, k + 1), self.dtype),
+        )
+        first = replace(
+            node, out=(out,), store_index=(at,), reduction=None, body=(*node.body, *finite), results=(k + 3,)
+        )
+        dims = space_of(node)[: len(node.vars)]
+        self.made.append(rewrite(first, dict.fromkeys(self.fold.vars, ZERO), dims, dict(dims)))
+        return out.name, at
 
     # ---- bodies --------------------------------------------------------------------------------------------------
 

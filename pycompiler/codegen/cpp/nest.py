@@ -32,7 +32,7 @@ from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, loads, numel, sp
 from pycompiler.ir.loops import Buffer, Op
 
 CHUNK = 4096  # points of a piece of a long inner loop, which is summed up by itself
-SUMMED = 256  # doubles that the lanes of a vector add up before the sum goes on exactly
+SUMMED = 1024  # doubles that the lanes of a vector add up before the sum goes on exactly
 
 
 @dataclass

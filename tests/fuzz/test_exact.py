@@ -1,0 +1,35 @@
+"""Programs of `exact.py` by fixed seeds; `python -m tests.fuzz.exact` walks on."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from tests.fuzz import exact
+
+
+@pytest.mark.parametrize("first", range(500_000, 500_060, 20))
+def test_bits_are_eagers(first: int) -> None:
+    torch.set_num_threads(1)
+    for seed in range(first, first + 20):
+        program = exact.generate(seed)
+        found = exact.compare(program)
+        assert not found, f"seed {seed}: {found}\n{program.text()}"
+
+
+@pytest.mark.parametrize("seed", range(600_000, 600_006))
+def test_settings_change_no_bits(seed: int) -> None:
+    program = exact.generate(seed, twins=True)
+    found = exact.twins(program)
+    assert not found, f"seed {seed}: {found}\n{program.text()}"
+
+
+def test_differences_are_seen() -> None:
+    program = exact.generate(500_000)
+    make, fn = program.load("cpu")
+    seen = exact.run(fn, make, program.training)
+    other = exact.Seen(
+        [torch.nextafter(v, v + 1) if v.is_floating_point() else ~v for v in seen.values], seen.gradients
+    )
+    assert exact.difference(other, seen, program.results)
+    assert not exact.difference(seen, seen, program.results)
