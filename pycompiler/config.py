@@ -232,9 +232,14 @@ KNOBS: tuple[Knob, ...] = (
     Knob(
         "emulate_precision_casts",
         (_B,),
+        True,
+        "round bfloat16 and float16 values between fused operators as eager does; False keeps float32 between them",
+    ),
+    Knob(
+        "fast_math",
+        (_B,),
         False,
-        "round low-precision values between fused operators as eager does; they always are",
-        kept=(True, False),
+        "kernels may round a product and a sum once: faster, and not eager's bits",
     ),
     Knob(
         "deterministic",
@@ -413,6 +418,7 @@ activation_memory_budget: float
 partition: str
 fallback_random: bool
 emulate_precision_casts: bool
+fast_math: bool
 deterministic: bool
 threads: int
 max_fusion_size: int

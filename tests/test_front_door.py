@@ -271,7 +271,6 @@ def test_knobs_that_nothing_reads_say_so_once(said: Any, restored: None) -> None
     config.guard_nn_modules = False
     config.guard_nn_modules = True
     config.guard_nn_modules = False
-    config.emulate_precision_casts = True  # which holds all the same
     config.verbose = True
     assert said() == ["config.guard_nn_modules = False has no effect: nothing reads this knob yet"]
 

@@ -47,6 +47,8 @@ OPENMP: tuple[tuple[str, ...], ...] = (
     ("-fopenmp",),
     ("-fopenmp-simd",),
 )
+# Flags of sources that say PYC_FAST_MATH (`config.fast_math`).
+FAST_MATH = ("-ffp-contract=fast",)
 
 
 log = logging.getLogger("pycompiler.runtime")
@@ -58,7 +60,8 @@ class NoCompiler(RuntimeError):
 
 def flags_for(text: str) -> tuple[str, ...]:
     """Flags that a source needs besides FLAGS."""
-    return next((flags for word, flags in DOUBLES if word in text), ())
+    found: tuple[str, ...] = next((flags for word, flags in DOUBLES if word in text), ())
+    return (*found, *FAST_MATH) if "PYC_FAST_MATH" in text else found
 
 
 @dataclass(frozen=True)

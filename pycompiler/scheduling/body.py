@@ -6,12 +6,16 @@ import itertools
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+import torch
+
+from pycompiler import config
 from pycompiler.ir.expr import Expr, split, within
 from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import LOADS, loads, space_of
 from pycompiler.ir.loops import Loop, Op, refuses
 from pycompiler.scheduling.space import map_exprs
 
+HALF = (torch.bfloat16, torch.float16)
 _FREE = ("const", "index", "cast", "load", "masked_load", "bitcast", "not", "and", "or", "neg", "abs", "where")
 _SIMPLE = (
     "add", "sub", "mul", "maximum", "minimum", "fma", "square", "eq", "ne", "lt", "le", "gt", "ge", "isnan", "isinf",
@@ -165,8 +169,12 @@ def inline(consumer: Loop, producer: Loop, name: str) -> Loop | None:
     looked_at = [d for d in dims if d[0] in names]
     body: list[Op] = []
     at: dict[int, int] = {}
+    unrounded: dict[int, int] = {}
     for position, op in enumerate(consumer.body):
         new = move(op, at)
+        if op.name == "cast" and op.dtype == torch.float32 and new.args[0] in unrounded:
+            at[position] = unrounded[new.args[0]]
+            continue
         if op.name not in LOADS or op.attrs[0] != name:
             at[position] = len(body)
             body.append(new)
@@ -180,11 +188,19 @@ def inline(consumer: Loop, producer: Loop, name: str) -> Loop | None:
         if looked_at and (guard is not None or not covers(looked_at, values, ranges)):
             return None
         at[position] = _splice(body, producer, producer.results[which], values, ranges, guard)
+        last = body[at[position]]
+        if last.name == "cast" and last.dtype in HALF and not config.emulate_precision_casts and not _casts(producer):
+            unrounded[at[position]] = last.args[0]
     if any(len(str(a)) > LONGEST for op in body for a in op.attrs if type(a) is Expr and not a.is_const):
         return None
     return tidy(replace(consumer, body=tuple(body), results=tuple(at[r] for r in consumer.results),
                         store_index=tuple(renumber(e, at) for e in consumer.store_index),
                         origin=producer.origin + tuple(o for o in consumer.origin if o not in producer.origin)))  # fmt: skip
+
+
+def _casts(loop: Loop) -> bool:
+    """Whether the program itself asked for a conversion of dtype."""
+    return any(name.startswith(("_to_copy", "convert_element_type")) for name in loop.origin)
 
 
 def _splice(body: list[Op], producer: Loop, result: int, values: Mapping[str, Expr], ranges: Mapping[str, Expr],

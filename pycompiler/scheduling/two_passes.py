@@ -91,7 +91,10 @@ class Moments:
         (mean, m2), (mean_at, m2_at) = self.node.out, self.node.store_index
         if self.has_spare_digits() and not self.made and self.is_long() and _at_hand(self.graph, self.node):
             first = self.start()
-            total, square = self.folded("sum", self.apart(*first)), self.folded("square", self.apart(*first, square=True))
+            total, square = (
+                self.folded("sum", self.apart(*first)),
+                self.folded("square", self.apart(*first, square=True)),
+            )
             average = self.average(total)
             self.finished(mean, mean_at, self.plus(average, first))
             self.finished(m2, m2_at, self.corrected(average, square))

@@ -176,3 +176,26 @@ def test_gpu_shifts_ranges_divisions_and_zeros() -> None:
     )
     same_bits(lambda x, y: (x * x - y * y).sqrt(), x, x.clone())
     same_bits(lambda x: (torch.sign(x), torch.signbit(-x), x.ceil(), x.floor(), x.round()), odd)
+
+
+def test_float32_between_operators_of_half_precision() -> None:
+    x, y = numbers(64, 33, dtype=torch.bfloat16), numbers(64, 33, dtype=torch.bfloat16, seed=1)
+    fn = lambda x, y: (x * y + 1) * 3 - y
+    exact = fn(x.double(), y.double())
+    rounded = pycompiler.compile(fn)(x, y)
+    assert torch.equal(rounded, fn(x, y))
+    with pycompiler.config.patch(emulate_precision_casts=False):
+        kept = pycompiler.compile(fn)(x, y)
+        cast = pycompiler.compile(lambda x: (x.float() * 0.3).bfloat16().float())(x)
+    assert (kept.double() - exact).abs().mean() < 0.7 * (rounded.double() - exact).abs().mean()
+    assert torch.equal(cast, (x.float() * 0.3).bfloat16().float()), "a cast of the program's is kept"
+
+
+def test_fast_math_contracts() -> None:
+    x = numbers(1000)
+    fn = lambda x, y: x * x - y * y
+    with pycompiler.config.patch(fast_math=True):
+        fast = pycompiler.compile(fn)(x, x.clone())
+    assert torch.equal(pycompiler.compile(fn)(x, x.clone()), torch.zeros(1000))
+    torch.testing.assert_close(fast, torch.zeros(1000), rtol=0, atol=1e-6)
+    assert fast.any(), "one of the two products is not rounded"

@@ -120,8 +120,8 @@ def hardsigmoid_backward(grad: Tensor, x: Tensor) -> Any:
 def hardswish_backward(grad: Tensor, x: Tensor) -> Any:
     g, w = wide(grad), wide(x)
     between = g * (w / 3 + 0.5)  # of a NaN too, but on CUDA
-    sloped = where(w <= 3, between, g) if x.is_cuda else where(w >= 3, g, between)
-    return like(where(w < -3, 0.0, sloped), grad.dtype)
+    sloped = where(w < 3, between, g) if x.is_cuda else where(w >= 3, g, between)
+    return like(where(w <= -3, 0.0, sloped), grad.dtype)
 
 
 @rule(aten.sub.Scalar)

@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
 
+from pycompiler import config
 from pycompiler.codegen.cpp.body import Function
 from pycompiler.codegen.cpp.index import c_index
 from pycompiler.codegen.cpp.nest import NestCode, NestWriter, is_serial, nest_work, shared_stores
@@ -107,7 +108,8 @@ def _generate(schedule: Schedule) -> CppSource:
             unit.lines += [*describe(group, schedule.buffers), title, *team, *head, *body, "}", ""]
         group.symbol = symbols[key]
     text = "\n".join(unit.lines)
-    return CppSource(f'#include "{header_of(text)}"\n\n{text}', tuple(symbols.values()))
+    fast = "#define PYC_FAST_MATH\n" if config.fast_math else ""
+    return CppSource(f'{fast}#include "{header_of(text)}"\n\n{text}', tuple(symbols.values()))
 
 
 def header_of(text: str) -> str:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 
 import torch
 
+from pycompiler import config
 from pycompiler.codegen.triton import ops
 from pycompiler.codegen.triton.folds import PARTIAL, Fold
 from pycompiler.codegen.triton.index import index_text
@@ -91,6 +92,8 @@ class NestWriter:
         head = ["@triton.jit(debug=True)" if self.checks else "@triton.jit", f"def {self.name}({', '.join(names)}):"]
         text = "\n".join([*head, f"    # {origin}", *casts, *self.lines, ""])
         constants["num_warps"] = t.warps
+        if config.fast_math:
+            constants["enable_fp_fusion"] = True
         return KernelText(text, self.grid(), constants, [*self.sizes], self.workspaces, self.finish, self.checks)
 
     # structure ------------------------------------------------------------------------------------------------
