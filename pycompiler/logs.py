@@ -203,9 +203,11 @@ def follow_torch() -> None:
 
     A call that names only logs of torch's own leaves alone settings that were made here."""
     global _torch_seen, _from_torch
-    if "TORCH_LOGS" in os.environ or (stamp := torch_logs.stamp()) == _torch_seen:
-        return  # torch does not listen to `set_logs` beside the variable either
+    if (stamp := torch_logs.stamp()) == _torch_seen:
+        return
     _torch_seen = stamp
+    if "TORCH_LOGS" in os.environ:
+        return  # torch does not listen to `set_logs` beside the variable either
     asked = torch_logs.asked()
     named = {TORCHS_NAMES.get(name, name): value for name, value in asked.items()}
     levels = {name: level for name, level in named.items() if name in STAGES and type(level) is int}

@@ -11,10 +11,12 @@ import logging
 
 from torch._logging import _internal as torchs
 
+_TORCH = logging.getLogger("torch")
+
 
 def stamp() -> tuple[object, ...]:
     """torch makes the handlers of its loggers anew whenever its settings change."""
-    return tuple(handler for handler in logging.getLogger("torch").handlers if handler in torchs.handlers)
+    return tuple([handler for handler in _TORCH.handlers if handler in torchs.handlers])
 
 
 def asked() -> dict[str, int]:

@@ -99,6 +99,7 @@ MEMORY = {"after": many(INTEGER), "peak": INTEGER, "inputs": BYTES, "constants":
 
 FIELDS: dict[str, dict[str, Check]] = {
     "start": {},
+    "end": {"status": INTEGER, "signal": optional(TEXT), "what": TEXT},
     "phase": {"name": TEXT, "start": NUMBER, "seconds": NUMBER, "model": optional(INTEGER), "graph": optional(INTEGER)},
     "frame": {
         **LINED,
@@ -128,6 +129,7 @@ FIELDS: dict[str, dict[str, Check]] = {
     "calls": {"graph": INTEGER, "calls": INTEGER, "least": many(NUMBER), "total": many(NUMBER), "rest": NUMBER},
 }  # fmt: skip
 # Of the first event of a trace: texts, each where it is known.
+NAMES = {"id": optional(TEXT), "title": optional(TEXT)}  # of an event that belongs to a compile, in traces since 0.2
 ABOUT = ("pycompiler", "torch", "python", "machine", "program")
 
 
@@ -135,6 +137,7 @@ def check(event: Data, where: str) -> None:
     """ArgumentError unless the event, of the line `where` of a trace, has the fields of its kind."""
     kind = event["event"]
     wrong = record({"at": NUMBER, "thread": INTEGER, **FIELDS[kind]})(event, kind)
+    wrong = wrong or next((w for f, of in NAMES.items() if f in event and (w := of(event[f], f"{kind}.{f}"))), None)
     if kind == "start":
         wrong = wrong or next((w for f in ABOUT if f in event and (w := TEXT(event[f], f"start.{f}"))), None)
     if wrong:

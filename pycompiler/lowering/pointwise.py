@@ -15,7 +15,7 @@ import torch
 from pycompiler.ir.expr import Expr
 from pycompiler.ir.symbolic_node import Real
 from pycompiler.lowering.body import Body, Val
-from pycompiler.lowering.elementwise import Kind, elementwise, mixed
+from pycompiler.lowering.elementwise import Kind, elementwise, mixed, number
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.promotion import as_float, promoted, rounded
 from pycompiler.lowering.registry import lowering, register
@@ -383,9 +383,14 @@ def masked_fill(low: Lowering, x: Value, mask: Value, value: Any) -> Value:
 def addcmul(low: Lowering, x: Value, a: Value, b: Value, *, value: Any = 1) -> Any:
     if not _holds(promoted((x, a, b)), value):
         return NotImplemented
-    if low.fake.device.type == "cuda" and value != 1:
-        return elementwise(low, lambda x, a, b: plus_product(x, (a * b), x.like(value)), (x, a, b))
-    return elementwise(low, lambda x, a, b: plus_product(x, a * value, b), (x, a, b))
+
+    def tree(x: Val, a: Val, b: Val) -> Val:
+        if value == 1:
+            return plus_product(x, a, b)
+        factor = number(x.body, value, x.dtype)
+        return plus_product(x, a * b, factor) if low.fake.device.type == "cuda" else plus_product(x, a * factor, b)
+
+    return elementwise(low, tree, (x, a, b))
 
 
 @lowering(aten.linalg_cross)
@@ -405,9 +410,14 @@ def cross(low: Lowering, x: Value, y: Value, *, dim: int = -1) -> Any:
 
 @lowering(aten.addcdiv)
 def addcdiv(low: Lowering, x: Value, a: Value, b: Value, *, value: Any = 1) -> Value:
-    if low.fake.device.type == "cuda" and value != 1:
-        return elementwise(low, lambda x, a, b: plus_product(x, a / b, x.like(value)), (x, a, b))
-    return elementwise(low, lambda x, a, b: x + a * value / b, (x, a, b))
+
+    def tree(x: Val, a: Val, b: Val) -> Val:
+        if value == 1:
+            return x + a / b
+        factor = number(x.body, value, x.dtype)
+        return plus_product(x, a / b, factor) if low.fake.device.type == "cuda" else x + a * factor / b
+
+    return elementwise(low, tree, (x, a, b))
 
 
 @lowering(aten.lerp)

@@ -102,14 +102,14 @@ class FrameCompiler:
     def __call__(self, fn: CompiledFunction, values: dict[str, Any], reasons: list[tuple[int, int]]) -> Entry | None:
         """The entry for this call, or None: run the function eagerly from now on."""
         follow_torch()
+        if name := own_builtins.replaced():
+            return self.without(name, fn.fn)
         with titles.titled(self.family.title_of(fn, values)):
             return self.entry_for(fn, values, reasons)
 
     def entry_for(self, fn: CompiledFunction, values: dict[str, Any], reasons: list[tuple[int, int]]) -> Entry | None:
         function: types.FunctionType = fn.fn
         code, namespace = function.__code__, function.__globals__
-        if name := own_builtins.replaced():
-            return self.without(name, function)
         if (under := bool(levels()) or in_kernel()) and not self.fits(code):
             log.info(
                 "this call of %s runs eagerly: under a transform, or in the kernel of an operator", code.co_qualname
