@@ -876,14 +876,15 @@ def asked_in_vain(error: BaseException) -> frozenset[str] | None:
 
 
 _TAKES_NUMBERS = re.compile(
-    r"SymIntArrayRef expected to contain only concrete integers.* in SymIntArrayRef \[(.*?)\]", re.DOTALL
+    r"SymIntArrayRef expected to contain only concrete integers(?:.* in SymIntArrayRef \[(.*?)\])?", re.DOTALL
 )
 
 
 def taken_for_numbers(error: BaseException) -> list[str] | None:
-    """The symbols among sizes that code of torch's in C++ takes for numbers only, which led to `error`."""
+    """The symbols among sizes that code of torch's in C++ takes for numbers only, which led to `error`; none, where it does not
+    say which (torch 2.11)."""
     found = _TAKES_NUMBERS.search(str(error))
-    return None if found is None else [*dict.fromkeys(re.findall(r"[A-Za-z_]\w*", found[1]))]
+    return None if found is None else [*dict.fromkeys(re.findall(r"[A-Za-z_]\w*", found[1] or ""))]
 
 
 def _lies(env: Questions, sizes: Sequence[Expr], strides: Sequence[Expr], order: Sequence[int]) -> bool:
