@@ -101,9 +101,51 @@ def faults() -> str:
     return _table(("fault", "symptom", "the command", "seconds", "it says", "torch's tools"), *rows)
 
 
+VERDICTS = {
+    "right": "right", "wrong": "**wrong**", "error": "error", "crash": "crash", "timeout": "no answer in 300 s",
+}  # fmt: skip
+
+
+def _verdicts() -> list[dict[str, Any]]:
+    return list(json.loads((ROOT / "docs" / "reports.json").read_text()).values())
+
+
+def _captured(ours: dict[str, Any]) -> str:
+    """How much of the program ours compiled."""
+    if ours["graphs"] == 0:
+        return "eager" if ours["breaks"] else "no operator"
+    return f"{len(ours['breaks'])} breaks" if ours["breaks"] else "whole"
+
+
+def reports() -> str:
+    rows = (
+        (
+            f"[{r['number']}](https://github.com/pytorch/pytorch/issues/{r['number']}){' *' * r['described']}",
+            r["subject"] + (" (CUDA)" if r["cuda"] else ""),
+            VERDICTS[r["peer"]["word"]],
+            VERDICTS[r["ours"]["word"]],
+            _captured(r["ours"]),
+        )
+        for r in _verdicts()
+    )
+    return _table(("report", "subject", "torch.compile 2.15", "ours", "captured"), *rows)
+
+
+def scores() -> str:
+    rows = _verdicts()
+
+    def row(name: str, who: str) -> tuple[str, str, str, str]:
+        words = [r[who]["word"] for r in rows]
+        right, wrong = words.count("right"), words.count("wrong")
+        return name, str(right), str(wrong), str(len(words) - right - wrong)
+
+    head = ("", f"right of {len(rows)}", "wrong, silently", "error or crash")
+    return _table(head, row("torch.compile 2.15", "peer"), row("ours", "ours"))
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "breaks": breaks, "knobs": knobs, "artefacts": artefacts, "stages": stages, "api": api, "contributing": contributing,
-    "faults": faults,
+    "faults": faults, "reports": reports, "scores": scores,
 }  # fmt: skip
 
 
