@@ -269,3 +269,40 @@ def jacobians_with_aux() -> Any:
         return torch.vmap(fn, in_dims=(0, None))(xs, t)
 
     return batched, lambda: (torch.linspace(-1, 1, 16, dtype=torch.float64), torch.tensor(0.5, dtype=torch.float64))
+
+
+@report(141865, "A linear layer of fp32 weights refuses fp16")
+def linear_of_half() -> Any:
+    layer = torch.nn.Linear(1, 1).eval()
+    return lambda x: layer(x), lambda: (torch.randn(1, 1, dtype=torch.float16),)
+
+
+@report(96432, "The least of two concatenated tensors", exact=True)
+def least_of_two() -> Any:
+    return lambda a, b: torch.cat((a, b)).min(0).values, lambda: (torch.rand(2), torch.rand(2))
+
+
+@report(171282, "The dtype of binary_cross_entropy_with_logits of bf16 with an fp32 weight", cuda=True)
+def loss_of_dtypes() -> Any:
+    def fn(x: Any, target: Any, weight: Any) -> Any:
+        return torch.ops.aten.binary_cross_entropy_with_logits(x, target, weight, None, 2)
+
+    return fn, lambda: (torch.randn(4, 5, 6).bfloat16(), torch.rand(4, 5, 6).bfloat16(), torch.rand(6))
+
+
+BOOLS, WHOLE = torch.tensor([[True, False, True]]), torch.tensor([[1, -2, 3], [4, 0, -6]])
+REFUSED = {
+    "conv2d of bools": lambda: (F.conv2d, BOOLS[None, None], BOOLS[None, None]),
+    "argmax of bools": lambda: (torch.argmax, BOOLS),
+    "round of bools": lambda: (torch.round, BOOLS),
+    "softmax of integers": lambda: (lambda x: F.softmax(x, 1), WHOLE),
+    "var of integers": lambda: (torch.var, WHOLE),
+    "max_pool1d of bools": lambda: (lambda x: F.max_pool1d(x, 2), BOOLS),
+    "huber_loss of integers": lambda: (F.huber_loss, WHOLE, WHOLE + 1),
+    "bitwise_and of floats": lambda: (torch.bitwise_and, WHOLE.float(), WHOLE.float()),
+    "bitwise_not of floats": lambda: (torch.bitwise_not, WHOLE.float()),
+    "mse_loss of complex numbers": lambda: (F.mse_loss, WHOLE + 1j, WHOLE - 1j),
+    "nansum of complex numbers": lambda: (torch.nansum, WHOLE + 1j),
+}
+for name, made in REFUSED.items():
+    report(198155, f"Eager refuses {name}", part=f" {name}")(lambda made=made: (made()[0], lambda: made()[1:]))

@@ -300,3 +300,12 @@ def write_in_forward() -> Any:
 
     return lambda x, y: Sum.apply(x, y) * 3, lambda: (
         torch.randn(5, requires_grad=True), torch.randn(5, requires_grad=True))  # fmt: skip
+
+
+@report(175496, "softmax of a tensor that div_ wrote, returned beside its detached self")
+def divided_and_detached() -> Any:
+    def fn(x: Any, y: Any) -> Any:
+        x.div_(y)
+        return F.softmax(x, dim=-1), x.detach()
+
+    return fn, lambda: (torch.randn(2, 4, 4, 4, dtype=torch.float64), torch.randn(4, 1, 1, dtype=torch.float64))
