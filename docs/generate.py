@@ -113,8 +113,9 @@ def _verdicts() -> list[dict[str, Any]]:
 def _captured(ours: dict[str, Any]) -> str:
     """How much of the program ours compiled."""
     if ours["graphs"] == 0:
-        return "eager" if ours["breaks"] else "no operator"
-    return f"{len(ours['breaks'])} breaks" if ours["breaks"] else "whole"
+        return "eager" if ours["breaks"] or not ours["compiles"] else "no operator"
+    count = len(ours["breaks"])
+    return f"{count} break{'s' * (count > 1)}" if count else "whole"
 
 
 def reports() -> str:

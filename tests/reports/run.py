@@ -34,6 +34,7 @@ class Verdict:
     text: str = ""
     graphs: int = 0
     calls: int = 0  # operators in them
+    compiles: int = 0  # 0: capture left all to eager
     breaks: list[str] = dataclasses.field(default_factory=list)
 
 
@@ -51,6 +52,7 @@ class Ours:
     def __init__(self, row: Report) -> None:
         self.options, self.verdict = row.options, Verdict("right")
         self.uncompiled = False
+        self.made: list[Any] = []
 
     def __call__(self, fn: Any, **options: Any) -> Any:
         compiled = pycompiler.compile(fn, **self.options, **options)
@@ -59,6 +61,7 @@ class Ours:
             self.uncompiled = True
         else:
             made._pycompiler_family.listener = self.note
+            self.made.append(compiled)
         return compiled
 
     def note(self, record: Any) -> None:
@@ -92,6 +95,7 @@ def run_here(row: Report, who: str) -> Verdict:
     if who == "ours":
         ours = Ours(row)
         verdict, got = ours.verdict, outcome(row, ours)
+        verdict.compiles = sum(pycompiler.counters(compiled)["compiles"] for compiled in ours.made)
         if ours.uncompiled:
             return Verdict("error", "compile returned something that is not compiled")
     else:
