@@ -101,9 +101,57 @@ def faults() -> str:
     return _table(("fault", "symptom", "the command", "seconds", "it says", "torch's tools"), *rows)
 
 
+VERDICTS = {
+    "right": "right", "wrong": "**wrong**", "error": "error", "crash": "crash", "timeout": "no answer in 300 s",
+}  # fmt: skip
+
+
+def _verdicts() -> list[dict[str, Any]]:
+    return list(json.loads((ROOT / "docs" / "reports.json").read_text()).values())
+
+
+def _captured(ours: dict[str, Any]) -> str:
+    """How much of the program ours compiled."""
+    if ours["graphs"] == 0:
+        return "eager" if ours["breaks"] or not ours["compiles"] else "no operator"
+    count = len(ours["breaks"])
+    return f"{count} break{'s' * (count > 1)}" if count else "whole"
+
+
+def reports() -> str:
+    rows = (
+        (
+            f"[{r['number']}](https://github.com/pytorch/pytorch/issues/{r['number']}){' *' * r['described']}",
+            r["subject"] + (" (CUDA)" if r["cuda"] else ""),
+            VERDICTS[r["peer"]["word"]],
+            VERDICTS[r["ours"]["word"]],
+            _captured(r["ours"]),
+        )
+        for r in _verdicts()
+    )
+    return _table(("report", "subject", "torch.compile 2.15", "this compiler", "captured"), *rows)
+
+
+def scores() -> str:
+    """By report: one of several programs is as bad as its worst."""
+    worst = ("wrong", "crash", "timeout", "error", "right")
+    words: dict[str, dict[int, str]] = {"peer": {}, "ours": {}}
+    for r in _verdicts():
+        for who, found in words.items():
+            found[r["number"]] = min(r[who]["word"], found.get(r["number"], "right"), key=worst.index)
+
+    def row(name: str, who: str) -> tuple[str, str, str, str]:
+        found = list(words[who].values())
+        right, wrong = found.count("right"), found.count("wrong")
+        return name, str(right), str(wrong), str(len(found) - right - wrong)
+
+    head = ("", f"right, of {len(words['ours'])} reports", "wrong, silently", "error or crash")
+    return _table(head, row("torch.compile 2.15", "peer"), row("this compiler", "ours"))
+
+
 PARTS: dict[str, Callable[[], str]] = {
     "breaks": breaks, "knobs": knobs, "artefacts": artefacts, "stages": stages, "api": api, "contributing": contributing,
-    "faults": faults,
+    "faults": faults, "reports": reports, "scores": scores,
 }  # fmt: skip
 
 

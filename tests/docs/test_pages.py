@@ -14,6 +14,7 @@ import pycompiler
 from pycompiler import config, logs
 from pycompiler.capture.breaks import BREAK_KINDS
 from tests.faults.table import TABLE
+from tests.reports.run import load
 
 ROOT = Path(__file__).parents[2]
 PAGES = {path.name: path.read_text() for path in sorted((ROOT / "docs").glob("*.md"))}
@@ -64,8 +65,8 @@ def test_tables_wrap() -> None:
     "part, rows",
     [("breaks", BREAK_KINDS), ("knobs", [k.name for k in config.KNOBS]), ("artefacts", logs.ARTIFACTS),
      ("api", [n for n in pycompiler.__all__ if callable(getattr(pycompiler, n))]),
-     ("faults", [row.what for row in TABLE])],
-    ids=["breaks", "knobs", "artefacts", "api", "faults"],
+     ("faults", [row.what for row in TABLE]), ("reports", [row.subject for row in load().values()])],
+    ids=["breaks", "knobs", "artefacts", "api", "faults", "reports"],
 )  # fmt: skip
 def test_generated_parts(part: str, rows: Any) -> None:
     text = generate.render(part)
