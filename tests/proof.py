@@ -28,6 +28,7 @@ import pytest
 import pycompiler
 from pycompiler import api, pipeline
 from pycompiler.pipeline import compiler
+from pycompiler.pipeline.compiler import FrameCompiler
 from pycompiler.pipeline.family import Family
 
 STUB = Path(__file__).resolve().parent / "stub"  # its sitecustomize is the stub in processes that tests start
@@ -67,12 +68,8 @@ now: Evidence | None = None  # of the test that runs
 
 def watch() -> None:
     """From now on `now` is told what the engine does."""
-    begun, reset, record, compile_ = (
-        Family.__post_init__,
-        Family.reset,
-        compiler.record,
-        compiler.FrameCompiler.__call__,
-    )
+    begun, reset, record = Family.__post_init__, Family.reset, compiler.record
+    compile_ = FrameCompiler.compile_or_explain
 
     def post_init(self: Family) -> None:
         begun(self)
@@ -90,7 +87,7 @@ def watch() -> None:
             now.graphs += captured.graph is not None and captured.op_count > 0
         record(family, code, captured, seconds)
 
-    def compile_and_count(self: compiler.FrameCompiler, *args: Any) -> Any:
+    def compile_and_count(self: FrameCompiler, *args: Any) -> Any:
         try:
             return compile_(self, *args)
         except BaseException:
@@ -99,7 +96,7 @@ def watch() -> None:
             raise
 
     Family.__post_init__, Family.reset, compiler.record = post_init, reset_and_count, record_and_count  # type: ignore[method-assign]
-    compiler.FrameCompiler.__call__ = compile_and_count  # type: ignore[method-assign]
+    FrameCompiler.compile_or_explain = compile_and_count  # type: ignore[method-assign]
 
 
 def stub_compile(model: Any = None, **settings: Any) -> Any:
