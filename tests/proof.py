@@ -27,6 +27,7 @@ import pytest
 
 import pycompiler
 from pycompiler import api, pipeline
+from pycompiler.capture.breaks import EagerOnce
 from pycompiler.pipeline import compiler
 from pycompiler.pipeline.compiler import FrameCompiler
 from pycompiler.pipeline.family import Family
@@ -90,6 +91,8 @@ def watch() -> None:
     def compile_and_count(self: FrameCompiler, *args: Any) -> Any:
         try:
             return compile_(self, *args)
+        except EagerOnce:  # the call runs eagerly
+            raise
         except BaseException:
             if now is not None:
                 now.refusals += 1
