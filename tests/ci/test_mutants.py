@@ -89,12 +89,10 @@ def test_verdicts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tree.folder, tree.jobs = tmp_path, 1
     (tmp_path / "f.py").write_text("def f():\n    return 1, 2\n")
     (tmp_path / "test_f.py").write_text("from f import f\n\ndef test_f():\n    assert f()[0] == 1\n")
-    room = mutants.Room(("f.py",), ("test_f.py",), 60.0)
+    room = mutants.Room(("f.py",), ("test_f.py",))
     for text, verdict in (("def f():\n    return 2, 2\n", "killed"), ("def f():\n    return 1, 3\n", "survived")):
-        assert tree.verdict(mutants.Mutant("f.py", 2, "plus one", text), room) == verdict
+        assert tree.verdict(mutants.Mutant("f.py", 2, "plus one", text), room, 60.0) == verdict
         assert (tmp_path / "f.py").read_text() == "def f():\n    return 1, 2\n"
     (tmp_path / "test_f.py").write_text("import time\n\ndef test_f():\n    time.sleep(60)\n")
-    assert (
-        tree.verdict(mutants.Mutant("f.py", 2, "hangs", "def f(): ...\n"), mutants.Room(("f.py",), ("test_f.py",), 3.0))
-        == "killed"
-    )
+    hangs = mutants.Mutant("f.py", 2, "hangs", "def f(): ...\n")
+    assert tree.verdict(hangs, room, 5.0) == "killed by time"
