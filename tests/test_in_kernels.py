@@ -104,7 +104,9 @@ def test_they_are_compiled(backend: str, operator: Callable[[Fn], Fn]) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("requires_grad", [False, True])
-@pytest.mark.captures_nothing("a result that shares memory with an argument, in the kernel of an operator: the frame runs eagerly")
+@pytest.mark.captures_nothing(
+    "a result that shares memory with an argument, in the kernel of an operator: the frame runs eagerly"
+)
 def test_below_autograd(backend: str, requires_grad: bool) -> None:
     compiled = pycompiler.compile(gives_a_view, backend=backend)
     x = X.clone().requires_grad_(requires_grad)
