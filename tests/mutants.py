@@ -72,7 +72,7 @@ ROOMS = {
         ("pycompiler/capture/builtins", "pycompiler/capture/operators.py", "pycompiler/capture/opcodes"),
         ("tests/capture/test_opcodes.py", "tests/capture/test_corpus.py", "tests/fuzz/test_calls.py", "tests/capture/test_language.py",
          "tests/capture/test_methods_of_containers.py", "tests/capture/test_found_by_operands.py", "tests/capture/test_numpy.py",
-         "tests/capture/test_programs.py", "tests/capture/test_breaks.py"),
+         "tests/capture/test_programs.py", "tests/capture/test_breaks.py", "tests/capture/test_replaced_data.py", "tests/test_loops.py"),
     ),
     "guards-rs": Room(("guards-rs/src/guard", "guards-rs/src/cache.rs", "guards-rs/src/compiled.rs"), ("tests/native",)),
     "plan-rs": Room(
