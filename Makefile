@@ -6,6 +6,8 @@ VENV ?= .venv
 PYTHON ?= $(shell for p in python3.11 python3.12 python3.13 python3.14 python3 \
 	$(wildcard $(HOME)/.pyenv/versions/3.1[1234].*/bin/python); do \
 	$$p -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] <= (3, 14))' 2>/dev/null && echo $$p && break; done)
+NEWER_PYTHON ?= $(shell for p in python3.13 $(wildcard $(HOME)/.pyenv/versions/3.13.*/bin/python); do \
+	$$p -c 'import sys; sys.exit(sys.version_info[:2] != (3, 13))' 2>/dev/null && echo $$p && break; done)
 OLDEST_VENV ?= .venv-oldest
 OLDEST_TORCH ?= 2.11.0
 OLDEST_PYTHON ?= $(shell for p in python3.12 $(wildcard $(HOME)/.pyenv/versions/3.12.*/bin/python); do \
@@ -20,7 +22,7 @@ RUST := $(wildcard Cargo.toml guards-rs/Cargo.toml guards-rs/src/*.rs guards-rs/
 export PYO3_PYTHON := $(abspath $(BIN)/python)
 
 TOOLS := asan checked memcheck kernels miri debug
-.PHONY: demo docs test check format lint types rust pytest fix wheels test-oldest bench clean $(TOOLS)
+.PHONY: demo docs test check format lint types rust pytest fix wheels test-newer test-oldest bench clean $(TOOLS)
 
 demo: $(VENV)/.installed
 	$(BIN)/python examples/train.py $(DEMO_ARGS)
@@ -79,6 +81,11 @@ fix: $(VENV)/.installed-dev
 wheels: $(VENV)/.installed-dev
 	$(BIN)/python .ci/wheels.py --maturin $(BIN)/maturin --out wheels
 
+# The suite under CPython 3.13, in an environment of its own.
+test-newer:
+	@test -n "$(NEWER_PYTHON)" || { echo "make: no Python 3.13 found; set NEWER_PYTHON" >&2; exit 1; }
+	$(MAKE) pytest VENV=.venv-newer PYTHON=$(NEWER_PYTHON)
+
 # The suite against an installed wheel of another Python, under the oldest torch supported.
 test-oldest: wheels
 	@test -n "$(OLDEST_PYTHON)" || { echo "make: no Python 3.12 found; set OLDEST_PYTHON" >&2; exit 1; }
@@ -100,4 +107,4 @@ bench: $(VENV)/.installed-dev
 	$(BIN)/python bench/ratios.py .benchmarks/latest.json
 
 clean:
-	rm -rf $(VENV) $(OLDEST_VENV) target wheels build dist
+	rm -rf $(VENV) $(OLDEST_VENV) .venv-newer .venv-3.14 target wheels build dist

@@ -1,7 +1,8 @@
 """Prints the ratio table of a run as Markdown: `python bench/ratios.py RUN.json [--readme README.md]`.
 
 `--instructions COUNTS.json` (of `instructions.py --out`) puts a table of instructions below it.  With `--readme`, all
-is put between the two marks in that file: no figure is written by hand.
+is put between the two marks in that file: no figure is written by hand.  The exit status is 1 when a ratio is above its limit;
+`--report-only` prints the same and is 0.
 """
 
 from __future__ import annotations
@@ -40,6 +41,17 @@ def geomean(groups: Iterable[Group], prefix: str, suffix: str, peer: str) -> flo
     return math.exp(sum(logs) / len(logs)) if logs else None
 
 
+def above(groups: Iterable[Group]) -> Iterator[str]:
+    """A line for each ratio that is above its limit, and for each limit that nothing was measured for."""
+    for group in groups:
+        for peer, limit in group.limits.items():
+            ratio = group.ratio(peer)
+            if ratio is None:
+                yield f"{group.name}: ours / {peer} was not measured, and may be at most {limit:.3g}"
+            elif ratio > limit:
+                yield f"{group.name}: ours / {peer} is {show_ratio(ratio)}, and may be at most {limit:.3g}"
+
+
 def render(path: Path, stat: str, counts: Path | None) -> str:
     groups = load(path, stat)
     lines = list(rows(list(groups.values())))
@@ -66,6 +78,7 @@ def main() -> int:
     parser.add_argument("--stat", default="median", choices=("median", "min", "mean"))
     parser.add_argument("--instructions", type=Path)
     parser.add_argument("--readme", type=Path)
+    parser.add_argument("--report-only", action="store_true", help="limits do not fail the run")
     args = parser.parse_args()
     text = render(args.run, args.stat, args.instructions)
     print(text)
@@ -77,7 +90,9 @@ def main() -> int:
             print(f"{args.readme} has no marks {BEGIN} and {END}", file=sys.stderr)
             return 1
         args.readme.write_text(f"{before}{BEGIN}\n{text}\n{END}{after}")
-    return 0
+    failed = list(above(load(args.run, args.stat).values()))
+    print("".join(f"above its limit: {line}\n" for line in failed), end="", file=sys.stderr)
+    return int(bool(failed) and not args.report_only)
 
 
 if __name__ == "__main__":

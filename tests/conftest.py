@@ -6,8 +6,9 @@ import ctypes
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from pathlib import Path
+from typing import Any
 
 os.environ.setdefault("PYCOMPILER_VERIFY_IR", "1")  # read at import; processes that tests start have it as well
 
@@ -19,6 +20,7 @@ import pycompiler
 from pycompiler.ir.autocast import autocast_nesting
 from pycompiler.ir.guards import GLOBAL_STATE_FIELDS, global_state
 from pycompiler.pipeline import call_backend
+from tests import proof
 from tests.processes import Processes
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -27,6 +29,22 @@ torch.set_num_threads(1)
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:  # as in a shell's background jobs
     signal.signal(signal.SIGINT, signal.default_int_handler)
 pycompiler.config.raise_internal_errors = True  # tests show bugs; for users the frame runs eagerly
+
+
+pytest_addoption = proof.addoption
+pytest_configure = proof.configure
+
+
+@pytest.hookimpl(wrapper=True, tryfirst=True)
+def pytest_runtest_call(item: pytest.Item) -> Generator[None, Any, Any]:
+    return (yield from proof.call(item))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, Any, Any]:
+    made = yield
+    proof.report(item, made)
+    return made
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -48,6 +48,7 @@ def add(x: Any, y: Any = 2, /, *rest: Any, z: Any = 3, **more: Any) -> Any:
 
 
 # functions -----------------------------------------------------------------------------------------------------
+@pytest.mark.captures_nothing("the looks of a compiled function, which is not called")
 def test_function_keeps_its_looks() -> None:
     made = pycompiler.compile(add, backend="eager")
     assert (made.__name__, made.__qualname__, made.__doc__, made.__module__) == ("add", "add", "Adds.", __name__)
@@ -65,6 +66,7 @@ def test_argument_forms(args: Any, kwargs: Any) -> None:
 
 
 @pytest.mark.parametrize("args, kwargs", [((), {}), ((), {"x": X})])
+@pytest.mark.captures_nothing("arguments that do not bind raise before a compile")
 def test_wrong_call_raises_what_python_raises(args: Any, kwargs: Any) -> None:
     def fn(x: Any, /) -> Any:
         return x
@@ -236,6 +238,7 @@ def test_a_module_whose_call_is_no_function() -> None:
 
 
 @pytest.mark.parametrize("kind", ["generator", "coroutine"])
+@pytest.mark.captures_nothing("generator and coroutine functions run eagerly")
 def test_generators_and_coroutines_run_eagerly(kind: str) -> None:
     def generator(x: Any) -> Any:
         yield x + 1
@@ -312,6 +315,7 @@ def net() -> Net:
 BATCH = torch.linspace(-1, 1, 12).reshape(3, 4)
 
 
+@pytest.mark.captures_nothing("the looks of a compiled module, which is not called")
 def test_module_looks_like_its_original(net: Net) -> None:
     made = pycompiler.compile(net, backend="eager")
     assert isinstance(made, Net)
@@ -328,6 +332,7 @@ def test_module_looks_like_its_original(net: Net) -> None:
     assert Net.registered == []  # the wrapper's class is none of the user's
 
 
+@pytest.mark.captures_nothing("the state of a compiled module, which is not called")
 def test_module_shares_all_state(net: Net) -> None:
     made = pycompiler.compile(net, backend="eager")
     made.gain = 5.0
@@ -891,6 +896,7 @@ def test_a_frozen_view_called_by_compiled_code_is_in_its_graph(graphs: Any) -> N
     assert len(graphs.seen) == 1
 
 
+@pytest.mark.captures_nothing("a callable that was not compiled")
 def test_run_of_what_is_not_compiled() -> None:
     assert pycompiler.run(plus) is plus
     model = nn.Sequential(pycompiler.compile(nn.Linear(4, 4), backend="eager"), nn.ReLU())

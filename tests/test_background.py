@@ -118,6 +118,7 @@ def test_breaks_and_closures_and_effects() -> None:
         assert kinds(f) == ["function"]
 
 
+@pytest.mark.captures_nothing("the compile in the background fails")
 def test_an_error_is_logged_once_and_the_frame_stays_eager(caplog: pytest.LogCaptureFixture) -> None:
     def bad(gm: Any, inputs: Any) -> Any:
         raise ZeroDivisionError("of the backend")
@@ -150,6 +151,7 @@ def test_the_callers_state_is_the_compiles_state(gate: Gate) -> None:
         assert g(x).is_inference()
 
 
+@pytest.mark.captures_nothing("the compile in the background is given up")
 def test_global_state_that_changes_meanwhile(gate: Gate, caplog: pytest.LogCaptureFixture) -> None:
     slow, go, _ = gate
     f = pycompiler.compile(lambda x: x + 1, backend=slow, background=True)
@@ -163,6 +165,7 @@ def test_global_state_that_changes_meanwhile(gate: Gate, caplog: pytest.LogCaptu
     assert kinds(f) == ["eager"] and "state" in caplog.text
 
 
+@pytest.mark.captures_nothing("the compile in the background is given up")
 def test_a_switch_of_all_threads_stays_as_the_program_sets_it(gate: Gate) -> None:
     slow, go, _ = gate
     f = pycompiler.compile(lambda x: x + 1, backend=slow, background=True)
@@ -302,6 +305,7 @@ def test_the_call_that_captured_answers_first(monkeypatch: pytest.MonkeyPatch) -
     assert compiled.counters()["compiles"] == 1 and torch.equal(compiled(x), x.sin() + 1)
 
 
+@pytest.mark.captures_nothing("the compiled function is gone before its compile in the background begins")
 def test_the_switch_interval_is_put_back(gate: Gate) -> None:
     slow, go, _ = gate
     before = sys.getswitchinterval()

@@ -636,11 +636,20 @@ def test_the_table_is_long() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("id", ROWS)
+@pytest.mark.captures_nothing(
+    "no Python frame to capture: classes and functions of C, generators, coroutines",
+    "builtin class",
+    "builtin that raises",
+    "generator function",
+    "coroutine function",
+    "async generator function",
+)
 def test_as_eager(id: str) -> None:
     with pycompiler.config.patch(raise_internal_errors=True):
         check(ROWS[id], "eager")
 
 
+@pytest.mark.captures_nothing("the compile fails, by a fault that the test puts in")
 def test_internal_errors_say_where_and_run_eagerly(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -668,6 +677,9 @@ def test_endless_recursion_raises_as_eager() -> None:
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("id", WRONG)
+@pytest.mark.captures_nothing(
+    "raises before a compile", "unknown policy", "frozen callable without an entry", "compiled function pickled"
+)
 def test_clear_errors(id: str) -> None:
     call, error, words = WRONG[id]
     with pytest.raises(error) as caught:

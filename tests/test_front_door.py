@@ -307,6 +307,7 @@ def test_reasons_of_recompiles_are_logged_where_they_may(restored: None, caplog:
         logs.reset_logs()
 
 
+@pytest.mark.captures_nothing("warnings of compile(), whose results are not called")
 def test_arguments_that_nothing_reads_say_so_once(said: Any) -> None:
     for _ in range(2):
         pycompiler.compile(plain, mode="max-autotune")
@@ -337,6 +338,7 @@ def test_unknown_variables_are_named_with_the_nearest() -> None:
     ]
 
 
+@pytest.mark.captures_nothing("a callable that was not compiled")
 def test_run_of_what_was_not_compiled_says_so(said: Any) -> None:
     assert pycompiler.run(plain) is plain
     [text] = said()
@@ -433,6 +435,7 @@ def test_modules_that_hold_compiled_functions_are_pickled() -> None:
     apart(module, pickle.loads(pickle.dumps(module)))
 
 
+@pytest.mark.captures_nothing("copies of a compiled function, which is not called")
 def test_compiled_functions_are_copied_and_pickled_as_functions_are() -> None:
     made = pycompiler.compile(plain, backend="eager")
     assert copy.copy(made) is made
@@ -445,6 +448,7 @@ def test_compiled_functions_are_copied_and_pickled_as_functions_are() -> None:
         pickle.dumps(pycompiler.compile(lambda x: x))
 
 
+@pytest.mark.captures_nothing("the looks of a compiled function, which is not called")
 def test_compiled_functions_look_like_functions_to_inspect() -> None:
     async def coroutine(x: Any) -> Any:
         return x

@@ -104,6 +104,9 @@ def test_they_are_compiled(backend: str, operator: Callable[[Fn], Fn]) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("requires_grad", [False, True])
+@pytest.mark.captures_nothing(
+    "a result that shares memory with an argument, in the kernel of an operator: the frame runs eagerly"
+)
 def test_below_autograd(backend: str, requires_grad: bool) -> None:
     compiled = pycompiler.compile(gives_a_view, backend=backend)
     x = X.clone().requires_grad_(requires_grad)
@@ -149,6 +152,7 @@ def test_the_handler_of_a_dispatch_mode() -> None:
     assert len(graphs) == 1
 
 
+@pytest.mark.captures_nothing("calls in the kernel of an operator under autocast run eagerly")
 def test_autocast_in_a_kernel(operator: Callable[[Fn], Fn]) -> None:
     def products(x: torch.Tensor) -> torch.Tensor:
         return x @ x.t() @ x

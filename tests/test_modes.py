@@ -301,12 +301,21 @@ def same(row: Callable[[Compile], Any], backend: str) -> None:
 
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "native"])
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.__name__)
+@pytest.mark.captures_nothing(
+    "a call under a dispatch mode runs eagerly",
+    "flops_at_first-eager",
+    "flops_at_first-aot_eager",
+    "flops_at_first-native",
+)
 def test_as_in_eager(row: Callable[[Compile], Any], backend: str) -> None:
     same(row, backend)
 
 
 @pytest.mark.parametrize("level", ["c_abi", "slow"], indirect=True)
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: row.__name__)
+@pytest.mark.captures_nothing(
+    "a call under a dispatch mode runs eagerly", "flops_at_first-c_abi", "flops_at_first-slow"
+)
 def test_as_in_eager_however_the_state_is_read(row: Callable[[Compile], Any], level: None) -> None:
     same(row, "eager")
 

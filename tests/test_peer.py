@@ -75,6 +75,8 @@ OURS: dict[str, Callable[[], Any]] = {
 
 @pytest.mark.parametrize("backend", ["eager", "native"])
 @pytest.mark.parametrize("kind", OURS)
+@pytest.mark.captures_nothing("torch.compile compiles the original", "function-eager", "function-native", "breaking function-eager",
+                              "breaking function-native", "module-eager", "module-native")  # fmt: skip
 def test_torch_compile_of_a_compiled_callable(kind: str, backend: str, graphs: Graphs) -> None:
     target = OURS[kind]()
     made = torch.compile(pycompiler.compile(target, backend=backend), backend=graphs)

@@ -124,7 +124,9 @@ def _takes_known(cls: type, name: str) -> bool:
 KEYWORD_REFUSED = re.compile(r"keyword arguments?( for |$)|unexpected keyword")
 
 IN_C = types.MethodDescriptorType | types.WrapperDescriptorType | types.BuiltinFunctionType
-MADE_EMPTY = frozenset({list, dict, set, frozenset, tuple, collections.OrderedDict, collections.deque})
+MADE_EMPTY = frozenset(
+    {list, dict, set, frozenset, tuple, collections.OrderedDict, collections.defaultdict, collections.deque}
+)
 TOLD_BY_ERRORS = frozenset((
     *MADE_EMPTY, slice, range, enumerate, filter, reversed, map, zip, bool, classmethod, staticmethod, types.MethodType,
     vars, dir, iter, next, getattr, max, min,

@@ -108,6 +108,18 @@ def builtin(*fns: Any) -> Callable[[BuiltinHandler], BuiltinHandler]:
     return register
 
 
+def takes_nothing(handler: BuiltinHandler) -> BuiltinHandler:
+    """`handler`, of functions without parameters: a call with arguments breaks the graph, and raises there."""
+
+    @functools.wraps(handler)
+    def checked(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+        if args or kwargs:
+            raise Break("builtin-call", "arguments of a function that takes none")
+        return handler(cx, args, kwargs)
+
+    return checked
+
+
 def constructor(*classes: type) -> Callable[[BuiltinHandler], BuiltinHandler]:
     """Register how instances of builtin classes are made."""
 

@@ -46,6 +46,8 @@ def mm(low: Lowering, x: Value, y: Value) -> Any:
 
 @lowering(aten.addmm)
 def addmm(low: Lowering, bias: Value, x: Value, y: Value, *, beta: float = 1, alpha: float = 1) -> Any:
+    if alpha == 0 or beta == 0:
+        return NotImplemented  # ATen leaves the term out, NaN and infinities with it
     sums = total(low, x, y)
     if sums is NotImplemented:
         if alpha != 1 or beta != 1 or not bias_moves(low, bias):

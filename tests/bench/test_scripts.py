@@ -39,8 +39,19 @@ def test_ratio_table_and_limits(tmp_path: Path) -> None:
     seconds = {"call: x": {"eager": 2e-6, "torch.compile": 8e-6, "pycompiler": 4e-7}}
     run = run_file(tmp_path / "run.json", seconds, {"torch.compile": 0.1, "eager": 0.1})
     out = script("ratios.py", run)
-    assert out.returncode == 0, out.stderr
+    assert out.returncode == 1
+    assert out.stderr == "above its limit: call: x: ours / eager is 0.20, and may be at most 0.1\n"
+    assert script("ratios.py", run, "--report-only").returncode == 0
     assert "| call: x | 2 µs | 8 µs | 400 ns | 0.050 ✓ (≤ 0.1) | 0.20 ✗ (≤ 0.1) |" in out.stdout
+
+
+def test_limits_that_hold_or_were_not_measured(tmp_path: Path) -> None:
+    run = run_file(tmp_path / "run.json", {"call: x": {"eager": 2e-6, "pycompiler": 4e-7}}, {"eager": 0.3})
+    assert script("ratios.py", run).returncode == 0
+    run = run_file(tmp_path / "run.json", {"call: x": {"eager": 2e-6, "pycompiler": 4e-7}}, {"torch.compile": 0.1})
+    out = script("ratios.py", run)
+    assert out.returncode == 1
+    assert "ours / torch.compile was not measured" in out.stderr
 
 
 def test_model_means(tmp_path: Path) -> None:

@@ -401,11 +401,13 @@ def check_case(c: Case) -> None:
     exact = c.backend == "eager"
     first = run(compiled.fn, world)
     compare(eager, first, exact=exact, where=c.where)
-    captures = len(compiled.records)
+    captures, hits = len(compiled.records), compiled.counters("hits")
     second = run(compiled.fn, world)
     compare(eager, second, exact=exact, where=c.where)
     again = len(compiled.records) - captures
     assert again <= c.recompiles, f"the second call compiled {again} frames, expected {c.recompiles}"
+    if captures and not again and not compiled.skipped:
+        assert compiled.counters("hits") > hits, "the second call hit nothing that the first one compiled"
     if c.breaks == ANY:
         return
     assert bool(compiled.skipped) == c.skipped, f"{compiled.skipped} frames ran eagerly, expected {c.skipped}"

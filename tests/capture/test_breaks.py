@@ -246,6 +246,7 @@ def _small_budget(kind: str) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("kind", BREAK_KINDS)
+@pytest.mark.captures_nothing("the whole frame runs eagerly: resuming would spend the budget again", "trace-budget")
 def test_kind_is_provoked(kind: str) -> None:
     case = PROVOKERS[kind]
     world = World(case)

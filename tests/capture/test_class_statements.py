@@ -547,6 +547,9 @@ NAMING: dict[str, tuple[Callable[..., Any], Callable[..., Any]]] = {
 
 
 @pytest.mark.parametrize("kind", NAMING)
+@pytest.mark.captures_nothing(
+    "an object of C that names a class made by the call keeps the frame eager", "a union", "an optional", "arguments"
+)
 def test_what_names_a_class_names_that_of_the_call(kind: str) -> None:
     make, named = NAMING[kind]
 

@@ -470,6 +470,13 @@ def errors_of_codecs_with_texts_of_another_class(x: Any) -> Any:
 
 @pytest.mark.parametrize("fn", PROGRAMS, ids=lambda fn: fn.__name__)
 @pytest.mark.parametrize("backend", ["eager", "native"])
+@pytest.mark.captures_nothing(
+    "the keywords of a partial that the program writes keep the frame eager",
+    "eager-keywords_of_a_partial_beyond_a_break",
+    "eager-keywords_that_are_no_texts",
+    "native-keywords_of_a_partial_beyond_a_break",
+    "native-keywords_that_are_no_texts",
+)
 def test_as_eager(fn: Callable[..., Any], backend: str) -> None:
     compiled = pycompiler.compile(fn, backend=backend)
     for x in (torch.ones(2), torch.ones(2), torch.full((3,), 2.0)):

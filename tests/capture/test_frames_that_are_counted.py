@@ -109,6 +109,7 @@ def test_variables_that_a_frame_shows() -> None:
         same(fn, torch.ones(2), 3)
 
 
+@pytest.mark.captures_nothing("a frame that the program holds runs eagerly")
 def test_the_line_of_a_frame_that_is_held() -> None:
     def fn(x: Any) -> Any:
         frame = inspect.currentframe()

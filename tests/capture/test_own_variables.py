@@ -63,6 +63,7 @@ def alive_at_a_break(x: Any) -> Any:
     return sorted(first), y
 
 
+@pytest.mark.captures_nothing("the dict of locals() beyond a graph break keeps the frame eager")
 def test_a_dict_that_a_later_call_brings_up_to_date_outlives_no_graph() -> None:
     compiled = pycompiler.compile(alive_at_a_break, backend="eager")
     assert str(compiled(torch.ones(2))) == str(alive_at_a_break(torch.ones(2)))
@@ -179,6 +180,9 @@ class Thing:
 
 
 @pytest.mark.parametrize("program", [shown_alone, shown_beyond_a_break, shown_to_its_end])
+@pytest.mark.captures_nothing(
+    "the dict of locals() that outlives a statement keeps the frame eager", "shown_alone", "shown_beyond_a_break"
+)
 def test_what_locals_gave_lives_as_long_as_the_frame(program: Callable[..., Any]) -> None:
     compiled = pycompiler.compile(program, backend="eager")
     gc.disable()

@@ -28,14 +28,52 @@ import torch
 import pycompiler
 from pycompiler.capture import calls
 
-# What waits, ends or changes the process, gives something else each time, or is not compared here (what `methodcaller` gives is a function
-# of ours, in whose calls the graph may break; `round` of an integer to 2**63 places computes that power of ten; memory
-# that nothing was written to, as `torch.BoolTensor(3)` gives; `is_compiling`, which torch documents to be true in compiled code).
-LEFT_OUT = re.compile(
-    r"breakpoint|input|exit|quit|sleep|open|print|fork|seed|distributed|dist\.|\.random|shuffle|urandom|token|exec|eval|compil|"
-    r"Generator|ock|time|help|clock|cuda|collect|getpid|stance|set_|default|deterministic|autocast|inference_mode|_dynamo|"
-    r"globals|locals|warn|DisableTorch|cmp_to_key|dataclass|pybind11|push_on|pop_torch|logging|_slotnames|methodcaller|id$|round|Tensor$"
-)
+# Names (as `name_of` gives them) of functions that are not called, each for one reason.
+LEFT_OUT = frozenset((
+    # wait for a user, show something, or end the process
+    "builtins..breakpoint", "builtins..input", "builtins..print", "io..open",
+    "torch._C.._get_function_stack_at",  # of -1 it reads what no memory is
+    # run or read what no argument here stands for
+    "builtins..compile", "builtins..eval", "builtins..exec", "builtins..globals", "builtins..locals",
+    # give something else each time
+    "builtins..id", ".Random.Random.random", ".datetime.datetime.now", ".time.time.strftime",
+    *(f"time..{name}" for name in (
+        "ctime", "gmtime", "localtime", "strftime", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns", "process_time",
+        "process_time_ns", "thread_time", "thread_time_ns", "time", "time_ns",
+    )),
+    # memory that nothing was written to
+    *(f"torch..{kind}Tensor" for kind in (
+        "", "BFloat16", "Bool", "Byte", "Char", "Double", "Float", "Half", "Int", "Long", "Short",
+    )),
+    # an integer rounded to 2**63 places computes that power of ten
+    "builtins..round", ".int.int.__round__",
+    # true in compiled code, as torch documents
+    "torch._utils..is_compiling", "torch.compiler..is_compiling", "torch.compiler..is_dynamo_compiling",
+    # give a function of ours, in whose calls the graph may break
+    "operator..methodcaller", "_functools..cmp_to_key",
+    # change a class that is given
+    "copyreg.._slotnames", "dataclasses..dataclass",
+    # change the state of the process or of the thread
+    "_warnings..warn", "warnings..filterwarnings", "warnings..resetwarnings", "warnings..simplefilter",
+    "warnings..catch_warnings.__enter__", "warnings..catch_warnings.__exit__",
+    ".Generator.Generator.manual_seed", "torch.random..manual_seed", ".device.device.__enter__", ".device.device.__exit__",
+    "torch..autocast_decrement_nesting", "torch..autocast_increment_nesting", "torch..clear_autocast_cache",
+    "torch..use_deterministic_algorithms",
+    *(f"torch..set_{name}" for name in (
+        "autocast_cache_enabled", "autocast_dtype", "autocast_enabled", "default_device", "default_dtype", "float32_matmul_precision",
+        "flush_denormal", "num_threads",
+    )),
+    "torch._C..DisableTorchFunction", "torch._C..DisableTorchFunctionSubclass",
+    "torch._C.._pop_torch_function_stack", "torch._C.._push_on_torch_function_stack",
+    *(f"torch._C.._set_{name}" for name in (
+        "grad_enabled", "sdp_priority_order", "sdp_use_cudnn", "sdp_use_flash", "sdp_use_math", "sdp_use_mem_efficient",
+        "sdp_use_overrideable",
+    )),
+    "torch._C..pybind11._set_torch_function_state", "torch._ops.profiler..pybind11._record_function_enter_new",
+    *(f"torch._C._nvtx..pybind11.{name}" for name in ("markA", "rangePop", "rangePushA")),
+    "torch.autograd.grad_mode..inference_mode.__enter__", "torch.autograd.grad_mode..inference_mode.__exit__",
+))  # fmt: skip
+PYBIND11 = re.compile(r"pybind11_detail_function_record_\w+")  # the class of its functions, which names the compiler
 
 
 class Program:
@@ -209,7 +247,13 @@ OF_CLASS |= {torch.Tensor: "tensor", torch._C.TensorBase: "tensor"}
 
 def name_of(fn: Any) -> str:
     owner = getattr(getattr(fn, "__objclass__", None), "__name__", "")
-    return f"{getattr(fn, '__module__', None) or ''}.{owner}.{getattr(fn, '__qualname__', fn)}"
+    name = f"{getattr(fn, '__module__', None) or ''}.{owner}.{getattr(fn, '__qualname__', fn)}"
+    return PYBIND11.sub("pybind11", name)
+
+
+def is_called(fn: Any) -> bool:
+    """Whether `fn` is compared: a function of Python's or torch's that is not left out.  Functions of ours are none of a program's."""
+    return name_of(fn) not in LEFT_OUT and (getattr(fn, "__module__", None) or "").partition(".")[0] != "pycompiler"
 
 
 def handled() -> list[Any]:
@@ -220,7 +264,7 @@ def handled() -> list[Any]:
     ]
     methods = [vars(cls)[n] for cls in (str, bytes, int, float, complex, tuple, range, frozenset, list, dict, set)
                for n in vars(cls) if callable(vars(cls)[n]) and n not in ("__class__", "__sizeof__", "__new__")]  # fmt: skip
-    once = {name_of(f): f for f in (*found, *folded, *methods) if callable(f) and not LEFT_OUT.search(name_of(f))}
+    once = {name_of(f): f for f in (*found, *folded, *methods) if callable(f) and is_called(f)}
     return [once[name] for name in sorted(once)]
 
 

@@ -17,6 +17,7 @@ import signal
 import sys
 import time
 import warnings
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn, Protocol
@@ -30,7 +31,8 @@ SAME = "the same"
 
 
 class Subject(Protocol):
-    """A fuzzer of programs that are text."""
+    """A fuzzer of programs that are text.  One that ends comparisons early has besides `ended_by`, the reasons of the last program,
+    and `too_many(counts, programs)`, the lines that fail a run."""
 
     def text(self, seed: int) -> str:
         """The program of a seed."""
@@ -138,6 +140,7 @@ class Worker:
         self.running: int | None = None
         self.seen = time.monotonic()
         self.rest = b""
+        self.ended_by: Counter[str] = Counter()
         self.output, writes = os.pipe()
         self.process = os.fork()
         if self.process == 0:
@@ -152,7 +155,8 @@ class Worker:
             for position, seed in enumerate(self.seeds):
                 os.write(writes, b"seed %d\n" % seed)
                 found = self.subject.difference(self.subject.text(seed), backend_of(seed, self.backend))
-                os.write(writes, b"ok\n" if found is None else f"FAIL {found[:4000]!r}\n".encode())
+                ended = "|".join(sorted(getattr(self.subject, "ended_by", ()))).replace(" ", "_")
+                os.write(writes, f"ok {ended}\n".encode() if found is None else f"FAIL {found[:4000]!r}\n".encode())
                 if position % 50 == 49:
                     settle()
             code = 0
@@ -170,6 +174,8 @@ class Worker:
             if word == "seed":
                 self.running = int(what)
             elif self.running is not None:
+                if word == "ok" and what:
+                    self.ended_by.update(reason.replace("_", " ") for reason in what.split("|"))
                 ended.append((self.running, what if word == "FAIL" else None))
                 self.running = None
         return ended, not data
@@ -194,6 +200,7 @@ class Campaign:
         self.begin = time.monotonic()
         self.done = 0
         self.failures: list[tuple[int, str]] = []
+        self.ended_by: Counter[str] = Counter()
         self.selector = selectors.DefaultSelector()
 
     def start(self, seeds: range) -> None:
@@ -233,6 +240,8 @@ class Campaign:
                 ended, gone = key.data.read()
                 for seed, what in ended:
                     self.note(seed, what)
+                self.ended_by += key.data.ended_by
+                key.data.ended_by.clear()
                 if gone:
                     self.lose(key.data, None)
             for worker in self.workers():
@@ -276,7 +285,11 @@ def run(subject: Subject, arguments: argparse.Namespace) -> int:
         backend = backend_of(seed, arguments.backend)
         text = cut_down(subject, seed, subject.text(seed), backend)
         print(f"\n# seed {seed}, backend {backend}: {what[:WORDY]}\n{text}", flush=True)
-    return int(bool(campaign.failures))
+    for reason, count in campaign.ended_by.most_common():
+        print(f"# {count} programs were compared up to a point: {reason}", flush=True)
+    excess = subject.too_many(campaign.ended_by, campaign.done) if hasattr(subject, "too_many") else []
+    print("".join(f"# {line}\n" for line in excess), end="", flush=True)
+    return int(bool(campaign.failures or excess))
 
 
 def options(prog: str, description: str | None) -> argparse.ArgumentParser:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import collections
 from typing import Any
 
 import pytest
+import torch
 
 import pycompiler
 from fuzz import calls
@@ -13,6 +15,26 @@ from fuzz import calls
 @pytest.mark.parametrize("seed", range(0, 1000, 100))
 def test_calls_end_as_in_eager(seed: int) -> None:
     assert [*calls.differences(seed, 60)] == []
+
+
+def test_names_are_left_out_as_a_whole() -> None:
+    """`isinstance` ends like `set_stance`, `setdefault` begins like a function that sets: both are called."""
+    names = {calls.name_of(f) for f in calls.handled()}
+    assert names >= {"builtins..isinstance", ".dict.dict.setdefault", "collections..deque", ".str.str.isprintable"}
+    assert not names & calls.LEFT_OUT
+    assert not any(name.startswith("pycompiler.") for name in names)
+    assert calls.call_of(0, calls.handled())  # seeds are programs of all that is left
+
+
+@pytest.mark.parametrize("fn", [
+    torch._C._is_tracing, torch._C._get_tracing_state, torch._C._are_functorch_transforms_active, torch._C._get_torch_function_state,
+    torch._C._autograd._saved_tensors_hooks_is_enabled, torch.overrides.get_default_nowrap_functions,
+    collections.defaultdict.copy, torch.ops.profiler._record_function_exit._RecordFunction,
+], ids=str)  # fmt: skip
+def test_more_arguments_than_are_taken(fn: Any) -> None:
+    kinds = ["defaultdict", "int"]
+    assert calls.outcome(calls.program(fn, False), kinds)[0][1][1] == "'raised'"
+    assert calls.difference(fn, [kinds, kinds], False) is None
 
 
 def test_a_difference_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:

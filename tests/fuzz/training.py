@@ -12,6 +12,7 @@ import os
 import random
 import re
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -234,10 +235,19 @@ class Training:
     def text(self, seed: int) -> str:
         return generate(seed).source()
 
+    def __init__(self) -> None:
+        self.ended_by: set[str] = set()
+
     def difference(self, text: str, backend: str) -> str | None:
         from fuzz.training_check import difference
 
-        return difference(text, backend)
+        self.ended_by.clear()
+        return difference(text, backend, self.ended_by)
+
+    def too_many(self, ended_by: Counter[str], programs: int) -> list[str]:
+        from fuzz.training_check import too_many
+
+        return too_many(ended_by, programs)
 
     def kind(self, found: str) -> str:
         """What differs, and the words of errors; numbers move as a program is cut down."""

@@ -11,6 +11,7 @@ import linecache
 import re
 import sys
 import warnings
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,20 +29,40 @@ WORDS = (
     (re.compile(r"grad_fn=<\w+>"), "grad_fn"),
     (re.compile(r"(modified by an inplace operation): .*", re.DOTALL), r"\1"),
 )
-# What eager says where compiled code may go on or say something else; what comes afterwards is not compared.
-EAGER_ALONE = (
-    "Can't detach views in-place",  # `detach_` of a result that eager makes as a view, and we as a tensor with a history
-    "detached in-place",  # `detach_` of what a node of eager's keeps as it is, and ours kept a name of
+# Errors after which the rest of a program is not compared, by the reason: the class, and the whole text.  Each such program is counted.
+FREED = "RuntimeError", r"Trying to backward through the graph a second time \(or directly access saved tensors .*"
+WRITTEN = (
+    "RuntimeError",
+    r"one of the variables needed for gradient computation has been modified by an inplace operation: .*",
 )
+# What eager says where compiled code may go on or say something else.
+EAGER_ALONE = {
+    # `detach_` of a result that eager makes as a view, and we as a tensor with a history
+    "eager alone detaches no view": ("RuntimeError", r"Can't detach views in-place\. Use detach\(\) instead\. .*"),
+    # `detach_` of what a node of eager's keeps as it is, and ours kept a name of
+    "eager alone kept what is detached": (
+        "RuntimeError",
+        r"Trying to use a saved tensor that has been detached in-place, i\.e\. with \.detach_\(\)\..*",
+    ),
+}
 # The same of a derivative of derivatives alone: it frees what it passes of eager's own nodes, and of ours the replay's.
-FREED = "a second time"
+FREED_ALONE = {"eager alone freed a node": FREED}
 # What both say in the middle of a backward: gradients have reached some leaves by then, as the nodes are.
-HALF_DONE = ("a second time", "modified by an inplace operation")
+HALF_DONE = {"both end in a backward, freed": FREED, "both end in a backward, written": WRITTEN}
 # What is a view in eager alone (of memory that nobody else has): its history, and its hooks, begin anew with a write that autograd does
 # not see; docs/questions.md.
 BEHIND = "is a view, and written"
 # Errors of our own, which say so: a second derivative that cannot be eager's, and what is run again after a write, which eager reads or refuses.
-OURS_ALONE = ("DoubleBackwardError", "in compiled code, what a checkpointed function")
+OURS_ALONE = {
+    "a second derivative of ours is refused": ("DoubleBackwardError", r"double backward through the compiled graph .*"),
+    "a backward of ours is not run again": ("RuntimeError", r"in compiled code, what a checkpointed function, .*"),
+}
+UNSTEADY = "eager moves as well"
+# The most that each reason may end of the programs of a run: share, by reason.
+LIMITS = {
+    **dict.fromkeys(EAGER_ALONE, 0.03), "eager alone freed a node": 0.2, **dict.fromkeys(HALF_DONE, 0.15), **dict.fromkeys(OURS_ALONE, 0.05),
+    BEHIND: 0.02, UNSTEADY: 0.005,
+}  # fmt: skip
 # Results that are gradients have strides that formulas give, which are not eager's (an expanded one, or the sum of two layouts).
 GRADIENTS = re.compile(r"autograd\.|\bfunc\.|register_hook")
 
@@ -157,23 +178,33 @@ def worded(entry: tuple[str, Any]) -> tuple[str, Any]:
     return entry
 
 
-def first_difference(wanted: Seen, found: Seen, replayed: bool) -> tuple[int, str] | None:
-    """The first place where two runs differ, and how.  replayed: the program asks for derivatives of derivatives."""
-    words_of_eager = (*EAGER_ALONE, FREED) if replayed else EAGER_ALONE
+def reason_of(entry: tuple[str, Any], reasons: dict[str, tuple[str, str]]) -> str | None:
+    """The reason whose error a run has seen."""
+    if entry[0] != "error":
+        return None
+    name, text = entry[1]
+    fits = (why for why, (cls, words) in reasons.items() if cls == name and re.fullmatch(words, text, re.DOTALL))
+    return next(fits, None)
+
+
+def first_difference(wanted: Seen, found: Seen, replayed: bool, ended_by: set[str]) -> tuple[int, str] | None:
+    """The first place where two runs differ, and how.  replayed: the program asks for derivatives of derivatives.
+
+    A comparison that ends early adds its reason to `ended_by`."""
+    of_eager = {**EAGER_ALONE, **FREED_ALONE} if replayed else EAGER_ALONE
     ended: tuple[str, Any] = ("the end", None)
     for place in range(max(len(wanted), len(found))):
         one = wanted[place] if place < len(wanted) else ended
         other = found[place] if place < len(found) else ended
-        if one[0] == "error" and any(words in one[1][1] for words in words_of_eager):
-            return None
-        if other[0] == "error" and any(words in " ".join(other[1]) for words in OURS_ALONE):
-            return None
-        if one == (BEHIND, True) and other == (BEHIND, False):
+        behind = BEHIND if one == (BEHIND, True) and other == (BEHIND, False) else None
+        if (reason := reason_of(one, of_eager) or reason_of(other, OURS_ALONE) or behind) is not None:
+            ended_by.add(reason)
             return None
         if not same(worded(one), worded(other)):
             what = one[0] if one[0] == other[0] else f"{one[0]} and {other[0]}"
             return place, f"{what}: eager {one[1]}\n  compiled {other[1]}"
-        if one[0] == "error" and any(words in one[1][1] for words in HALF_DONE):
+        if (reason := reason_of(one, HALF_DONE)) is not None:
+            ended_by.add(reason)
             return None
     return None
 
@@ -194,8 +225,18 @@ def doubles() -> Iterator[None]:
         torch.set_rng_state(state)
 
 
-def difference(text: str, backend: str = "aot_eager") -> str | None:
-    """What the compiled program does otherwise than the eager one, or None; or eager itself does so where its leaves move a little."""
+def too_many(ended_by: Counter[str], programs: int) -> list[str]:
+    """A line for each reason that has ended more programs than its limit allows."""
+    return [
+        f"{count} of {programs} programs ended early, at most {LIMITS[reason]:.1%} may: {reason}"
+        for reason, count in sorted(ended_by.items())
+        if count > max(1, LIMITS[reason] * programs)
+    ]
+
+
+def difference(text: str, backend: str = "aot_eager", ended_by: set[str] | None = None) -> str | None:
+    """What the compiled program does otherwise than the eager one, or None; `ended_by`: why less than all of it was compared."""
+    ended_by = set() if ended_by is None else ended_by
     linecache.cache[NAME] = (len(text), None, text.splitlines(True), NAME)
     namespace: dict[str, Any] = {"__name__": "fuzzed"}
     layouts = GRADIENTS.search(text.partition("def program")[0]) is None
@@ -216,10 +257,13 @@ def difference(text: str, backend: str = "aot_eager") -> str | None:
             exec(compile(text, NAME, "exec"), namespace)
             wanted = run(lambda fn: fn)
             for call in ("first", "second"):
-                found = first_difference(wanted, run(compiled), replayed)
+                found = first_difference(wanted, run(compiled), replayed, ended_by)
                 if found is not None:
-                    moved = first_difference(wanted, run(lambda fn: fn, NOISE), replayed)
-                    return None if moved is not None and moved[0] <= found[0] else f"{call} call, {found[1]}"
+                    moved = first_difference(wanted, run(lambda fn: fn, NOISE), replayed, set())
+                    if moved is None or moved[0] > found[0]:
+                        return f"{call} call, {found[1]}"
+                    ended_by.add(UNSTEADY)
+                    return None
         finally:
             linecache.cache.pop(NAME, None)
     return None

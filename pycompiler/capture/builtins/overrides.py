@@ -13,7 +13,7 @@ from torch import overrides
 from pycompiler.capture import polyfills
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.builtins import parameters
-from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.calls import Args, Kwargs, builtin, takes_nothing
 from pycompiler.capture.funnel import State
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
@@ -64,6 +64,7 @@ def disabled(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 @builtin(overrides.get_default_nowrap_functions)
+@takes_nothing
 def nowrap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return cx.make(overrides.get_default_nowrap_functions())
 
@@ -126,6 +127,7 @@ def turn_off(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 @builtin(torch._C._get_torch_function_state)  # type: ignore[attr-defined]
+@takes_nothing
 def get_state(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return cx.make(cx.functions.state)
 

@@ -42,6 +42,8 @@ def enter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(EXIT)
 def leave(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
+    if len(args) != 1 or kwargs:
+        raise Break("builtin-call", "arguments that no end of a range takes")
     record = cx.realize(args[0])
     if isinstance(record, Range):
         record.left = True

@@ -21,7 +21,7 @@ from pycompiler import config
 from pycompiler.capture import known_arrays, numpy_calls, operators, skip
 from pycompiler.capture.breaks import Break, EagerOnce
 from pycompiler.capture.builtins.tensors_of_numbers import dtype_of_numbers, of_tensors, stacked
-from pycompiler.capture.calls import LATE, Args, Kept, Kwargs, builtin, constructor
+from pycompiler.capture.calls import LATE, Args, Kept, Kwargs, builtin, constructor, takes_nothing
 from pycompiler.capture.deep import programs_limit
 from pycompiler.capture.tracers import mapped
 from pycompiler.capture.values import array, symbolic
@@ -69,7 +69,7 @@ def switch(cx: Capture, setter: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 def _constant(value: Any, *fns: Any) -> None:
-    builtin(*fns)(lambda cx, args, kwargs: Const(value))
+    builtin(*fns)(takes_nothing(lambda cx, args, kwargs: Const(value)))
 
 
 _constant(False, torch._jit_internal.is_scripting, torch.jit._trace.is_tracing, torch.is_vulkan_available)
@@ -116,6 +116,7 @@ def _query(*fns: Any) -> None:
 
 
 @builtin(torch.is_grad_enabled)
+@takes_nothing
 def is_grad_enabled(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if cx.graph.later:
         raise Break("inner-graph", "the grad mode in a backward")
@@ -263,6 +264,7 @@ LATE["torch.distributed.distributed_c10d", "is_initialized"] = lambda cx, args, 
 
 
 @builtin(torch._C._len_torch_dispatch_stack)
+@takes_nothing
 def dispatch_modes(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """None: a call under one runs eagerly, and none is entered in a graph."""
     if torch._C._len_torch_dispatch_stack():
@@ -271,6 +273,7 @@ def dispatch_modes(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 @builtin(torch._C._are_functorch_transforms_active)
+@takes_nothing
 def transforms_active(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if cx.graph.levels:
         raise Break("inner-graph", "a body that asks for transforms")
@@ -497,6 +500,7 @@ def check_is_size(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 @builtin(torch._C._autograd._saved_tensors_hooks_is_enabled)  # type: ignore[attr-defined]
+@takes_nothing
 def hooks_enabled(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(True)
 

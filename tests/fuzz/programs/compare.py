@@ -281,7 +281,17 @@ def apart(got: torch.Tensor, expected: torch.Tensor, tolerance: float) -> torch.
 
 # ---- is the program itself steady? ------------------------------------------------------------------------------------
 CASTS = frozenset(["_to_copy", "copy_"])
-QUIET = CASTS | frozenset(["clone", "cat", "stack", "index", "gather", "where", "zeros_like", "ones_like", "full", "zero_", "fill_", "empty",
+# Operators whose results are elements of their operands, or exact functions of one: no rounding of theirs can differ.  An in-place
+# operator goes by its name without the last underscore.  `abs` and `sgn` of complex numbers round (`Noise` asks).
+EXACT = frozenset(["abs", "neg", "sign", "sgn", "floor", "ceil", "trunc", "round", "copysign", "nan_to_num", "clamp", "clamp_min", "clamp_max", "hardtanh",
+                   "relu6", "maximum", "minimum", "fmax", "fmin", "max", "min", "amax", "amin", "aminmax", "median", "nanmedian", "mode", "kthvalue",
+                   "cummax", "cummin", "_cummax_helper", "_cummin_helper", "sort", "argsort", "topk", "msort", "unique_consecutive", "_unique2", "unique_dim", "masked_select",
+                   "take", "nonzero", "max_pool1d", "max_pool2d_with_indices", "max_pool3d_with_indices", "adaptive_max_pool2d",
+                   "adaptive_max_pool3d", "fractional_max_pool2d", "hardtanh_backward", "masked_scatter",
+                   "diagonal_scatter", "as_strided_scatter", "linalg_diagonal", "diag_embed", "tril_indices", "triu_indices", "reflection_pad1d",
+                   "reflection_pad2d", "reflection_pad3d", "replication_pad1d", "replication_pad2d", "replication_pad3d", "heaviside",
+                   "upsample_nearest1d", "upsample_nearest2d", "upsample_nearest3d"])  # fmt: skip
+QUIET = CASTS | EXACT | frozenset(["clone", "cat", "stack", "index", "gather", "where", "zeros_like", "ones_like", "full", "zero_", "fill_", "empty",
                    "constant_pad_nd", "flip", "roll", "slice_backward", "select_backward", "index_select", "masked_fill", "detach", "repeat", "relu",
                    "threshold_backward", "new_zeros", "zeros", "ones", "full_like", "arange", "eye", "scatter", "tril", "triu", "embedding",
                    "lift_fresh", "_local_scalar_dense", "uniform_", "normal_", "select_scatter", "slice_scatter", "empty_like", "new_empty"])  # fmt: skip
@@ -291,6 +301,16 @@ def narrows(result: Any, args: Any) -> bool:
     """Whether a copy rounds."""
     source = next((a for a in reversed(args) if isinstance(a, torch.Tensor)), result)
     return isinstance(result, torch.Tensor) and UNIT.get(result.dtype, 0.0) > UNIT.get(source.dtype, 1.0)
+
+
+def is_quiet(packet: str, result: Any, args: Any) -> bool:
+    """Whether an operator computes without a rounding."""
+    name = packet if packet in QUIET else packet.removesuffix("_")
+    if name in CASTS:
+        return not narrows(result, args)
+    if name in ("abs", "sgn"):
+        return not (isinstance(args[0], torch.Tensor) and args[0].is_complex())
+    return name in QUIET
 
 
 class Noise(TorchDispatchMode):
@@ -306,7 +326,7 @@ class Noise(TorchDispatchMode):
         result = func(*args, **(kwargs or {}))
         packet = func.overloadpacket.__name__
         views = any(a.alias_info is not None and not a.alias_info.is_write for a in func._schema.arguments)
-        if views or (packet in QUIET and not (packet in CASTS and narrows(result, args))):
+        if views or is_quiet(packet, result, args):
             return result
         operands = max(
             (

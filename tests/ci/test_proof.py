@@ -1,0 +1,116 @@
+"""`tests/proof.py`: a test that compiles nothing fails, under the stub as well; marks are true or fail."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import proof
+
+ROOT = Path(__file__).resolve().parents[2]
+TESTS = """
+import subprocess, sys
+import pytest, torch, pycompiler
+
+X = torch.ones(3)
+
+def test_captures():
+    assert torch.equal(pycompiler.compile(lambda x: x + 1, backend="eager")(X), X + 1)
+
+@pycompiler.compile
+def decorated(x):
+    return x + 1
+
+def test_is_never_called():
+    pycompiler.compile(torch.sin)
+
+def test_runs_eagerly():
+    def values():
+        yield X + 1
+    assert torch.equal(next(pycompiler.compile(values)()), X + 1)
+
+def test_is_refused():
+    with pytest.raises(pycompiler.errors.Unsupported):
+        pycompiler.compile(lambda x: pycompiler.graph_break(), fullgraph=True)(X)
+
+@pytest.mark.captures_nothing("is not called")
+def test_is_marked():
+    pycompiler.compile(torch.sin)
+
+@pytest.mark.captures_nothing("is not called, it says")
+def test_is_marked_wrongly():
+    pycompiler.compile(lambda x: x + 1, backend="eager")(X)
+
+@pytest.mark.parametrize("called", [True, False])
+@pytest.mark.captures_nothing("is not called", "False")
+def test_one_case_is_marked(called):
+    compiled = pycompiler.compile(lambda x: x + 1, backend="eager")
+    if called:
+        compiled(X)
+
+def test_asks_for_nothing():
+    assert X.sum() == 3
+
+def test_in_a_process():
+    program = "import pycompiler, torch; f = pycompiler.compile(lambda x: x + 1, backend='eager'); f(torch.ones(1)); print(pycompiler.counters(f))"
+    done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert "'compiles': 1" in done.stdout, done.stderr
+"""
+
+
+@pytest.fixture(scope="module")
+def outcomes(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, str]]:
+    """By option and test: what happened, and that reports say the same."""
+    found = {}
+    folder = tmp_path_factory.mktemp("proof")
+    for name, options in {
+        "plain": [],
+        "stub": ["--stub-compile"],
+        "unproved": ["--stub-compile", "--no-proof"],
+    }.items():
+        report = folder / name
+        path = ROOT / "tests" / "ci" / f"made_{os.getpid()}.py"
+        path.write_text(TESTS)
+        try:
+            command = [
+                sys.executable,
+                "-m",
+                "pytest",
+                "-q",
+                "-p",
+                "no:cacheprovider",
+                "--tb=short",
+                path,
+                *options,
+                "--proof-report",
+                report,
+            ]
+            done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300)
+        finally:
+            path.unlink()
+        assert report.exists(), done.stdout + done.stderr
+        rows = map(json.loads, report.read_text().splitlines())
+        found[name] = {row["test"].partition("::")[2].removeprefix("test_"): row["outcome"] for row in rows}
+    assert list(proof.table([folder / "stub", folder / "unproved"]))[-1] == "| **all** | 8 | 3 | 7 |"
+    return found
+
+
+def test_what_captures_nothing_fails(outcomes: dict[str, dict[str, str]]) -> None:
+    failed = {name for name, outcome in outcomes["plain"].items() if outcome == "failed"}
+    assert failed == {"is_never_called", "runs_eagerly", "is_marked_wrongly"}
+    assert len(outcomes["plain"]) == 10
+
+
+def test_the_stub_fails_all_that_ask(outcomes: dict[str, dict[str, str]]) -> None:
+    passed = {name for name, outcome in outcomes["stub"].items() if outcome == "passed"}
+    assert passed == {"is_marked", "one_case_is_marked[False]", "is_marked_wrongly", "asks_for_nothing"}
+
+
+def test_without_proof_the_stub_passes_where_only_values_are_compared(outcomes: dict[str, dict[str, str]]) -> None:
+    failed = {name for name, outcome in outcomes["unproved"].items() if outcome == "failed"}
+    assert failed == {"is_refused", "in_a_process"}
