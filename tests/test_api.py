@@ -896,7 +896,6 @@ def test_a_frozen_view_called_by_compiled_code_is_in_its_graph(graphs: Any) -> N
     assert len(graphs.seen) == 1
 
 
-@pytest.mark.captures_nothing("a callable that was not compiled")
 def test_run_of_what_is_not_compiled() -> None:
     assert pycompiler.run(plus) is plus
     model = nn.Sequential(pycompiler.compile(nn.Linear(4, 4), backend="eager"), nn.ReLU())

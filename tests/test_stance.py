@@ -147,6 +147,7 @@ def test_a_call_that_breaks_resumes_under_the_stance() -> None:
     assert value(f) == 2
 
 
+@pytest.mark.captures_nothing("a frozen callable without an entry runs eagerly")
 def test_a_policy_is_stronger() -> None:
     for freeze in (pycompiler.run, lambda f: pycompiler.set_policy(f, "run")):
         f = freeze(compiled())
