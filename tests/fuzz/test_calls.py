@@ -30,7 +30,7 @@ def test_names_are_left_out_as_a_whole() -> None:
     torch._C._is_tracing, torch._C._get_tracing_state, torch._C._are_functorch_transforms_active, torch._C._get_torch_function_state,
     torch._C._autograd._saved_tensors_hooks_is_enabled, torch.overrides.get_default_nowrap_functions,
     collections.defaultdict.copy, torch.ops.profiler._record_function_exit._RecordFunction,
-], ids=str)  # fmt: skip
+], ids=lambda fn: fn.__name__)  # fmt: skip
 def test_more_arguments_than_are_taken(fn: Any) -> None:
     kinds = ["defaultdict", "int"]
     assert calls.outcome(calls.program(fn, False), kinds)[0][1][1] == "'raised'"
