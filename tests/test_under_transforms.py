@@ -103,6 +103,7 @@ PROGRAMS: list[tuple[str, Fn, Fn, int]] = [
 ]
 
 
+@pytest.mark.captures_nothing("frames of dual numbers run as they are written", "Hessian", "Jacobian by tangents")
 @pytest.mark.parametrize(("fn", "call", "graphs"), [p[1:] for p in PROGRAMS], ids=[p[0] for p in PROGRAMS])
 def test_programs_under_transforms(fn: Fn, call: Fn, graphs: int) -> None:
     def run(f: Fn) -> Any:
