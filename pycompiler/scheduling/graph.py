@@ -18,7 +18,7 @@ class Graph:
     """Nodes and who writes and reads what.  `kept`: buffers that outlive the program's nodes (outputs, inputs, and what
     `copies` write into inputs when the nodes are done); `begins`: see
     `stores.begun`; `alone`: names of ATen nodes (see `schedule`); `held`: buffers whose
-    numbers are compared with themselves: computed twice they need not be equal, as compilers contract products and sums."""
+    numbers are compared with themselves, which are computed once."""
 
     nodes: list[Node]
     kept: set[str]

@@ -91,7 +91,7 @@ class BodyWriter:
 
     def local(self, e: Expr) -> dict[str, str]:
         """Text of the indirect symbols in an index.  gcc 12 gathers at -1 for an index 1 that it knows to be a truth, so it
-        may not look into them (`tests/codegen/test_compilers.py`)."""
+        may not look into them (`tests/codegen/test_arithmetic.py`)."""
         return {s: f"PYC_KEPT((int64_t){self.value[int(s[1:])]})" for s in e.symbols if s.startswith("%")}
 
     def scope_for(self, args: list[str], exprs: list[Expr]) -> Scope:
