@@ -1,4 +1,4 @@
-"""pycompiler: a compiler for PyTorch programs.  See README.md; the public names are those of `__all__`."""
+"""pycompiler: a compiler for PyTorch programs.  See README.md.  `__all__` lists the public names."""
 
 import sys as _sys
 
@@ -8,8 +8,8 @@ if "t" in _sys.abiflags:
         "its engine shares state by the GIL"
     )
 
-from pycompiler.ir import own_builtins as _own_builtins  # noqa: F401, I001  (before all others)
-from pycompiler import absent as _absent
+from pycompiler.torch_compat import program_builtins as _own_builtins  # noqa: F401, I001  (before all others)
+from pycompiler import absent_names as _absent
 from pycompiler import config, engine, exc, utils  # noqa: F401  (utils: programs for torch._dynamo reach it so)
 from pycompiler._native import __version__
 from pycompiler.api import (
@@ -38,11 +38,11 @@ from pycompiler.backends import (
     register_backend,
     set_default_backend,
 )
-from pycompiler.debug import switch as _switch  # noqa: F401  (hears of knobs)
-from pycompiler.debug.costs import guard_profile
+from pycompiler.debug import observer_switches as _switch  # noqa: F401  (hears of knobs)
+from pycompiler.debug.guard_profile import guard_profile
 from pycompiler.debug.explain import explain
-from pycompiler.ir.arrays import wrap_numpy
-from pycompiler.ir.control import (
+from pycompiler.operators.numpy_arrays import wrap_numpy
+from pycompiler.ir.function_marks import (
     allow_in_graph,
     assume_constant_result,
     disallow_in_graph,
@@ -58,11 +58,11 @@ from pycompiler.ir.guard_filters import (
     skip_guard_on_globals_unsafe,
     skip_guard_on_inbuilt_nn_modules_unsafe,
 )
-from pycompiler.ir.marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
-from pycompiler.ir.nested import nested_compile_region
-from pycompiler.ir.watch import compile_times
+from pycompiler.symbolic.dynamic_marks import mark_dynamic, mark_static, mark_unbacked, maybe_mark_dynamic
+from pycompiler.ir.nested_regions import nested_compile_region
+from pycompiler.ir.phases import compile_times
 
-engine.hand_in()
+engine.initialise()
 
 __all__ = [
     "__version__", "allow_in_graph", "assume_constant_result", "compile", "compile_times", "config", "counters",

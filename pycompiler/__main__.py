@@ -1,6 +1,7 @@
 """`python -m pycompiler`: `report` runs a program and shows what was compiled, and why; `trace` does so for a folder of traces;
-`bisect` finds the part of a compile that makes a program wrong; `replay` runs a recorded frame alone; `doctor` says what this
-machine gives the compiler, `cache` shows and cleans its kernels; `operator` lists which tables take an operator."""
+`bisect` finds the part of a compile that makes a program wrong; `replay` runs a recorded frame alone; `doctor` checks this
+machine's compiler, GPU and caches; `cache` shows and cleans the kernel cache; `operator` lists the tables that handle
+an operator."""
 
 from __future__ import annotations
 
@@ -14,15 +15,19 @@ from pycompiler.debug import bisect, cache_commands, doctor, operators, replayin
 def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m pycompiler", description=__doc__)
     commands = parser.add_subparsers(dest="command", required=True)
-    commands.add_parser("doctor", help="checks compiler, OpenMP, GPU, cache, engine; says what to do")
+    commands.add_parser("doctor", help="checks compiler, OpenMP, GPU, cache and engine, with advice")
     cache_commands.add_arguments(commands.add_parser("cache", help="the kernel cache: ls, rm, verify"))
-    bisect.add_arguments(commands.add_parser("bisect", help="which part of a compile makes a program wrong"))
-    report.add_arguments(commands.add_parser("report", help="runs a script and writes what was compiled as a page"))
+    bisect.add_arguments(commands.add_parser("bisect", help="finds the part of a compile that makes a program wrong"))
+    report.add_arguments(commands.add_parser("report", help="runs a script and writes its compiles as a page"))
     replaying.add_arguments(
         commands.add_parser("replay", help="runs a frame that was recorded when its compile failed")
     )
-    report.add_trace_arguments(commands.add_parser("trace", help="the page of a folder of traces (PYCOMPILER_TRACE)"))
-    operators.add_arguments(commands.add_parser("operator", help="the way of an operator from a call to a kernel"))
+    report.add_trace_arguments(
+        commands.add_parser("trace", help="writes a folder of traces (PYCOMPILER_TRACE) as a page")
+    )
+    operators.add_arguments(
+        commands.add_parser("operator", help="shows the path of an operator from a call to its kernel")
+    )
     options = parser.parse_args(arguments)
     return MAINS[options.command](options)
 

@@ -1,4 +1,4 @@
-"""The native engine (guards-rs/).  Contracts: ARCHITECTURE.md, "The engine"."""
+"""The native engine (guards-rs/).  Its contracts are in ARCHITECTURE.md, "The engine"."""
 
 from collections.abc import Callable, Iterable, Sequence
 from types import CodeType, FunctionType
@@ -16,8 +16,8 @@ Mode = Literal["compile", "run", "eager", "error"]
 EntryKind = Literal["function", "plan", "eager"]
 Level = Literal["offsets", "c_abi", "slow"]
 Sign = Literal["events", "versions", "nothing"]
-# (position of the entry in `CompiledFunction.entries`, index of a guard that fails; the number of guards stands for an
-# input source that cannot be read)
+# (position of the entry in `CompiledFunction.entries`, index of a guard that fails).  The number of guards as the index
+# means that an input source cannot be read.
 Reason = tuple[int, int]
 
 class CompiledFunction:
@@ -41,29 +41,29 @@ class CompiledFunction:
     def counters(self) -> dict[str, int]:
         """hits, misses, compiles, eager_calls, limit_hits, guard_checks, fresh_failures, tail_calls."""
     def reset(self) -> None:
-        """Drops all entries and counters; entries that run now finish."""
+        """Drops all entries and counters.  Running entries finish."""
     def set_mode(self, mode: Mode, /) -> None: ...
     def install(self, entry: Entry, /) -> None:
-        """Stores an entry that was not compiled here, as the one used last, for the code object of `fn`."""
+        """Stores an entry compiled elsewhere as the most recently used one of the code object of `fn`."""
     def entries_of(self, code: CodeType, /) -> list[Entry]: ...
     def explain_miss(self, *args: Any, **kwargs: Any) -> list[tuple[int, int, str]]:
-        """(entry, guard, text) per entry that does not fit these arguments; empty when one fits."""
+        """(entry, guard, text) for each entry that does not fit these arguments.  Empty if an entry fits."""
     @property
     def entries(self) -> list[Entry]: ...
     @property
     def mode(self) -> Mode: ...
     @property
-    def fn(self) -> Any: ...  # the FunctionType, which mypy would take for a method
+    def fn(self) -> Any: ...  # a FunctionType; mypy would treat that type as a method
     @property
     def name(self) -> str: ...
     recompile_limit: int
     accumulated_limit: int
-    _pycompiler_family: Any  # in its `__dict__`: put there by pycompiler/wrapping.py
+    _pycompiler_family: Any  # in its `__dict__`, set by pycompiler/wrapping.py
     _orig_mod: Any
 
 @final
 class Entry:
-    """Guards, and what runs when they hold."""
+    """Guards, and the target that runs when they hold."""
 
     def __new__(
         cls,
@@ -89,17 +89,18 @@ class Entry:
     @property
     def frame_hook(self) -> bool: ...
     def become(self, other: Entry) -> None:
-        """From the next call on this entry is what `other` is, which nothing else may use."""
+        """Gives this entry the contents of `other` from the next call on.  Nothing else may use `other`."""
 
     def end(self) -> None:
-        """From the next call on this entry is gone."""
+        """Ends the entry: the next call does not find it."""
 
     @property
     def hits(self) -> int: ...
 
 @final
 class BackendCall:
-    """`target` with the frame hook off; its outputs are checked on each call when `backend` names whose they are."""
+    """Calls `target` with the frame hook off.  With a `backend`, each call checks the outputs of `target`, which that backend
+    returned."""
 
     def __new__(cls, target: Callable[..., Any], backend: str | None = None, n_outputs: int = 0) -> BackendCall: ...
     def __call__(self, *inputs: Any) -> Any: ...
@@ -108,21 +109,21 @@ class BackendCall:
 
 @final
 class PlainState:
-    """Called, it gives `is_unusual()`; while torch's state is the one of the last False, that is not asked.  It must depend
-    on nothing but grad mode, autocast, modes and transforms."""
+    """A cached `is_unusual()`.  While torch's state equals the state of the last False, `is_unusual` is not called.  It must
+    depend only on grad mode, autocast, modes and transforms."""
 
     def __new__(cls, is_unusual: Callable[[], bool]) -> PlainState: ...
     def __call__(self) -> bool: ...
 
 @final
 class FrameHook:
-    """`callback(code, function)` is asked for a CompiledFunction, or None, while an entry with this hook runs."""
+    """While an entry with this hook runs, `callback(code, function)` returns a CompiledFunction, or None."""
 
     def __new__(cls, callback: Callable[[CodeType, FunctionType], CompiledFunction | None]) -> FrameHook: ...
 
 @final
 class GuardTree:
-    """The native check of a guard list by itself."""
+    """The native check of one guard list."""
 
     def __new__(cls, guards: Iterable[Guard], param_names: Sequence[str]) -> GuardTree: ...
     def check(self, locals: dict[str, Any], globals: dict[str, Any]) -> int | None:
@@ -135,39 +136,39 @@ class GuardTree:
 
 @final
 class TailCall:
-    """What `tail_call` makes."""
+    """The result of `tail_call`: a function and its arguments."""
 
     def __call__(self) -> Any:
-        """Continue here, and wait for the result."""
+        """Calls the function and returns its result."""
 
 class RecompileError(RuntimeError):
-    """A call found no fitting entry while mode 'error' forbids to compile."""
+    """A call found no fitting entry while mode 'error' forbids a compile."""
 
 def tail_call(f: Callable[..., Any], /, *args: Any) -> TailCall:
     """Returned by generated frame code: the engine continues with f(*args)."""
 
 def entered() -> BaseException | None:
-    """Said by code that a `TailCall` leads to: from now on its frame alone holds the arguments.  Gives what was raised before
-    that code ran, or None."""
+    """Called by the code of a `TailCall`'s function: from then on its frame alone holds the arguments.  Returns the exception
+    raised before that code ran, or None."""
 
 def arrive(error: BaseException | None, /) -> None:
-    """Raises what `entered` has given, if anything."""
+    """Raises the exception that `entered` returned, if any."""
 
 def show_ranges(variables: dict[str, Any], name: str, begin: Callable[[str], Any], prefix: str) -> bool:
-    """While `variables[name]` is True, calls have ranges `begin(prefix + text)`; False where that cannot be noticed."""
+    """While `variables[name]` is True, calls create ranges `begin(prefix + text)`.  False if changes cannot be noticed."""
 
 def set_watcher(callback: Callable[..., Any] | None) -> None:
-    """Is told of every call: ("call", callable, guards) → whether it wants ("entry", callable, tried, guards, call, all,
-    [each]); ("plan", plan, [each step]).  Nanoseconds."""
+    """Reports every call to `callback`.  ("call", callable, guards) returns whether the callback wants ("entry", callable,
+    tried, guards, call, all, [each]).  ("plan", plan, [each step]) reports a plan.  Times are in nanoseconds."""
 
 def hand_in(**objects: object) -> None:
-    """Python that the engine needs, by the names of `handed_in()` (the rows of `handed.rs`); None takes it back."""
+    """Stores Python objects that the engine needs, by the names of `handed_in()` (rows of `handed.rs`).  None removes one."""
 
 def handed_in() -> list[str]:
-    """What the engine needs of the package's Python, by name."""
+    """Names of the Python objects of the package that the engine needs."""
 
 def set_frame_hook(callback: Callable[[CodeType, FunctionType], CompiledFunction | None] | None) -> None:
-    """`callback(code, function)` is asked once per code object met while the hook is on; None turns the hook off."""
+    """Calls `callback(code, function)` once for each code object met while the hook is on.  None turns the hook off."""
 
 def enter_frozen() -> None:
     """Freezes all compiled functions in this thread, until the matching exit_frozen(): a miss runs eagerly."""
@@ -182,28 +183,28 @@ def pause_hook() -> None:
 
 def resume_hook() -> None: ...
 def set_fast_guards(on: bool) -> bool:
-    """Turns the fast path of guards on or off, for all callables; returns whether this interpreter supports it."""
+    """Turns the fast path of guards on or off, for all callables.  Returns whether this interpreter supports it."""
 
 def force_dict_sign(sign: Sign | None) -> Sign:
-    """By what the fast path learns that a dict changed, for trees built from now on; None: the best that works here.
-    Returns what is in force."""
+    """Selects how the fast path finds changed dicts, for trees built later.  None selects the best way that works here.
+    Returns the selected way."""
 
 def watched_dicts() -> int:
-    """How many dicts call back when they change, for guards that rely on it."""
+    """Number of dicts that call back when they change, for guards that rely on it."""
 
 def force_tensor_level(level: Level) -> Level:
-    """Caps how tensors are read, for guards built from now on; returns the level in force."""
+    """Caps how tensors are read, for guards built later.  Returns the level in force."""
 
 def tensor_probe() -> dict[str, Any]: ...
 def guard_kinds() -> list[str]: ...
 def accessors() -> list[str]: ...
 
 class Plan:
-    """Executes an `ir.plan.Plan`.  Any number of threads may call it at once."""
+    """Executes an `ir.plan.Plan`.  Several threads may call it at once."""
 
     def __new__(cls, plan: ir_plan.Plan, /) -> Plan: ...
     def __call__(self, *inputs: torch.Tensor | list[torch.Tensor]) -> tuple[Any, ...]:
-        """The outputs for these inputs (or one list of them, which is emptied: each is freed after its last use)."""
+        """The outputs for these inputs.  A single list of inputs is emptied, and each input is freed after its last use."""
     @property
     def name(self) -> str: ...
     @property
@@ -214,34 +215,34 @@ class Plan:
     def n_outputs(self) -> int: ...
     @property
     def routes(self) -> list[str]:
-        """One word a step, how it runs: alloc, place (in scratch), view, shift (a pointer), kernel, shim, dispatcher,
-        python, expect, count_versions, free, copy."""
+        """How each step runs, in one word: alloc, place (in scratch), room (in scratch, dynamic size), view, shift (a pointer),
+        kernel, launch, shim, dispatcher, python, expect, count_versions, free, copy, compute."""
     @property
     def arena_bytes(self) -> int:
-        """Scratch memory of one call."""
+        """Bytes of scratch memory of one call, without parts of dynamic size."""
     @property
     def exclusive(self) -> tuple[list[int], Callable[..., Sequence[Any]]] | None:
-        """What `unless_shared` was given: (written, eager)."""
+        """The arguments (written, eager) of `unless_shared`."""
 
 def unless_shared(plan: Plan, written: Sequence[int], eager: Callable[..., Sequence[Any]]) -> None:
-    """From now on `plan` gives back what `eager` returns for its inputs, when an input at one of the positions `written`
-    shares memory with another one.  Called once, before the plan is."""
+    """Makes later calls of `plan` return `eager(*inputs)` if an input at a position in `written` shares memory with another
+    input.  Must be called once, before the first call of the plan."""
 
 def shares_memory(values: tuple[Any, ...], written: Sequence[int]) -> bool:
-    """Whether one of the tensors at the positions `written` touches the memory of another one."""
+    """Whether a tensor at a position in `written` overlaps the memory of another tensor."""
 
 def kind_of(tensor: torch.Tensor) -> int:
-    """0 where its values are its memory, 1 where they are that negated or conjugated, 2 for any other tensor (sparse, without
-    memory, a wrapper)."""
+    """0 if the values are stored as they are, 1 if they are stored negated or conjugated, 2 for any other tensor (sparse,
+    without memory, a tensor subclass)."""
 
 def torch_routes() -> dict[str, str]:
-    """How each capability of the loaded torch is reached: its fast way or the fallback."""
+    """The route of each capability of the loaded torch: the fast one or the fallback."""
 
 def use_gpu_driver(path: str | None) -> None:
-    """Plans made from now on start their kernels through another library than `libcuda.so.1` (None: through that one)."""
+    """Plans built later start their kernels through this library.  None means `libcuda.so.1`."""
 
 def force_slow_routes(on: bool) -> None:
-    """Tests: wrap and unwrap tensors by the fallbacks."""
+    """For tests: wraps and unwraps tensors by the fallbacks."""
 
 def shim_schemas() -> list[str]:
-    """Operators that plans call through their own function of torch's C ABI."""
+    """Schemas of the operators that plans call through their own function of torch's C ABI."""

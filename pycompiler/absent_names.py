@@ -1,27 +1,28 @@
 """Names of `torch.compiler` and `torch._dynamo` that this package does not have, each with the reason.
 
-`pycompiler.<name>` says it; `tests/test_surface.py` holds that every public name is here or there.
+`pycompiler.<name>` raises an error with the reason.  `tests/public_api/test_torch_names.py` checks that each public
+name is in the package or here.
 """
 
 from __future__ import annotations
 
 ABSENT: dict[str, str] = {
     # torch.compiler
-    "PrecompileError": "there is no precompile: pycompiler.save and load keep what calls have compiled",
+    "PrecompileError": "there is no precompile: pycompiler.save and load keep the entries that calls have compiled",
     "cudagraph_mark_step_begin": "CUDA graphs are not recorded yet",
     "cudagraph_mark_warmup_incomplete": "CUDA graphs are not recorded yet",
-    "load_cache_artifacts": "pycompiler.load loads a compiled callable; the disk cache is files that can be copied",
+    "load_cache_artifacts": "pycompiler.load loads a compiled callable; the files of the disk cache can be copied",
     "load_compiled_function": "pycompiler.load",
-    "precompile": "pycompiler.save and load keep what calls have compiled",
-    "save_cache_artifacts": "pycompiler.save saves a compiled callable; the disk cache is files that can be copied",
+    "precompile": "pycompiler.save and load keep the entries that calls have compiled",
+    "save_cache_artifacts": "pycompiler.save saves a compiled callable; the files of the disk cache can be copied",
     "set_enable_guard_collectives": "ranks compile by themselves: guards are not compared between processes",
     # torch._dynamo
-    "OptimizedModule": "what compile() gives for a module is a subclass of the module's own class",
-    "allow_c_slot": "slots of C types are a table of the package",
-    "bytecode_debugger": "generated code is shown by PYCOMPILER_LOGS=bytecode",
+    "OptimizedModule": "compile() of a module returns an instance of a subclass of the module's class",
+    "allow_c_slot": "the slots of C types that capture handles are a fixed table of the package",
+    "bytecode_debugger": "PYCOMPILER_LOGS=bytecode shows generated code",
     "disable_nested_graph_breaks": "a break resumes in the innermost frame that can be resumed",
-    "dont_skip_tracing": "library code is left alone by module, not by call",
-    "export": "torch.export is the way to a graph without Python; explain() shows the graphs",
+    "dont_skip_tracing": "library code is skipped by module, not by call",
+    "export": "torch.export gives a graph without Python; explain() shows the graphs of a compile",
     "forbid_in_graph": "disallow_in_graph breaks the graph; disable() leaves a function to Python",
     "is_dynamo_disable_recursive": "marks are an attribute of functions",
     "mark_static_address": "kernels take addresses at each call",

@@ -1,8 +1,9 @@
-"""The public names: compile, disable, run, reset and friends.
+"""The public functions: compile, disable, run, reset and others.
 
 In: functions and modules.  Out: the same, compiled.  Example:
 
     import pycompiler
+
     model = pycompiler.compile(model)
     model(x)
 """
@@ -25,7 +26,7 @@ from pycompiler.pipeline.stance import set_stance as set_stance
 from pycompiler.wrapping import compiled_of
 
 if TYPE_CHECKING:
-    from pycompiler.artefacts.save import Saved
+    from pycompiler.artefacts.save import SaveReport
 
 POLICIES = ("compile", "run", "eager", "error")
 
@@ -48,21 +49,51 @@ def compile(
 ) -> Any:
     """Compile a function, method, callable object, class or `nn.Module`.
 
-    fullgraph: raise `Unsupported` at the first graph break, and for a graph that would run eagerly (old name: nopython).
-    dynamic: None, True or False.
-    backend: a name of `list_backends(None)`, or a callable `(gm, example_inputs) -> callable`, which also gets `mode=`
-    and `options=` where they are given; default: `get_default_backend()`.
-    mode, options: see `backends/options.py`; not both.  disable: return `model` unchanged.
-    name: the name in logs and messages.  recompile_limit: entries per code object; default: `config.recompile_limit` as
-    it is when a call misses.  isolate_recompiles: accepted; each compiled callable has a cache of its own.
-    background: a call that fits nothing compiled is captured, answered eagerly at once, and its graph compiled by a worker
-    thread; from then on such calls run compiled (`wait_for_compiles`).  Default: `config.background_compile`, now.
-    verify: the share (0 to 1) of the calls of each graph, the first one among them, that run beside eager on copies of
-    their inputs, forward and backward.  A difference is an error in the log that names operator and line; the graph then
-    runs eagerly.
+    The first call captures the program's bytecode and compiles it.  A later call whose guards hold runs the compiled entry.
+    Wrong arguments are errors of this call, not of the first call of the result.
 
-    Without `model`, returns a decorator.  Raises `ArgumentError` (a RuntimeError, ValueError and TypeError) for what it
-    does not know, when it is called, not at the first call of the result.
+    Args:
+        model (Callable | nn.Module | None): The program.  None: return a decorator.
+        fullgraph: Raise `Unsupported` at the first graph break, and for a graph that would run eagerly.
+        dynamic: None: the first compile takes sizes as numbers, and sizes that differ later become symbols.
+            True: sizes are symbols from the first compile on.  False: sizes are always numbers.
+        backend: A name of `list_backends(None)`, or a callable `(gm, example_inputs) -> callable`.  Such a callable also
+            gets `mode=` and `options=`, if they are given.  None: the backend of `get_default_backend()`.
+        mode: A name of torch.compile's modes, accepted for compatibility.  Backends of this package log that it has no
+            effect.  Excludes `options`.
+        options: Settings of this callable: the [knobs](knobs.md) `threads`, `partition`, `activation_memory_budget`,
+            `deterministic`, `fallback_random`, `emulate_precision_casts`, `trace.…`, and `guard_filter_fn`, a function that
+            selects guards.
+        name: The name in logs and messages.  None: the program's own name.
+        disable: Return `model` unchanged.
+        recompile_limit: The most entries of one code object.  None: `config.recompile_limit`, read at each miss.
+        isolate_recompiles: Accepted for compatibility: each compiled callable has entries of its own.
+        nopython: The old name of `fullgraph`.
+        background: A call that misses is captured and runs eagerly at once, while a worker thread compiles its graph.
+            None: the value of `config.background_compile`.
+        verify: The share (0 to 1) of each graph's calls, the first one included, that run beside eager on copies of their
+            inputs, forward and backward.  A difference is logged as an error with operator and line.  The graph then runs
+            eagerly.
+
+    Returns:
+        Callable | nn.Module: The compiled callable; without `model`, a decorator.
+
+    Raises:
+        ArgumentError: An argument has a wrong type or value.
+        UnknownName: A backend, mode or option does not exist.
+        UserError: `backend` is neither a name nor callable.
+        ConfigError: An option's knob does not accept the value.
+
+    Example:
+        ```python
+        @pycompiler.compile(fullgraph=True, dynamic=True)
+        def step(x, y):
+            return (x * y).relu().sum()
+
+        step(torch.randn(8, 4), torch.randn(8, 4))
+        step(torch.randn(16, 4), torch.randn(16, 4))  # compiles nothing: sizes are symbols
+        assert pycompiler.counters(step)["compiles"] == 1
+        ```
     """
     arguments = {k: v for k, v in locals().items() if k != "model"}
     logs.follow_torch()
@@ -79,10 +110,10 @@ def compile(
     function = backends.lookup(chosen)
     if disable or config.disable:
         return model
-    ours = backends.is_ours(chosen)
+    ours = backends.is_builtin_backend(chosen)
     settings = dict(options or {})
     if ours:
-        known.say_unread(mode, settings)
+        known.log_without_effect(mode, settings)
     if not isolate_recompiles:
         config.say_once("isolate_recompiles=False has no effect: each compiled callable has a cache of its own")
     guard_filter = settings.pop("guard_filter_fn", None)
@@ -130,7 +161,7 @@ def _check_arguments(
         known.check_mode(mode)
     if options is not None and not isinstance(options, Mapping):
         raise ArgumentError(f"options must be a mapping from option names to values, got {_describe(options)}")
-    if options and backends.is_ours(backend):
+    if options and backends.is_builtin_backend(backend):
         known.check(options)
     elif options and "guard_filter_fn" in options:
         known.check_filter(options["guard_filter_fn"])
@@ -145,52 +176,108 @@ def _check_arguments(
 def _compiled(target: Any, caller: str) -> _native.CompiledFunction:
     found = compiled_of(target)
     if found is None:
-        raise ArgumentError(f"{caller} takes what pycompiler.compile returned, got {_describe(target)}")
+        raise ArgumentError(f"{caller} takes a result of pycompiler.compile, got {_describe(target)}")
     return found
 
 
 # serving ------------------------------------------------------------------------------------------------------
 def run(fn: Any = None) -> Any:
-    """A frozen view of a compiled callable: what is compiled, or eager, never a compile.  The callable itself stays as it is.
+    """A frozen view of a compiled callable: its calls use existing entries or run eagerly, and never compile.
 
-    The view shares entries and counters with the callable, also those that it compiles later.  All that a call of the view
-    calls is frozen, whatever its policy.  A module's view, compiled or with compiled submodules, shares the module's state.
-    What was not compiled is returned as it is.  Without `fn`, returns a decorator.  `set_policy(fn, "run")` freezes the
-    callable itself.
+    The callable itself does not change.  The view shares its entries and counters, including entries that it compiles later.
+    All compiled functions that a call of the view reaches are frozen too.  The view of a module shares the module's state.
+    `set_policy(fn, "run")` freezes the callable itself.
+
+    Args:
+        fn (Callable | nn.Module | None): A compiled callable, or a module with compiled submodules.
+            None: return a decorator.
+
+    Returns:
+        Callable | nn.Module: The view.  A callable that is not compiled is returned unchanged, with a warning in the log.
+
+    Raises:
+        ArgumentError: `fn` is not callable, or is a class.
+
+    Example:
+        ```python
+        compiled = pycompiler.compile(lambda x: x + 1)
+        frozen = pycompiler.run(compiled)
+        frozen(torch.ones(3))                        # runs eagerly: there is no entry yet
+        assert pycompiler.counters(compiled)["compiles"] == 0
+        ```
     """
     if fn is None:
         return run
     if not callable(fn) and not isinstance(fn, (staticmethod, classmethod)):
         raise ArgumentError(f"run() takes a compiled callable, got {_describe(fn)}")
     if not _parts(fn):
-        config.say_once(f"run() froze nothing: {_describe(fn)} was not compiled (it takes what compile returned)")
+        config.say_once(f"run() froze nothing: {_describe(fn)} is not a result of pycompiler.compile")
         return fn
     if isinstance(fn, type):
-        raise ArgumentError(
-            f"run() gives no view of a class: set_policy({fn.__qualname__}, 'run') freezes its instances"
-        )
+        raise ArgumentError(f"run() cannot freeze a class: set_policy({fn.__qualname__}, 'run') freezes its instances")
     return wrapping.frozen(fn)
 
 
-def save(compiled: Any, path: str | os.PathLike[str]) -> Saved:
-    """Write what a compiled callable has compiled so far to a file, for `load` in another process.
+def save(compiled: Any, path: str | os.PathLike[str]) -> SaveReport:
+    """Write all entries of a compiled callable to a file, for `load` in another process.
 
-    Guards, generated code, graphs and their kernels, forward and backward, of all its entries and resume functions; no
-    parameters.  Entries that mean something in this process only are left out: `Saved.left_out` and the log say why.
-    Raises `ArtefactError` when nothing can be saved.  The file appears complete or not at all.
+    The file has guards, generated code, graphs and their kernels, forward and backward, of all entries and resume
+    functions.  It has no parameters.  The file appears complete or not at all.
+    Entries that are valid only in this process are left out: `SaveReport.left_out` and the log give the reasons.
+
+    Args:
+        compiled (Callable | nn.Module): A compiled callable that has been called.
+        path: The file.
+
+    Returns:
+        SaveReport: The number of entries, the omissions with their reasons, and the file's size.
+
+    Raises:
+        ArtefactError: `compiled` is not a compiled callable, nothing can be saved, or the file cannot be written.
+
+    Example:
+        ```python
+        model = torch.nn.Linear(8, 8)
+        compiled = pycompiler.compile(model)
+        compiled(torch.randn(4, 8))
+        saved = pycompiler.save(compiled, "linear.pyca")
+        assert saved.entries == 1 and saved.left_out == ()
+        ```
     """
-    from pycompiler.artefacts.save import save  # a program that does not save does without it
+    from pycompiler.artefacts.save import save  # imported only for saving
 
     return save(compiled, path)
 
 
 def load(path: str | os.PathLike[str], model: Callable[..., Any], *, trust: bool = False) -> Any:
-    """Compile `model`, the function or module that was compiled for `save`, with the entries of the file.
+    """Compile a function or module with the entries of a file that `save` wrote.
 
-    Calls that they fit run natively; nothing is compiled, and no C++ compiler is needed.  All other calls are compiled.
-    Raises `ArtefactError` for a file that is damaged, that was written with other versions, on a CPU with more
-    instructions or from other sources of what it captured; and for one that others may write (it holds native code)
-    unless `trust` is True.
+    Calls that fit these entries run natively: nothing is compiled, and no C++ compiler is needed.  Other calls compile.
+
+    Args:
+        path: The file.
+        model: The function or module that was compiled for `save`.
+        trust: Accept a file that other users may write.  The file holds native code.
+
+    Returns:
+        Callable | nn.Module: The compiled callable.
+
+    Raises:
+        ArgumentError: `model` is not callable.
+        ArtefactError: The file is damaged, is from other versions, from a CPU with more instructions or from other sources
+            of the captured code, or other users may write it.
+
+    Example:
+        ```python
+        model = torch.nn.Linear(8, 8)
+        compiled = pycompiler.compile(model)
+        compiled(torch.randn(4, 8))
+        pycompiler.save(compiled, "linear.pyca")
+
+        served = pycompiler.load("linear.pyca", torch.nn.Linear(8, 8))
+        served(torch.randn(4, 8))                    # compiles nothing
+        assert pycompiler.counters(served)["compiles"] == 0
+        ```
     """
     if not callable(model):
         raise ArgumentError(f"load() takes the function or nn.Module that was compiled, got {_describe(model)}")
@@ -200,10 +287,39 @@ def load(path: str | os.PathLike[str], model: Callable[..., Any], *, trust: bool
 
 
 def set_policy(fn: Any, policy: _native.Mode) -> Any:
-    """What calls of a compiled callable do: returns `fn`.
+    """Set the policy of a compiled callable: the effect of a call that fits no entry.
 
-    "compile": compile what no entry fits.  "run": then run eagerly (frozen).  "eager": always run eagerly.
-    "error": raise `RecompileError` where no entry fits.  Holds for resume functions and across `reset`.
+    | policy | effect |
+    | --- | --- |
+    | `"compile"` | compile the call |
+    | `"run"` | run it eagerly: the callable is frozen |
+    | `"eager"` | run each call eagerly, even if an entry fits |
+    | `"error"` | raise `RecompileError` |
+
+    The policy also holds for resume functions.  `reset` keeps it.
+
+    Args:
+        fn (Callable | nn.Module): A compiled callable.
+        policy (str): A name of the table.
+
+    Returns:
+        Callable | nn.Module: `fn`.
+
+    Raises:
+        UnknownName: The policy does not exist.
+        ArgumentError: `fn` is not a compiled callable.
+
+    Example:
+        ```python
+        compiled = pycompiler.compile(lambda x: x + 1)
+        compiled(torch.ones(3))
+        pycompiler.set_policy(compiled, "error")
+        compiled(torch.ones(3))                      # its entry fits
+        try:
+            compiled(torch.ones(3, dtype=torch.int32))
+        except pycompiler.exc.RecompileError as error:
+            print(error)                             # the guard that failed
+        ```
     """
     if policy not in POLICIES:
         raise UnknownName.of("policy", policy, POLICIES)
@@ -220,10 +336,36 @@ def _parts(fn: Any) -> list[_native.CompiledFunction]:
 
 
 def counters(fn: Any = None) -> dict[str, int]:
-    """Counters since the last reset: of one compiled callable with its resume functions, or of all.
+    """Counters of calls and compiles since the last reset.
 
-    hits, misses, compiles, eager_calls, limit_hits, guard_checks, fresh_failures (a new entry did not fit the very call
-    that it was compiled for, which ran eagerly), tail_calls (resume functions entered).
+    | counter | counts |
+    | --- | --- |
+    | `hits` | calls whose guards hold for an entry |
+    | `misses` | calls that fit no entry |
+    | `compiles` | compiled entries |
+    | `eager_calls` | calls that ran eagerly |
+    | `limit_hits` | misses at a recompile limit |
+    | `guard_checks` | entries whose guards were checked |
+    | `fresh_failures` | new entries that did not fit the very call that they were compiled for; the call ran eagerly |
+    | `tail_calls` | resume functions entered |
+
+    Args:
+        fn (Callable | nn.Module | None): A compiled callable; its resume functions count too.  None: all compiled callables.
+
+    Returns:
+        dict[str, int]: Counts by name.
+
+    Raises:
+        ArgumentError: `fn` is not a compiled callable.
+
+    Example:
+        ```python
+        compiled = pycompiler.compile(lambda x: x + 1)
+        for _ in range(3):
+            compiled(torch.ones(4))
+        found = pycompiler.counters(compiled)
+        assert (found["compiles"], found["misses"], found["hits"]) == (1, 1, 2)
+        ```
     """
     chosen = pipeline.families() if fn is None else [_compiled(fn, "counters()")._pycompiler_family]
     total = dict.fromkeys(("hits", "misses", "compiles", "eager_calls", "limit_hits", "guard_checks"), 0)
@@ -235,9 +377,26 @@ def counters(fn: Any = None) -> dict[str, int]:
 
 
 def explain_miss(fn: Any, /, *args: Any, **kwargs: Any) -> list[str]:
-    """Why a call with these arguments would fit no entry: one line an entry; empty when one fits, or none exists.
+    """The reasons why a call with these arguments fits no entry.  Nothing is called or compiled.
 
-    Nothing is called or compiled.
+    Args:
+        fn (Callable | nn.Module): A compiled callable.
+        *args: Positional arguments of the call.
+        **kwargs: Keyword arguments of the call.
+
+    Returns:
+        list[str]: A line for each entry: its first guard that fails.  Empty if an entry fits, or if there is none.
+
+    Raises:
+        ArgumentError: `fn` is not a compiled callable.
+
+    Example:
+        ```python
+        compiled = pycompiler.compile(lambda x: x + 1)
+        compiled(torch.ones(4))
+        assert pycompiler.explain_miss(compiled, torch.ones(4)) == []
+        print(pycompiler.explain_miss(compiled, torch.ones(4, dtype=torch.int32)))
+        ```
     """
     found = _compiled(fn, "explain_miss()")
     if isinstance(fn, torch.nn.Module):
@@ -251,8 +410,34 @@ def explain_miss(fn: Any, /, *args: Any, **kwargs: Any) -> list[str]:
 def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None) -> Any:
     """Mark a function, method, class or module to run eagerly, also inside compiled callers.  Usable as a decorator.
 
-    Of a compiled callable: its original, marked.  A class is changed in place.  Functions called by it run eagerly as
-    well, unless they are compiled callables themselves or `recursive` is False.  `reason` appears in reports of the graph break.
+    A compiled caller breaks its graph at the call.  A compiled callable gives its original, marked.  A class is changed in
+    place.
+
+    Args:
+        fn (Callable | nn.Module | None): The function.  None: return a decorator.
+        recursive: Functions that `fn` calls run eagerly too, unless they are compiled callables.
+            False: they are compiled.
+        reason: A text for reports of the graph break.
+
+    Returns:
+        Callable | nn.Module: The marked function; without `fn`, a decorator.
+
+    Raises:
+        ArgumentError: `fn` is not callable.
+
+    Example:
+        ```python
+        @pycompiler.disable(reason="writes a file")
+        def log(x):
+            print(float(x.sum()))
+
+        @pycompiler.compile
+        def step(x):
+            log(x)                                   # a graph break
+            return x + 1
+
+        step(torch.ones(3))
+        ```
     """
     if fn is None:
         return lambda f: disable(f, recursive, reason=reason)
@@ -262,13 +447,53 @@ def disable(fn: Any = None, recursive: bool = True, *, reason: str | None = None
 
 
 def skip(fn: Any = None) -> Any:
-    """The old form of `disable(fn, recursive=False)`: `fn` runs eagerly, what it calls is compiled.  Usable as a decorator."""
+    """The old form of `disable(fn, recursive=False)`: `fn` runs eagerly, its callees are compiled.  Usable as a decorator.
+
+    Args:
+        fn (Callable | nn.Module | None): The function.  None: return a decorator.
+
+    Returns:
+        Callable | nn.Module: The marked function; without `fn`, a decorator.
+
+    Raises:
+        ArgumentError: `fn` is not callable.
+
+    Example:
+        ```python
+        @pycompiler.skip
+        def outer(x):
+            print("eager")
+            return inner(x)
+
+        def inner(x):
+            return x + 1
+
+        pycompiler.compile(outer)(torch.ones(3))     # prints; inner is compiled
+        ```
+    """
     return disable(fn, recursive=False)
 
 
 def wait_for_compiles(timeout: float | None = None) -> bool:
-    """Wait until all compiles in the background (`compile(..., background=True)`) are done, at most `timeout` seconds.
-    Whether they are."""
+    """Wait until all background compiles (`compile(..., background=True)`) are done.
+
+    Args:
+        timeout: The longest wait in seconds.  None: no limit.
+
+    Returns:
+        bool: Whether all are done.
+
+    Raises:
+        ArgumentError: `timeout` is negative, or is not a number.
+
+    Example:
+        ```python
+        compiled = pycompiler.compile(lambda x: x + 1, background=True)
+        compiled(torch.ones(3))                      # runs eagerly, and a worker compiles
+        assert pycompiler.wait_for_compiles(timeout=60)
+        compiled(torch.ones(3))                      # runs compiled
+        ```
+    """
     if timeout is not None and (not isinstance(timeout, (int, float)) or timeout < 0):
         raise ArgumentError(
             f"wait_for_compiles() takes seconds, or None for as long as it takes; got {_describe(timeout)}"
@@ -277,14 +502,41 @@ def wait_for_compiles(timeout: float | None = None) -> bool:
 
 
 def graph_break(msg: str = "") -> None:
-    """Break the graph here; outside of a capture it does nothing."""
+    """Break the graph here.  Outside of a capture it does nothing.
+
+    Args:
+        msg: A text for reports of the graph break.
+
+    Example:
+        ```python
+        def step(x):
+            y = x + 1
+            pycompiler.graph_break("here")
+            return y * 2
+
+        assert pycompiler.explain(step)(torch.ones(3)).graph_count == 2
+        ```
+    """
 
 
 graph_break._pycompiler_break = True  # type: ignore[attr-defined]
 
 
 def is_compiling() -> bool:
-    """False; captured code sees the constant True instead of a call."""
+    """Whether the caller is compiled: False in eager code.  Captured code sees the constant True instead of a call.
+
+    Returns:
+        bool: False.
+
+    Example:
+        ```python
+        def step(x):
+            return x + 1 if pycompiler.is_compiling() else x - 1
+
+        assert step(torch.zeros(1)) == -1
+        assert pycompiler.compile(step)(torch.zeros(1)) == 1
+        ```
+    """
     return False
 
 
@@ -292,7 +544,16 @@ is_compiling._pycompiler_constant = True  # type: ignore[attr-defined]
 
 
 def is_dynamo_compiling() -> bool:
-    """The old name of `is_compiling`."""
+    """The old name of `is_compiling`.
+
+    Returns:
+        bool: False.  Captured code sees True.
+
+    Example:
+        ```python
+        assert not pycompiler.is_dynamo_compiling()
+        ```
+    """
     return False
 
 
@@ -300,7 +561,16 @@ is_dynamo_compiling._pycompiler_constant = True  # type: ignore[attr-defined]
 
 
 def is_exporting() -> bool:
-    """Whether `torch.export` captures; a compiled function is no export."""
+    """Whether `torch.export` captures.  A compiled function is not an export: captured code sees the constant False.
+
+    Returns:
+        bool: The value of `torch.compiler.is_exporting()`.
+
+    Example:
+        ```python
+        assert not pycompiler.is_exporting()
+        ```
+    """
     return bool(torch.compiler.is_exporting())
 
 
@@ -314,13 +584,50 @@ def optimize(
     dynamic: bool | None = None,
     disable: bool = False,
 ) -> Callable[[Any], Any]:
-    """The old form of `compile`: a decorator."""
+    """The old form of `compile`: a decorator.  It gives a `DeprecationWarning`.
+
+    Args:
+        backend: As in `compile`.
+        nopython: The old name of `fullgraph`.
+        dynamic: As in `compile`.
+        disable: Return functions unchanged.
+
+    Returns:
+        Callable: A decorator for functions and modules.
+
+    Raises:
+        ArgumentError: As in `compile`, when the decorator is used.
+
+    Example:
+        ```python
+        @pycompiler.optimize("eager", nopython=True)
+        def step(x):
+            return x + 1
+
+        step(torch.ones(3))
+        ```
+    """
     warnings.warn("optimize() is the old form of compile()", DeprecationWarning, stacklevel=2)
     return lambda model: compile(model, backend=backend, fullgraph=nopython, dynamic=dynamic, disable=disable)
 
 
 def reset(target: Any = None) -> None:
-    """Drop compiled entries and counters: of one compiled callable, or of all.  Policies (`set_policy`) stay."""
+    """Drop entries and counters.  Policies (`set_policy`) are kept.
+
+    Args:
+        target (Callable | nn.Module | None): A compiled callable.  None: all compiled callables.
+
+    Raises:
+        ArgumentError: `target` is not a compiled callable.
+
+    Example:
+        ```python
+        compiled = pycompiler.compile(lambda x: x + 1)
+        compiled(torch.ones(3))
+        pycompiler.reset(compiled)
+        assert pycompiler.counters(compiled)["compiles"] == 0
+        ```
+    """
     if target is None:
         for family in pipeline.families():
             family.reset()

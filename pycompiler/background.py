@@ -1,9 +1,12 @@
-"""Compiles that no call waits for: one pool of worker threads for the process.
+"""Background compiles: one pool of worker threads for the process.
 
-In: `submit(name, job)`; a job is a callable without arguments.  Out: it runs in a worker, in the order of submission, after a
-moment in which the call that submitted it answers; `wait(timeout)` says when all have.  What a job raises is logged once.  At
-the end of the process nothing new starts, and the running job ends at its next safe point (`ir.interrupts.check`, or the C++
-compiler, which is killed).  A forked process has the jobs that were not finished, and workers of its own.
+In: `submit(name, job)`; a job is a callable without arguments.  Out: a worker runs the jobs in the order of submission,
+after a short delay in which the submitting call returns.  `wait(timeout)` reports whether all jobs are done.
+The exception of a job is logged once.
+
+At the end of the process no new job starts.  The running job ends at its next safe point
+(`torch_compat.interrupts.check`), or with the C++ compiler, which is killed.  A forked process inherits the unfinished
+jobs, and starts workers of its own.
 """
 
 from __future__ import annotations
@@ -17,29 +20,30 @@ from collections import deque
 from collections.abc import Callable
 
 from pycompiler import config
-from pycompiler.ir import interrupts
 from pycompiler.logs import stage
+from pycompiler.torch_compat import interrupts
 
 log = stage("background")
 
-SWITCH_S = 0.0005  # between threads while a worker runs: calls in other threads get the interpreter after so long
-GRACE_S = 0.1  # before a job begins, unless somebody waits for it: the call that submitted it answers first
+SWITCH_S = 0.0005  # switch interval while a worker runs: calls in other threads get the interpreter after this time
+GRACE_S = 0.1  # delay before a job starts, unless `wait` is active, so that the submitting call returns first
 
 Job = Callable[[], None]
 
 
 class Pool:
-    """`config.background_workers` threads at most, which end when nothing is left to do."""
+    """At most `config.background_workers` threads, which end when no job is left."""
 
     def __init__(self) -> None:
         self.changed = threading.Condition()
-        self.waiting: deque[tuple[str, Job, float]] = deque()  # the time of time.monotonic() when it may begin
-        self.hurried = 0  # calls of `wait` that take time
+        # the last item: time.monotonic() at which the job may start
+        self.waiting: deque[tuple[str, Job, float]] = deque()
+        self.hurried = 0  # number of active calls of `wait`
         self.running: dict[threading.Thread, tuple[str, Job, float]] = {}
         self.workers = 0
         self.stopping = False
-        self.interval = 0.0  # the program's
-        self.ours = 0.0  # as the interpreter, which counts microseconds, has taken it
+        self.interval = 0.0  # the program's switch interval
+        self.ours = 0.0  # our interval as rounded by the interpreter, which counts microseconds
 
     def submit(self, name: str, job: Job) -> None:
         with self.changed:
@@ -81,7 +85,7 @@ class Pool:
                 job()
             except interrupts.Stopped:
                 log.debug("%s: not compiled, the process ends", name)
-            except BaseException as error:  # whatever it is, it ends this job only
+            except BaseException as error:  # any exception only ends this job
                 log.warning("%s stays eager: its compile in the background failed: %s: %s", name,
                             type(error).__name__, error, exc_info=error if config.verbose else None)  # fmt: skip
             finally:
@@ -99,7 +103,7 @@ class Pool:
                 self.hurried -= 1
 
     def stop(self) -> None:
-        """At the end of the process: a thread that runs torch while the interpreter goes would bring it down."""
+        """At the end of the process: a thread that runs torch during interpreter shutdown would crash it."""
         with self.changed:
             self.stopping = True
             self.waiting.clear()
@@ -124,10 +128,10 @@ submit = POOL.submit
 
 
 def inside() -> bool:
-    """Whether this thread is a worker: then nothing is left for the thread that calls."""
+    """Whether this thread is a worker, which has no work to postpone."""
     return threading.current_thread() in POOL.running
 
 
 def wait(timeout: float | None = None) -> bool:
-    """Wait until all background compiles are done, at most `timeout` seconds; whether they are."""
+    """Wait until all background compiles are done, at most `timeout` seconds; returns whether they are."""
     return POOL.wait(timeout)

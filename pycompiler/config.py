@@ -1,10 +1,17 @@
-"""Every knob, typed: one row of KNOBS each, read as a plain module attribute.
+"""Knobs: the compiler's settings, each a typed attribute of this module.
 
-In: defaults below, environment variables at import, assignments and `patch` at run time.  Out: `config.<name>`.
-A knob `name` is also set by `PYCOMPILER_<NAME>` and by the older variables of its row; an alias is the same knob
-under torch's older name.  Unknown names and wrong types raise `ConfigError`, which lists what is known.
+A knob is set by assignment, by `patch` for a block, or before the program starts by `PYCOMPILER_<NAME>` or an older variable.
+An alias is the same knob under torch's older name.
+An unknown name, a wrong type and an illegal value raise `ConfigError`; the message lists the known names.
 
-Example: `config.recompile_limit = 4`, or `with config.patch(recompile_limit=4): ...`, or `@config.patch(verbose=True)`.
+In this file a knob is a row of KNOBS, and an annotation below the table.
+
+Example:
+    ```python
+    pycompiler.config.recompile_limit = 4            # for the process
+    with pycompiler.config.patch(recompile_limit=2): # for a block
+        pycompiler.compile(lambda x: x + 1)(torch.ones(3))
+    ```
 """
 
 from __future__ import annotations
@@ -26,17 +33,17 @@ import platformdirs
 from pycompiler.errors import ConfigError
 
 ENV_PREFIX = "PYCOMPILER_"
-OTHER_VARIABLES = (ENV_PREFIX + "LOGS", ENV_PREFIX + "LOGS_OUT")  # that are no knobs
+OTHER_VARIABLES = (ENV_PREFIX + "LOGS", ENV_PREFIX + "LOGS_OUT")  # not knobs
 log = logging.getLogger("pycompiler")
 
 
 @dataclass(frozen=True)
 class Knob:
-    """One knob.  `types` are the exact types that it takes (an int is also taken where float is listed).
+    """One knob.  `types` are the exact types that it accepts (an int is also accepted where float is listed).
 
     `env`: older environment variables that set it; `aliases`: other names of the same knob; `choices`: legal values;
-    `low`, `high`: the range of a number.  `kept` is None where the code reads the knob; else nothing reads it yet, and
-    `kept` are the values that hold all the same: setting another one is said to have no effect.
+    `low`, `high`: the range of a number.  `kept`: None if the code reads the knob.  Otherwise nothing reads it yet, and
+    `kept` are the values that are true anyway: another value gives a warning that it has no effect.
     """
 
     name: str
@@ -56,7 +63,7 @@ class Knob:
         return tuple(ENV_PREFIX + n.upper().replace(".", "_") for n in (self.name, *self.aliases)) + self.env
 
     def check(self, value: Any) -> Any:
-        """`value` if this knob takes it (an int becomes a float where only float is taken), else ConfigError."""
+        """`value` if this knob accepts it (an int becomes a float if only float is accepted), else ConfigError."""
         if type(value) is int and int not in self.types and float in self.types:
             value = float(value)
         if type(value) not in self.types:
@@ -74,7 +81,7 @@ class Knob:
         return value
 
     def parse(self, variable: str, text: str) -> Any:
-        """The value that `text`, found in environment `variable`, stands for."""
+        """The value of the str `text`, read from environment `variable`."""
         if type(None) in self.types and text.strip().lower() in ("", "none"):
             return None
         for kind in (t for t in (bool, int, float, str) if t in self.types):
@@ -103,7 +110,7 @@ _B, _I, _F, _S, _N = bool, int, float, str, type(None)
 
 
 def _default_cache_dir() -> str:
-    """A private directory for built kernels; under the temporary directory where no home can be found."""
+    """A private directory for built kernels; under the temporary directory if there is no home."""
     try:
         return platformdirs.user_cache_dir("pycompiler", appauthor=False)
     except (RuntimeError, KeyError, OSError):
@@ -123,7 +130,7 @@ KNOBS: tuple[Knob, ...] = (
         "recompile_limit",
         (_I,),
         8,
-        "entries that one code object of a compiled callable may have",
+        "limit of entries for one code object of a compiled callable; then calls that fit no entry run eagerly",
         aliases=("cache_size_limit",),
         low=1,
     ),
@@ -131,21 +138,19 @@ KNOBS: tuple[Knob, ...] = (
         "accumulated_recompile_limit",
         (_I,),
         256,
-        "entries that a compiled callable may have over all code objects",
+        "limit of entries for all code objects of a compiled callable together",
         aliases=("accumulated_cache_size_limit",),
         low=1,
     ),
-    Knob(
-        "error_on_recompile", (_B,), False, "raise RecompileError where a second compile of a code object would start"
-    ),
+    Knob("error_on_recompile", (_B,), False, "raise RecompileError instead of a second compile of a code object"),
     Knob(
         "fail_on_recompile_limit_hit",
         (_B,),
         False,
-        "raise RecompileLimitExceeded at the limit, not one warning",
+        "raise RecompileLimitExceeded at a limit of entries, instead of one warning",
         aliases=("fail_on_cache_limit_hit",),
     ),
-    # what is captured
+    # capture
     Knob(
         "disable",
         (_B,),
@@ -157,21 +162,21 @@ KNOBS: tuple[Knob, ...] = (
         "debug_function",
         (_S, _N),
         None,
-        "compile only frames of this function name, wherever they are called from",
+        "compile only frames of functions with this name; all other frames run eagerly",
         env=("TORCHDYNAMO_DEBUG_FUNCTION",),
     ),
     Knob(
         "capture_scalar_outputs",
         (_B,),
         False,
-        "capture .item() and friends instead of breaking the graph",
+        "capture .item() and .tolist() as symbols, instead of a graph break",
         env=("TORCHDYNAMO_CAPTURE_SCALAR_OUTPUTS",),
     ),
     Knob(
         "capture_dynamic_output_shape_ops",
         (_B,),
         False,
-        "capture nonzero, masks and friends instead of breaking the graph",
+        "capture nonzero, masks and other operators whose result sizes depend on data, instead of a graph break",
         env=("TORCHDYNAMO_CAPTURE_DYNAMIC_OUTPUT_SHAPE_OPS",),
     ),
     Knob("capture_func_transforms", (_B,), True, "capture torch.func transforms"),
@@ -180,15 +185,21 @@ KNOBS: tuple[Knob, ...] = (
         "rewrite_assert_with_torch_assert",
         (_B,),
         True,
-        "capture assert on a tensor, and branches of which one side raises, as an operator in the graph",
+        "capture asserts on a tensor, and branches with a side that only raises, as a check in the graph",
     ),
     # shapes
-    Knob("dynamic_shapes", (_B,), True, "allow symbolic sizes at all", env=("TORCHDYNAMO_DYNAMIC_SHAPES",)),
+    Knob(
+        "dynamic_shapes",
+        (_B,),
+        True,
+        "allow symbolic sizes; False: each new size compiles again",
+        env=("TORCHDYNAMO_DYNAMIC_SHAPES",),
+    ),
     Knob(
         "assume_static_by_default",
         (_B,),
         True,
-        "first compile with the sizes seen; False: dynamic=None is dynamic=True",
+        "the first compile takes sizes as constants; False: dynamic=None means dynamic=True",
     ),
     Knob(
         "automatic_dynamic_shapes",
@@ -200,14 +211,14 @@ KNOBS: tuple[Knob, ...] = (
         "specialize_int",
         (_B,),
         False,
-        "int arguments are constants of the graph, always",
+        "int arguments are always constants of the graph, so each new value compiles again",
         env=("TORCHDYNAMO_SPECIALIZE_INT",),
     ),
     Knob(
         "specialize_float",
         (_B,),
         False,
-        "float arguments are constants of the graph, always",
+        "float arguments are always constants of the graph, so each new value compiles again",
         env=("TORCHDYNAMO_SPECIALIZE_FLOAT",),
     ),
     # guards
@@ -217,7 +228,7 @@ KNOBS: tuple[Knob, ...] = (
         "activation_memory_budget",
         (_F,),
         1.0,
-        "0 to 1: share of the activations that backward may keep (1: min-cut)",
+        "0 to 1: share of the activations that a backward may keep (1: as the min-cut partition decides)",
         low=0.0,
         high=1.0,
     ),
@@ -225,86 +236,98 @@ KNOBS: tuple[Knob, ...] = (
         "partition",
         (_S,),
         "min_cut",
-        "what backward keeps: min_cut (recompute cheap operators) or save_all",
+        "values that a forward saves: min_cut (the backward recomputes cheap operators), save_all (all that the backward reads)",
         choices=("min_cut", "save_all"),
     ),
-    Knob("fallback_random", (_B,), False, "random operators through ATen: eager's random stream", kept=(True,)),
+    Knob(
+        "fallback_random",
+        (_B,),
+        False,
+        "run random operators through ATen, with eager's random numbers; always so",
+        kept=(True,),
+    ),
     Knob(
         "emulate_precision_casts",
         (_B,),
         True,
-        "round bfloat16 and float16 values between fused operators as eager does; False keeps float32 between them",
+        "round bfloat16 and float16 values between fused operators, as eager does; False: keep float32 between them",
     ),
     Knob(
         "fast_math",
         (_B,),
         False,
-        "kernels may round a product and a sum once: faster, and not eager's bits",
+        "kernels may compute a product and a sum with one rounding: faster, but not eager's bits",
     ),
     Knob(
         "deterministic",
         (_B,),
         False,
-        "generated kernels whose result repeats bit for bit, as under torch.use_deterministic_algorithms (ATen's follow that)",
+        "generate kernels whose results repeat bit for bit; ATen's kernels need torch.use_deterministic_algorithms",
     ),
     # compiler
     Knob(
         "threads",
         (_I,),
         0,
-        "threads of generated CPU kernels (ATen's have torch's); 0: as many as torch uses at a call",
+        "threads of generated CPU kernels; 0: torch's number of threads at the call, which ATen's kernels always use",
         low=0,
         high=4096,
     ),
-    Knob("max_fusion_size", (_I,), 64, "loops that one nest may hold, of the 48 that a machine takes", low=1),
-    Knob("cxx", (_S, _N), None, "the C++ compiler; None: CXX, then c++, g++, clang++"),
+    Knob(
+        "max_fusion_size", (_I,), 64, "limit of loops fused into one nest; targets have a limit of their own, 48", low=1
+    ),
+    Knob("cxx", (_S, _N), None, "command of the C++ compiler; None: environment variable CXX, then c++, g++, clang++"),
     Knob(
         "cxx_timeout",
         (_F,),
         300.0,
-        "seconds after which the C++ compiler is killed; its graph runs through ATen",
+        "seconds after which a run of the C++ compiler is stopped; its graph then runs through ATen",
         low=0.0,
     ),
-    Knob("cxx_flags", (_S,), "", "further flags for the C++ compiler"),
-    Knob("triton.cudagraphs", (_B,), False, "record CUDA graphs", kept=(False,)),
-    Knob("cache_dir", (_S,), _default_cache_dir(), "directory of built kernels"),
-    Knob("disk_cache", (_B,), True, "keep built kernels between processes"),
+    Knob("cxx_flags", (_S,), "", "additional flags for the C++ compiler"),
+    Knob("triton.cudagraphs", (_B,), False, "record CUDA graphs; not supported", kept=(False,)),
+    Knob("cache_dir", (_S,), _default_cache_dir(), "folder of built kernels"),
+    Knob("disk_cache", (_B,), True, "store built kernels in cache_dir, for later processes"),
     # errors and debugging
     Knob(
-        "verbose", (_B,), False, "errors show both stacks: the user's and the compiler's", env=("TORCHDYNAMO_VERBOSE",)
+        "verbose",
+        (_B,),
+        False,
+        "print both stacks with an error: the program's and the compiler's",
+        env=("TORCHDYNAMO_VERBOSE",),
     ),
     Knob(
         "suppress_errors",
         (_B,),
         False,
-        "an error in the compiler becomes a warning, and the frame runs eagerly",
+        "log errors of the compiler or a backend and run the frame eagerly, even under fullgraph or raise_internal_errors",
         env=("TORCHDYNAMO_SUPPRESS_ERRORS",),
     ),
     Knob(
         "raise_internal_errors",
         (_B,),
         False,
-        "raise the compiler's own bugs, instead of a warning after which the frame runs eagerly",
+        "raise errors of the compiler itself, instead of a warning and an eager run of the frame",
     ),
     Knob(
         "replay_record_enabled",
         (_B,),
         False,
-        "write a replayable record of the frame when a compile fails",
+        "record a frame whose compile fails, for `python -m pycompiler replay`",
         env=("TORCH_COMPILE_REPLAY_RECORD",),
     ),
     Knob(
         "replay_record_limit",
         (_I,),
         1 << 28,
-        "bytes of tensors in a record, at most: of others the sizes are written",
+        "limit in bytes for the tensors in a record; of further tensors only the sizes are written",
         low=0,
     ),
     Knob(
         "repro_after",
         (_S, _N),
         None,
-        "write a repro after this layer fails",
+        "layer (dynamo or aot) after whose failure a repro is written",
         env=("TORCHDYNAMO_REPRO_AFTER",),
         choices=(None, "dynamo", "aot"),
     ),
@@ -312,39 +335,43 @@ KNOBS: tuple[Knob, ...] = (
         "repro_level",
         (_I,),
         2,
-        "1 dump, 2 minify on failure, 3 always dump, 4 minify on wrong values",
+        "1: write repro.py after an error, 2: write a minifier launcher after an error, 3: always, 4: after wrong values",
         env=("TORCHDYNAMO_REPRO_LEVEL",),
         choices=(1, 2, 3, 4),
     ),
-    Knob("repro_tolerance", (_F,), 1e-3, "difference that repro_level 4 takes for a wrong value", low=0.0),
+    Knob(
+        "repro_tolerance",
+        (_F,),
+        1e-3,
+        "difference from eager above which repro_level 4 takes a value as wrong",
+        low=0.0,
+    ),
     Knob(
         "repro_dir",
         (_S, _N),
         None,
-        "directory of repro.py; None: debug_dir_root",
+        "folder for repro.py; None: debug_dir_root",
         env=("TORCHDYNAMO_REPRO_DIR",),
     ),
     Knob(
         "verify_correctness",
         (_B,),
         False,
-        "compare each compiled graph with eager at its first call, forward and backward; raise where they differ",
+        "compare each compiled graph with eager at its first call, forward and backward; raise if they differ",
     ),
     Knob(
         "log_level",
         (_I, _N),
         None,
-        "level of capture's log (logging.DEBUG shows each instruction, INFO graphs and bytecode, WARNING graph breaks)",
+        "level of the log of capture: logging.DEBUG (each instruction), INFO (graphs and bytecode), WARNING (graph breaks)",
     ),
-    Knob("debug", (_B,), False, "log what the compiler of graphs does, and the code that it generates"),
-    Knob(
-        "verify_ir", (_B,), False, "check what each stage of the compiler hands on (loops, schedule, plan) by its rules"
-    ),
+    Knob("debug", (_B,), False, "log the work of the native backend, and the code that it generates"),
+    Knob("verify_ir", (_B,), False, "check the result of each stage by its rules: loops, schedule, plan"),
     Knob(
         "debug_dir_root",
         (_S,),
         _default_debug_dir(),
-        "where debug directories go",
+        "folder for debug directories",
         env=("PYCOMPILER_DEBUG_DIR", "TORCH_COMPILE_DEBUG_DIR"),
         aliases=("base_dir",),
     ),
@@ -352,9 +379,9 @@ KNOBS: tuple[Knob, ...] = (
         "bisect",
         (_S, _N),
         None,
-        "what is compiled while the wrong part is looked for: `frame<3,operator<40` (python -m pycompiler bisect)",
+        "parts to compile in a trial of `python -m pycompiler bisect`, as in `frame<3,operator<40`",
     ),
-    Knob("bisect_log", (_S, _N), None, "a file that gets a line for each part that can be left out"),
+    Knob("bisect_log", (_S, _N), None, "file with a line for each part that a trial of bisect can leave out"),
     # the debug directory
     Knob(
         "trace.enabled",
@@ -367,18 +394,23 @@ KNOBS: tuple[Knob, ...] = (
         "trace_dir",
         (_S, _N),
         None,
-        "write what every process compiles to this folder, for `python -m pycompiler trace` and Perfetto",
+        "folder to which each process writes its compiles, for `python -m pycompiler trace` and Perfetto",
         env=("PYCOMPILER_TRACE", "TORCH_TRACE"),
     ),
-    Knob("trace.debug_log", (_B,), True, "debug.log: all that is logged while a graph is compiled, and its phases"),
-    Knob("trace.info_log", (_B,), False, "info.log: the same without what only developers read"),
-    Knob("trace.fx_graph", (_B,), True, "fx_graph_readable.py and fx_graph_runnable.py: the graph to be compiled"),
-    Knob("trace.fx_graph_transformed", (_B,), True, "fx_graph_transformed.py: the same with what became of each node"),
-    Knob("trace.ir_pre_fusion", (_B,), True, "ir_pre_fusion.txt: the loops of each operator"),
-    Knob("trace.ir_post_fusion", (_B,), True, "ir_post_fusion.txt: the kernels, in order"),
-    Knob("trace.output_code", (_B,), True, "output_code.py: kernels and plan as a program"),
-    Knob("trace.graph_diagram", (_B,), False, "graph_diagram.svg: kernels and the buffers between them"),
-    Knob("trace.compile_profile", (_B,), False, "compile.prof: a profile of the compile, for pstats"),
+    Knob("trace.debug_log", (_B,), True, "write debug.log: all log lines of a graph's compile, and its phases"),
+    Knob("trace.info_log", (_B,), False, "write info.log: the log lines of level INFO and above"),
+    Knob("trace.fx_graph", (_B,), True, "write fx_graph_readable.py and fx_graph_runnable.py: the captured graph"),
+    Knob(
+        "trace.fx_graph_transformed",
+        (_B,),
+        True,
+        "write fx_graph_transformed.py: the graph, with the kernel or ATen call of each node",
+    ),
+    Knob("trace.ir_pre_fusion", (_B,), True, "write ir_pre_fusion.txt: the loops of each operator"),
+    Knob("trace.ir_post_fusion", (_B,), True, "write ir_post_fusion.txt: the kernels, in order"),
+    Knob("trace.output_code", (_B,), True, "write output_code.py: kernels and plan as a program"),
+    Knob("trace.graph_diagram", (_B,), False, "write graph_diagram.svg: kernels and the buffers between them"),
+    Knob("trace.compile_profile", (_B,), False, "write compile.prof: a profile of the compile, for pstats"),
     Knob(
         "report_guard_failures",
         (_B,),
@@ -386,14 +418,19 @@ KNOBS: tuple[Knob, ...] = (
         "log the failed guard of every recompile",
         env=("TORCHDYNAMO_REPORT_GUARD_FAILURES",),
     ),
-    # compiles in the background
-    Knob("share_regions", (_B,), True, "graphs that are alike but for their inputs' sources are compiled once"),
-    Knob("background_compile", (_B,), False, "compile(background=None): answer a miss eagerly, compile in a worker"),
-    Knob("background_workers", (_I,), 1, "threads that compile in the background, at most", low=1),
-    Knob("progress", (_B,), True, "on a terminal, show what is being compiled when it takes more than a second"),
+    # background compiles
+    Knob("share_regions", (_B,), True, "compile equal graphs once, even if their inputs have other sources"),
+    Knob(
+        "background_compile",
+        (_B,),
+        False,
+        "default of compile(background=): a miss runs eagerly, and a worker thread compiles",
+    ),
+    Knob("background_workers", (_I,), 1, "limit of threads that compile in the background", low=1),
+    Knob("progress", (_B,), True, "on a terminal, print the current compile if it takes more than a second"),
 )
 
-# The attributes that readers see; a test holds them equal to KNOBS.
+# The attributes for readers; a test checks that they equal KNOBS.
 recompile_limit: int
 cache_size_limit: int
 accumulated_recompile_limit: int
@@ -452,7 +489,7 @@ background_workers: int
 progress: bool
 
 
-class Group:
+class KnobGroup:
     """The knobs `<prefix>.<name>` as attributes."""
 
     def __init__(self, prefix: str) -> None:
@@ -470,7 +507,7 @@ class Group:
         return sorted(n.partition(".")[2] for n in BY_NAME if n.startswith(f"{self._prefix}."))
 
 
-trace, triton = Group("trace"), Group("triton")
+trace, triton = KnobGroup("trace"), KnobGroup("triton")
 
 
 def _index(knobs: tuple[Knob, ...]) -> dict[str, Knob]:
@@ -487,7 +524,7 @@ BY_NAME: dict[str, Knob] = _index(KNOBS)
 
 
 def knob(name: str) -> Knob:
-    """The row of `name` (or of the knob that it is an alias of); ConfigError for an unknown name."""
+    """The row of `name` (or of the knob with this alias); ConfigError for an unknown name."""
     found = BY_NAME.get(name)
     if found is None:
         close = difflib.get_close_matches(name, BY_NAME, n=1)
@@ -497,7 +534,7 @@ def knob(name: str) -> Knob:
 
 
 def set_knob(name: str, value: Any) -> None:
-    """Sets a knob, and its aliases with it, after checking name and type.  Says so when nothing reads it."""
+    """Set a knob and its aliases, after checking name and type.  Warns if nothing reads the knob."""
     row = knob(name)
     checked = row.check(value)
     if row.kept is not None and checked not in (*row.kept, row.default):
@@ -512,7 +549,7 @@ _said: set[str] = set()
 
 
 def say_once(text: str) -> None:
-    """A warning in the log, the first time that this process has a reason for it."""
+    """Log a warning, once per process and text."""
     if text not in _said:
         _said.add(text)
         log.warning("%s", text)
@@ -531,14 +568,38 @@ def get_knob(name: str) -> Any:
 
 
 def snapshot() -> dict[str, Any]:
-    """The values of all knobs, by name."""
+    """The current values of all knobs.
+
+    Returns:
+        dict[str, Any]: Values by name.
+
+    Example:
+        ```python
+        before = pycompiler.config.snapshot()
+        pycompiler.config.threads = 1
+        with pycompiler.config.patch(before):
+            assert pycompiler.config.threads == before["threads"]
+        ```
+    """
     return {row.name: globals()[row.name] for row in KNOBS}
 
 
 class patch(contextlib.ContextDecorator):
-    """Sets knobs for a `with` block or for the calls of a decorated function, and restores them after it.
+    """Set knobs for a `with` block or for the calls of a decorated function, and restore them afterwards.
 
-    Knobs are keywords, or one mapping, or a name and a value as in torch: `patch("verbose", True)`.
+    Args:
+        changes: Names and values of knobs; or one name, as in torch's `patch("verbose", True)`.
+        value: The value of that name.
+        **knobs: Names and values of knobs.
+
+    Raises:
+        ConfigError: A knob does not exist, or does not accept the value.
+
+    Example:
+        ```python
+        with pycompiler.config.patch(recompile_limit=4, dynamic_shapes=False):
+            pycompiler.compile(lambda x: x + 1)(torch.ones(3))
+        ```
     """
 
     def __init__(self, changes: Mapping[str, Any] | str | None = None, value: Any = None, /, **knobs: Any) -> None:
@@ -557,7 +618,7 @@ class patch(contextlib.ContextDecorator):
 
 
 def load_environment(environ: Mapping[str, str]) -> dict[str, Any]:
-    """Knob values that `environ` sets; ConfigError for a value that cannot be read.  Empty text sets no knob that takes text."""
+    """Knob values set by `environ`; ConfigError for an unreadable value.  An empty str does not set a knob of type str."""
     found: dict[str, Any] = {}
     for row in KNOBS:
         variable = next((v for v in row.variables if environ.get(v) or (v in environ and str not in row.types)), None)
@@ -567,7 +628,7 @@ def load_environment(environ: Mapping[str, str]) -> dict[str, Any]:
 
 
 def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
-    """One line for each variable of ours in `environ` that sets nothing: misspelt, most likely."""
+    """One line for each variable in `environ` with our prefix that sets nothing: it is probably misspelt."""
     ours = [*OTHER_VARIABLES, *(v for row in KNOBS for v in row.variables if v.startswith(ENV_PREFIX))]
     known = [v.removeprefix(ENV_PREFIX) for v in ours]
     for variable in environ:
@@ -579,7 +640,17 @@ def unknown_variables(environ: Mapping[str, str]) -> Iterator[str]:
 
 
 def describe() -> Iterator[str]:
-    """One line a knob: name, value now, environment variables, meaning."""
+    """Describe each knob: name, current value, environment variables, meaning.
+
+    Returns:
+        Iterator[str]: A line for each knob.
+
+    Example:
+        ```python
+        for line in pycompiler.config.describe():
+            print(line)
+        ```
+    """
     for row in KNOBS:
         unread = "" if row.kept is None else " (nothing reads this yet)"
         yield f"{row.name} = {get_knob(row.name)!r}  [{', '.join(row.variables)}]  {row.doc}{unread}"
@@ -602,7 +673,7 @@ class _ConfigModule(ModuleType):
 
 
 def __getattr__(name: str) -> Any:
-    # Reached only for names that are missing: a misspelt knob.  Dunder probes (pickle, doctest) stay AttributeError.
+    # Reached only for missing names: a misspelt knob.  Dunder probes (pickle, doctest) still raise AttributeError.
     if name.startswith("__"):
         raise AttributeError(name)
     knob(name)

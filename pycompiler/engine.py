@@ -1,23 +1,24 @@
-"""Python that the engine needs, handed to it when the package is imported: it imports nothing of the package by name.
+"""Python functions and classes that the engine needs, passed to it when the package is imported.
 
-The rows are those of `guards-rs/src/handed.rs`.
+The engine imports nothing of the package by name.  The rows correspond to `guards-rs/src/registered_object.rs`.
 """
 
 from __future__ import annotations
 
 from pycompiler import _native
 from pycompiler.errors import BadBackendResult, RecompileError, Unfit
-from pycompiler.ir import arrays, begun, guards, plan
-from pycompiler.ir.expr import Expr
+from pycompiler.ir import guards, iterator_state, plan
 from pycompiler.ir.source import Scope
-from pycompiler.ir.symbolic_node import Real
 from pycompiler.logs import stage
+from pycompiler.operators import numpy_arrays
 from pycompiler.pipeline import stance
 from pycompiler.pipeline.reports import on_limit
 from pycompiler.runtime import triton_build
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.symbolic_node import Real
 
 
-def hand_in() -> None:
+def initialise() -> None:
     _native.hand_in(
         same_constant=guards.same_constant,
         keys_of=guards.keys_of,
@@ -25,8 +26,8 @@ def hand_in() -> None:
         tensor_holds=guards.tensor_holds,
         global_state=guards.global_state,
         foreign_state=stance.foreign_state,
-        tensor_of=arrays.tensor_of,
-        begun=begun.read,
+        tensor_of=numpy_arrays.tensor_of,
+        begun=iterator_state.read,
         explain=guards.explain,
         Scope=Scope,
         SlotRef=plan.SlotRef,
@@ -44,4 +45,4 @@ def hand_in() -> None:
         Unfit=Unfit,
         on_limit=on_limit,
     )
-    _native.PlainState(bool)  # finds where torch keeps its state: a first call's thread may have hooks on
+    _native.PlainState(bool)  # finds torch's state in memory now: a first call's thread may have hooks on

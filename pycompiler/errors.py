@@ -1,9 +1,9 @@
 """The three families of errors: the user's, a graph break, a bug of ours.
 
-In: what was seen.  Out: exceptions whose text says what was seen, what was expected and what to do.
+In: an observation.  Out: exceptions whose message says what was seen, what was expected and what to do.
 
     UserError               the program asked for something impossible (unknown backend, wrong knob, double backward)
-    Unsupported             a graph break: what cannot be captured; `fullgraph=True` shows it to the user
+    Unsupported             a graph break: code that cannot be captured; `fullgraph=True` shows it to the user
     InternalError           a bug of ours, or of a backend: names function, file, line and operator
 
 Example: `raise InternalError("no rule").locate(function="forward", operator="aten.mm")`.
@@ -28,11 +28,11 @@ class PyCompilerError(RuntimeError):
 
 
 class UserError(PyCompilerError):
-    """The user's program or settings ask for something that cannot be."""
+    """The user's program or settings ask for something impossible."""
 
 
 def describe(value: object) -> str:
-    """A value as messages show it: shortened text and type.  A `__repr__` that raises is not shown."""
+    """A value for messages: its shortened repr, and its type.  A `__repr__` that raises is left out."""
     try:
         text = repr(value)
     except Exception:
@@ -45,7 +45,7 @@ class ConfigError(UserError, AttributeError, TypeError):
 
 
 class ArgumentError(UserError, TypeError, ValueError):
-    """An argument of a public function that cannot be used (torch raises one or the other of these builtins)."""
+    """An unusable argument of a public function (torch raises one or the other of these builtins)."""
 
 
 class UnknownName(ArgumentError):
@@ -75,22 +75,25 @@ class DoubleBackwardError(UserError):
 
 
 class ArtefactError(UserError):
-    """A file that `load` refuses, or a callable of which `save` can write nothing; the text says why."""
+    """A file that `load` refuses, or a callable without anything that `save` can write; the message says why."""
 
 
 # ---------------------------------------------------------------- graph breaks
 
 
 def stack_text(user: Sequence[UserFrame], indent: str = "    ") -> str:
-    """The user's stack, one frame a line (its source text below it), outermost first."""
+    """The user's stack, one frame per line (with its source line below), outermost first."""
     return "\n".join(indent + str(frame).replace("\n", "\n" + indent) for frame in user)
 
 
 class Unsupported(PyCompilerError):
     """A graph break as the user sees it under `fullgraph=True`.
 
-    `id` is stable (a row of `capture.breaks.BREAK_KINDS`); `reason` says what was seen and why it breaks the graph;
-    `hint` what to do; `user` the user's stack, outermost first.
+    Attributes:
+        id: The kind of break: a stable name, a row of `capture.breaks.BREAK_KINDS`.
+        reason: The construct that was seen, and why it breaks the graph.
+        hint: The way out.
+        user: The user's stack, outermost first.
     """
 
     def __init__(self, id: str, reason: str, hint: str = "", user: Sequence[UserFrame] = ()) -> None:
@@ -116,8 +119,8 @@ GraphBreak = Unsupported
 
 
 @dataclass
-class Place:
-    """Where a compile was when it failed; unknown parts are empty."""
+class CompilePosition:
+    """The position of a compile when it failed; unknown parts are empty."""
 
     function: str = ""
     filename: str = ""
@@ -134,17 +137,22 @@ class Place:
 
 
 class InternalError(PyCompilerError):
-    """A bug of ours.  `place` is filled on the way out by whoever knows more (`locate`)."""
+    """A bug of this compiler.  Callers that know parts of `place` fill them while the error propagates (`locate`).
+
+    Attributes:
+        message: The error without its place.
+        place: The function, file, line and operator that were compiled; unknown parts are empty.
+    """
 
     advice = "this is a bug of pycompiler, not of your program; please report it"
 
-    def __init__(self, message: str, place: Place | None = None) -> None:
+    def __init__(self, message: str, place: CompilePosition | None = None) -> None:
         super().__init__(message)
         self.message = message
-        self.place = place or Place()
+        self.place = place or CompilePosition()
 
     def locate(self, **known: Any) -> InternalError:
-        """Fills parts of `place` that are still empty; returns self, for `raise error.locate(...)`."""
+        """Fill parts of `place` that are still empty; returns self, for `raise error.locate(...)`."""
         for name, value in known.items():
             if not getattr(self.place, name):
                 setattr(self.place, name, value)
@@ -166,9 +174,9 @@ class BackendError(InternalError):
 
 
 class VerificationError(InternalError):
-    """`config.verify_correctness`: a compiled graph gave something else than eager.
+    """`config.verify_correctness`: a compiled graph's values differ from eager's.
 
-    `backend`: the name of the program's own backend that compiled it; empty where it was one of ours.
+    `backend`: the name of the program's own backend that compiled it; empty for one of ours.
     """
 
     def __init__(self, message: str, backend: str = "") -> None:
@@ -176,14 +184,14 @@ class VerificationError(InternalError):
         self.backend = backend
         if backend:
             self.advice = (
-                f"backend {backend!r} computes it, which is the program's own: pycompiler gave it the graph as captured"
+                f"the program's own backend {backend!r} computed these values: pycompiler gave it the graph as captured"
             )
 
 
 class BadBackendResult(BackendError, TypeError):
     """A user's backend returned something that is not callable, or a callable with the wrong outputs."""
 
-    advice = "the backend is a function (gm, example_inputs) -> callable; see README.md, backends"
+    advice = "the backend is a function (gm, example_inputs) -> callable; see docs/features.md, Compile"
 
 
 class SoundnessError(InternalError):
@@ -191,5 +199,7 @@ class SoundnessError(InternalError):
 
 
 class Unfit(BaseException):
-    """A graph assumed something that its data does not fulfil, and nothing that can be seen has happened yet: the engine runs
-    the frame eagerly.  No user meets it."""
+    """A graph's assumption about its data failed before any visible effect: the engine then runs the frame eagerly.
+
+    Users never see this exception.
+    """

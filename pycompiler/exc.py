@@ -1,6 +1,17 @@
-"""The errors under one roof, also by the names that torch gives to the same things.
+"""All errors in one module, also under torch's names for them.
 
-Example: `except pycompiler.exc.Unsupported`.
+Example:
+    ```python
+    @pycompiler.compile(fullgraph=True)
+    def step(x):
+        print("a graph break")
+        return x + 1
+
+    try:
+        step(torch.ones(3))
+    except pycompiler.exc.Unsupported as error:
+        print(error.id, error.reason, error.hint)
+    ```
 """
 
 from __future__ import annotations

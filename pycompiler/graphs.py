@@ -1,6 +1,7 @@
 """The compiler for one functional ATen graph: lowering → scheduling → codegen → runtime.
 
 In: a graph whose nodes have `meta["val"]`.  Out: `_native.Plan`, a callable of the graph's inputs.
+
 Example: `compile_aten(gm, inputs)(*tensors)`.
 """
 
@@ -16,22 +17,22 @@ from torch import fx
 from pycompiler import _native, config, lowering, scheduling
 from pycompiler.codegen import cpp
 from pycompiler.errors import CompileError
-from pycompiler.ir import target, titles, watch
-from pycompiler.ir.interrupts import allowed, check
+from pycompiler.ir import compile_names, phases, target
+from pycompiler.ir.generated_source import forward_of
 from pycompiler.ir.kernel import Schedule, Stage, Unsupported, loads
-from pycompiler.ir.kernels import tensors_of
 from pycompiler.ir.loops import Program
+from pycompiler.ir.phases import phase
 from pycompiler.ir.plan import Plan
 from pycompiler.ir.printer import print_loops, print_order
-from pycompiler.ir.symbols import Specialise, symbols_of
-from pycompiler.ir.texts import forward_of
 from pycompiler.ir.verify import verify
-from pycompiler.ir.watch import phase
 from pycompiler.logs import artifact, stage
+from pycompiler.operators.kernel_type_checks import tensors_of
 from pycompiler.progress import note_kernels
 from pycompiler.runtime import build, segments, triton_build
 from pycompiler.runtime.plan_builder import make_plan
 from pycompiler.runtime.toolchain import NoCompiler
+from pycompiler.symbolic.symbols import Specialise, symbols_of
+from pycompiler.torch_compat.interrupts import allowed, check
 
 log = stage("native")
 log_output = artifact("output_code")
@@ -51,29 +52,29 @@ def compile_aten(
 ) -> Callable[..., Sequence[Any]]:
     """A functional ATen graph (`meta["val"]` on every node) → the native plan that runs it.
 
-    Under `config.verify_ir` the rules of each stage's result are checked before the next stage sees it.
-    Without a C++ compiler, or when a stage fails, the graph runs through ATen, with a warning.
+    Under `config.verify_ir` the rules of each stage's result are checked before the next stage.
+    Without a C++ compiler, or if a stage fails, the graph runs through ATen, with a warning.
     """
-    if segments.cut(gm):
+    if segments.needs_segments(gm):
         return segments.segmented(gm, compile_aten, name)
-    if any(_negated(n) for n in gm.graph.find_nodes(op="placeholder")):
-        log.info("graph %s runs through ATen: an input is negated where it is read, not in its memory", name)
+    if any(_is_lazy_input(n) for n in gm.graph.find_nodes(op="placeholder")):
+        log.info("graph %s runs through ATen: an input is a lazily conjugated or negated view", name)
         return forward_of(gm)
     if any(_views_sparse(n) for n in gm.graph.nodes):
-        log.info("graph %s runs through ATen: a view of a tensor that is no strided memory", name)
+        log.info("graph %s runs through ATen: a view of a tensor that is not strided", name)
         return forward_of(gm)
     if others := {d for n in gm.graph.nodes if (d := _device_type(n)) not in TARGETS} - {""}:
         log.info("graph %s runs through ATen: tensors on %s", name, ", ".join(sorted(others)))
         return forward_of(gm)
     try:
-        # The program's default device is in the graph already; the compiler's own numbers are to be numbers.
+        # The graph already contains the program's default device; the compiler's own numbers must stay numbers.
         with torch._C.DisableTorchFunction():
             program, plan = planned(gm, name)
-        if (title := titles.current()) is not None and name == UNNAMED:
-            plan.name = title.name  # in errors and ranges; kernels keep theirs, by which they are shared
-        watch.artefact("plan", (plan, program.inputs))
+        if (title := compile_names.current()) is not None and name == UNNAMED:
+            plan.name = title.name  # for errors and ranges; kernels keep their own names, which make them shareable
+        phases.artefact("plan", (plan, program.inputs))
         if log_output.enabled:
-            from pycompiler.runtime.output_code import output_code  # brings cffi, which only a reader needs
+            from pycompiler.runtime.output_code import output_code  # imports cffi, which only readers need
 
             log_output("%s", output_code(plan, program.inputs))
         if plan.module:
@@ -96,8 +97,11 @@ def compile_aten(
 
 
 def planned(gm: fx.GraphModule, name: str) -> tuple[Program, Plan]:
-    """(program, plan).  What a code generator refuses is tried again with nothing fused to it; refused again, it is left
-    to ATen's kernels, and the rest stays compiled."""
+    """(program, plan).
+
+    If a code generator refuses loops, they are retried without fusion.  If it refuses them again, ATen's kernels run
+    them, and the rest stays compiled.
+    """
     alone, external = frozenset[str](), frozenset[str]()
     while True:
         schedule = scheduled(gm, name, alone, external)
@@ -112,7 +116,7 @@ def planned(gm: fx.GraphModule, name: str) -> tuple[Program, Plan]:
             continue
         note_kernels(len(schedule.kernels))
         if config.verify_ir:
-            from pycompiler.runtime.rules import check_plan  # brings cffi
+            from pycompiler.runtime.rules import check_plan  # imports cffi
 
             check_plan(plan)
         return schedule.program, plan
@@ -121,13 +125,13 @@ def planned(gm: fx.GraphModule, name: str) -> tuple[Program, Plan]:
 def scheduled(gm: fx.GraphModule, name: str, alone: Set[str], external: Set[str]) -> Schedule:
     with phase("lowering"):
         program = lowering.lower(gm, name=name, external=external)
-    watch.artefact("program", program)
+    phases.artefact("program", program)
     if config.verify_ir:
         verify(program)
     check()
     with phase("scheduling"):
         schedule = scheduling.schedule(program, target.of_program(program, config.threads), alone)
-    watch.artefact("schedule", schedule)
+    phases.artefact("schedule", schedule)
     for log, text in ((log_fused, str), (log_schedule, print_order), (log_loops, print_loops)):
         if log.enabled:
             log("%s\n%s", name, text(schedule))
@@ -138,13 +142,13 @@ def scheduled(gm: fx.GraphModule, name: str, alone: Set[str], external: Set[str]
     return schedule
 
 
-def _negated(node: fx.Node) -> bool:
+def _is_lazy_input(node: fx.Node) -> bool:
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and (value.is_neg() or value.is_conj())
 
 
 def _views_sparse(node: fx.Node) -> bool:
-    """Whether a call gives a view of a tensor that is no strided memory: plans know views of such memory only."""
+    """Whether a call returns a view of a tensor without strided memory; plans only support views of strided memory."""
     if not (isinstance(node.target, torch._ops.OpOverload) and node.target.is_view):
         return False
     found = (t for n in (node, *node.all_input_nodes) for t in tensors_of(n.meta.get("val")))
@@ -157,7 +161,7 @@ def _device_type(node: fx.Node) -> str:
 
 
 def device_of(schedule: Schedule) -> str:
-    """The type of the device that the graph is for: of its kernels the one that is not the host."""
+    """The device type of the graph: the device of its kernels that is not the host, or the host."""
     for group in schedule.kernels:
         for nest in group.nests:
             places = {str(schedule.buffers[name].device) for s in nest.stages for name in touched(s)}
@@ -182,14 +186,14 @@ def host_library(schedule: Schedule, name: str) -> build.BuiltLibrary | None:
 
 
 def plan_for_cpu(schedule: Schedule, name: str) -> Plan:
-    """C++ kernels in a shared library."""
+    """A plan with C++ kernels in a shared library."""
     library = host_library(schedule, name)
     with phase("plan"):
         return make_plan(schedule, library)
 
 
 def plan_for_cuda(schedule: Schedule, name: str) -> Plan:
-    """Triton kernels, and those of the host in a shared library."""
+    """A plan with Triton kernels, and host kernels in a shared library."""
     from pycompiler.codegen import triton
 
     on_host = [k for k in schedule.kernels if all(schedule.buffers[b].device.type == "cpu" for b in k.pointers)]
@@ -203,7 +207,7 @@ def plan_for_cuda(schedule: Schedule, name: str) -> Plan:
         return make_plan(schedule, library, module)
 
 
-# Device type of the kernels → how they are made.
+# Device type of the kernels → function that builds the plan.
 TARGETS: dict[str, Callable[[Schedule, str], Plan]] = {"cpu": plan_for_cpu}
-if torch.version.hip is None:  # there, torch calls AMD's GPUs "cuda"
+if torch.version.hip is None:  # under ROCm, torch calls AMD's GPUs "cuda"
     TARGETS["cuda"] = plan_for_cuda

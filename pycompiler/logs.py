@@ -1,14 +1,16 @@
 """Logs: levels per stage and artefacts, switched by PYCOMPILER_LOGS or TORCH_LOGS.
 
 In: a setting such as `"+dynamo,guards,-aot"`.  Out: stdlib loggers below `pycompiler`.
-In a setting, a stage name sets INFO, with `+` DEBUG, with `-` ERROR; an artefact name turns that artefact on, with `-`
-off; `all` is every stage.  A stage that is named shows the artefacts of its level too: INFO of `dynamo` graphs and
-bytecode, DEBUG each instruction.  PYCOMPILER_LOGS_OUT or TORCH_LOGS_OUT names a file that gets the same lines.
-Where PYCOMPILER_LOGS and TORCH_LOGS are set, the former decides what both name; names that only TORCH_LOGS knows
-(torch's own) are left to torch.  `torch._logging.set_logs` counts as TORCH_LOGS does, from the next compile on; of its calls
-and those of `set_logs` here the last one holds.
 
-Example: `log = artifact("guards")`, later `if log.enabled: log(render())`: nothing is rendered for nobody.
+In a setting, a stage name sets INFO, with `+` DEBUG, with `-` ERROR.  An artefact name turns that artefact on, with `-`
+off.  `all` is every stage.  A named stage also shows the artefacts of its level: INFO of `dynamo` graphs and
+bytecode, DEBUG each instruction.  PYCOMPILER_LOGS_OUT or TORCH_LOGS_OUT names a file that gets the same lines.
+
+If both PYCOMPILER_LOGS and TORCH_LOGS are set, the former decides about names in both.  Names that only TORCH_LOGS knows
+(torch's own) are ignored here.  `torch._logging.set_logs` counts like TORCH_LOGS, from the next compile on.  The last
+call of it, or of `set_logs` here, wins.
+
+Example: `log = artifact("guards")`, later `if log.enabled: log(render())`, so that nothing is rendered without a reader.
 """
 
 from __future__ import annotations
@@ -40,23 +42,23 @@ STAGES: dict[str, str] = {
     "background": f"{ROOT}.background",
     "dynamic": f"{ROOT}.shapes",
 }
-# Names of torch's that mean nothing here, each with the reason.
-NOTHING: dict[str, str] = {
+# Names of torch that mean nothing here, each with the reason.
+UNSUPPORTED_LOGS: dict[str, str] = {
     "compiled_autograd": "backwards are compiled with their forwards; torch's compiled autograd calls them as they are",
     "cudagraphs": "CUDA graphs are not recorded",
-    "distributed": "graphs are not cut at buckets: see what `graph` shows",
-    "export": "there is no export: torch.export's own log says it",
+    "distributed": "graphs are not cut at buckets: `graph` shows whole graphs",
+    "export": "pycompiler has no export: torch.export has its own log",
     "post_grad_graphs": "no pass rewrites the graph after gradients: `aot_graphs` shows it",
     "pre_grad_graphs": "no pass rewrites the graph before gradients: `graph_code` shows it",
 }
 
-# Names of torch's logs that are another name here.
+# Names of torch's logs that have another name here.
 TORCHS_NAMES = {"torch": "all"}
-TORCHS_TOO = frozenset({"distributed", "export"})  # of them: names of what torch does without a compiler
+TORCH_OWN = frozenset({"distributed", "export"})  # names among them for parts of torch outside of the compiler
 
 
 class Row(NamedTuple):
-    """An artefact: the stage that writes it, what it prints, and the level of the stage that shows it unasked (0: none)."""
+    """An artefact: the stage that writes it, its meaning, and the level of the stage that also shows it (0: none)."""
 
     stage: str
     doc: str
@@ -70,7 +72,9 @@ ARTIFACTS: dict[str, Row] = {
     "graph_code": Row("capture", "captured graph as Python code", _I),
     "graph_sizes": Row("capture", "sizes of every tensor of the captured graph"),
     "guards": Row("capture", "guards of every entry", _D),
-    "recompiles": Row("capture", "why a call compiled again: the failed guard, seen, expected, where"),
+    "recompiles": Row(
+        "capture", "why a call compiled again: the failed guard, the values seen and expected, the place"
+    ),
     "recompiles_verbose": Row("capture", "every failed guard of every entry at a recompile"),
     "graph_breaks": Row("capture", "each graph break with reason, user stack and hint", _W),
     "side_effects": Row("capture", "side effects that the generated code replays", _D),
@@ -83,19 +87,19 @@ ARTIFACTS: dict[str, Row] = {
     "ir_post_fusion": Row("native", "kernels after fusion"),
     "loop_bodies": Row("native", "the loops of every kernel"),
     "schedule": Row("native", "order of kernels and memory plan", _D),
-    "fusion": Row("native", "what was fused, and what was not, with the reason", _D),
+    "fusion": Row("native", "fused and unfused kernels, with the reasons", _D),
     "output_code": Row("native", "generated code and the plan", _D),
     "kernel_code": Row("native", "generated C++ or Triton source"),
-    "perf_hints": Row("native", "what keeps the code from being faster", _I),
+    "perf_hints": Row("native", "reasons why the code is not faster", _I),
     "cache": Row("runtime", "disk cache hits and misses", _I),
 }
 
-# Artefacts that are shown when nothing is set.
+# Artefacts that are on by default.
 ON_BY_DEFAULT: frozenset[str] = frozenset()
 
 
 class Artifact:
-    """The logger of one artefact.  `enabled` is a plain attribute, so asking costs nothing."""
+    """The logger of one artefact.  `enabled` is a plain attribute, so reading it costs nothing."""
 
     __slots__ = ("enabled", "logger", "name")
 
@@ -105,9 +109,9 @@ class Artifact:
         self.enabled = name in ON_BY_DEFAULT
 
     def __call__(self, message: str, *args: Any) -> None:
-        """Logs if enabled.  Expensive text: ask `enabled` before rendering it."""
+        """Log if enabled.  For an expensive message: check `enabled` before rendering it."""
         if self.enabled:
-            # An artefact that is on is shown whatever the level of its stage.
+            # An enabled artefact is shown whatever the level of its stage.
             record = self.logger.makeRecord(self.logger.name, logging.INFO, "", 0, message, args, None)
             record.artifact = self.name
             self.logger.handle(record)
@@ -122,8 +126,8 @@ _artifacts: dict[str, Artifact] = {name: Artifact(name) for name in ARTIFACTS}
 def _unknown(name: str) -> UserError:
     if name == "help":
         return UserError(help_text())
-    if name in NOTHING:
-        return UserError(f"no log {name!r}: {NOTHING[name]}")
+    if name in UNSUPPORTED_LOGS:
+        return UserError(f"no log {name!r}: {UNSUPPORTED_LOGS[name]}")
     known = sorted({*STAGES, *ARTIFACTS})
     close = difflib.get_close_matches(name, known, n=1)
     return UserError(
@@ -146,7 +150,7 @@ def stage(name: str) -> logging.Logger:
 
 
 def step(number: int, what: str, *args: Any) -> None:
-    """One of the lines `Step 1: capture starts for f` (INFO of the stage that the number stands for)."""
+    """Log a line such as `Step 1: capture starts for f` (INFO of the stage with this number)."""
     logging.getLogger(STAGES[_STEPS[number]]).info(f"Step {number}: {what}", *args)
 
 
@@ -162,9 +166,9 @@ def parse(setting: str) -> dict[str, tuple[str, str]]:
 
 
 def set_logs(setting: str = "", /, **levels: bool | int) -> None:
-    """Sets logs as the environment variables do, and by keyword: `set_logs(dynamo=logging.DEBUG, guards=True)`.
+    """Set logs as the environment variables do, and by keyword: `set_logs(dynamo=logging.DEBUG, guards=True)`.
 
-    Everything not named goes back to its default.
+    All other logs return to their defaults.
     """
     named = parse(setting)
     for name in (*named, *levels):
@@ -186,7 +190,7 @@ def set_logs(setting: str = "", /, **levels: bool | int) -> None:
 
 
 def _level(name: str, level: object) -> int:
-    """The level that a stage is shown from; True and False as its name alone and `-name` in the environment."""
+    """The level from which a stage is shown; True and False mean its name alone and `-name` in the environment."""
     if isinstance(level, bool):
         return _LEVELS["" if level else "-"]
     if isinstance(level, int):
@@ -199,16 +203,17 @@ _last: list[tuple[str, dict[str, bool | int]]] = []
 
 
 def follow_torch() -> None:
-    """Takes over the settings of `torch._logging.set_logs`, if it was called since logs were set here.
+    """Take over the settings of `torch._logging.set_logs`, if it was called since logs were set here.
 
-    A call that names only logs of torch's own leaves alone settings that were made here."""
+    A call that names only torch's own logs does not change settings that were made here.
+    """
     global _torch_seen, _from_torch
     if (stamp := torch_logs.stamp()) == _torch_seen:
         return
     _torch_seen = stamp
     if "TORCH_LOGS" in os.environ:
-        return  # torch does not listen to `set_logs` beside the variable either
-    asked = torch_logs.asked()
+        return  # torch ignores `set_logs` too if the variable is set
+    asked = torch_logs.torch_settings()
     named = {TORCHS_NAMES.get(name, name): value for name, value in asked.items()}
     levels = {name: level for name, level in named.items() if name in STAGES and type(level) is int}
     levels |= {name: on for name, on in named.items() if name in ARTIFACTS and on is True}
@@ -216,22 +221,22 @@ def follow_torch() -> None:
         environment = os.environ.get("PYCOMPILER_LOGS", "")
         set_logs(environment, **{name: level for name, level in levels.items() if name not in parse(environment)})
         _from_torch = True
-    _say_what_is_nothing(name for name, on in asked.items() if on is True)
+    _warn_unsupported(name for name, on in asked.items() if on is True)
 
 
-_torch_seen: tuple[object, ...] = ()  # `torch_logs.stamp()` when logs were set here last
-_from_torch = False  # whether the last setting is torch's
+_torch_seen: tuple[object, ...] = ()  # `torch_logs.stamp()` when logs were last set here
+_from_torch = False  # whether the last setting came from torch
 
 
 def restore() -> None:
-    """Back to the last setting, where `show` was used since."""
+    """Restore the last setting, if `show` was used since."""
     follow_torch()
     for setting, levels in list(_last) or [("", {})]:
         set_logs(setting, **levels)
 
 
 def show(name: str, level: int) -> None:
-    """Shows stage `name` from `level` on, with the artefacts that belong to that level."""
+    """Show stage `name` from `level` on, with the artefacts that belong to that level."""
     set_level(STAGES[name], level)
     for row, log in ((ARTIFACTS[a], log) for a, log in _artifacts.items()):
         if STAGES[name] in (ROOT, STAGES[row.stage]):
@@ -239,17 +244,17 @@ def show(name: str, level: int) -> None:
 
 
 def set_level(logger: str, level: int) -> None:
-    """The level from which a logger's records are shown."""
+    """Set the level from which a logger's records are shown."""
     with _levels:
-        if _shown:
-            _shown[logger] = level
+        if _stderr_levels:
+            _stderr_levels[logger] = level
             _lower()
         else:
             logging.getLogger(logger).setLevel(level)
 
 
 def reset_logs() -> None:
-    """Every stage back to WARNING (through the root logger), every artefact to its default."""
+    """Set every stage to WARNING (through the root logger), and every artefact to its default."""
     global _torch_seen, _from_torch
     _torch_seen, _from_torch = torch_logs.stamp(), False
     for logger in set(STAGES.values()):
@@ -260,11 +265,11 @@ def reset_logs() -> None:
     _last.clear()
 
 
-tags: list[Callable[[], str]] = []  # of what a thread compiles; a line begins with them
+tags: list[Callable[[], str]] = []  # functions that return a prefix of lines: the name of this thread's compile
 
 
 class _Formatter(logging.Formatter):
-    """Each line says of which compile it is: `[frame/entry] name`."""
+    """Each line starts with the name of its compile: `[frame/entry] name`."""
 
     def formatMessage(self, record: logging.LogRecord) -> str:
         record.tag = "".join(tag() for tag in tags)
@@ -273,12 +278,14 @@ class _Formatter(logging.Formatter):
 
 FORMATTER = _Formatter("%(levelname).1s %(asctime)s %(name)s] %(tag)s%(message)s", "%H:%M:%S")
 _listening: dict[logging.Handler, tuple[str, int]] = {}  # handlers of `listen`: logger, level
-_levels = threading.RLock()  # of all levels
-_shown: dict[str, int] = {}  # while there are any: the levels that the loggers had, which stderr still has
+_levels = threading.RLock()  # protects all levels
+_stderr_levels: dict[
+    str, int
+] = {}  # while there are listeners: the loggers' former levels, which still apply to stderr
 
 
 def listen(handler: logging.Handler, name: str, level: int) -> None:
-    """Gives `handler` all records from `level` on of stage `name` and below; what stderr shows stays as it is."""
+    """Pass all records of stage `name` and below, from `level` on, to `handler`; the output on stderr does not change."""
     handler.setLevel(level)
     with _levels:
         _listening[handler] = STAGES[name], level
@@ -286,7 +293,7 @@ def listen(handler: logging.Handler, name: str, level: int) -> None:
         _lower()
 
 
-def listen_no_more(handler: logging.Handler) -> None:
+def stop_listening(handler: logging.Handler) -> None:
     with _levels:
         logger, _ = _listening.pop(handler)
         logging.getLogger(logger).removeHandler(handler)
@@ -294,15 +301,15 @@ def listen_no_more(handler: logging.Handler) -> None:
 
 
 def _lower() -> None:
-    """Sets the levels of the loggers to the least that stderr or a listener wants."""
-    for name, level in _shown.items():
+    """Set the loggers to the lowest level that stderr or a listener needs."""
+    for name, level in _stderr_levels.items():
         logging.getLogger(name).setLevel(level)
-    _shown.clear()
+    _stderr_levels.clear()
     if not _listening:
         return
     for name in sorted({*STAGES.values()}):
-        _shown[name] = logging.getLogger(name).level
-    for name, level in list(_shown.items()):
+        _stderr_levels[name] = logging.getLogger(name).level
+    for name, level in list(_stderr_levels.items()):
         wanted = [at for below, at in _listening.values() if name == below or name.startswith(f"{below}.")]
         here = level or logging.getLogger(name).getEffectiveLevel()
         if wanted and min(wanted) < here:
@@ -310,17 +317,17 @@ def _lower() -> None:
 
 
 def _is_shown(record: logging.LogRecord) -> bool:
-    """Whether a record would have come here without listeners."""
-    if not _shown or hasattr(record, "artifact"):
+    """Whether a record would have been shown without listeners."""
+    if not _stderr_levels or hasattr(record, "artifact"):
         return True
     name = record.name
-    while not (level := _shown.get(name, 0)) and name:
+    while not (level := _stderr_levels.get(name, 0)) and name:
         name = name.rpartition(".")[0]
     return record.levelno >= level
 
 
-class _Handler(logging.StreamHandler[Any]):
-    """Writes to the `sys.stderr` of the moment, so that redirection and capture work."""
+class _StderrHandler(logging.StreamHandler[Any]):
+    """Writes to the current `sys.stderr`, so that redirection and capture work."""
 
     def __init__(self) -> None:
         logging.Handler.__init__(self)
@@ -337,7 +344,7 @@ class _Handler(logging.StreamHandler[Any]):
 
 
 def to_file(path: str) -> None:
-    """Writes to a file, too, what stderr shows.  One that cannot be opened is said."""
+    """Also write the output of stderr to a file; a file that cannot be opened is reported."""
     try:
         handler = logging.FileHandler(path)
     except OSError as error:
@@ -349,7 +356,7 @@ def to_file(path: str) -> None:
 
 
 def settings(environ: Mapping[str, str]) -> str:
-    """The setting that the environment stands for.  Of TORCH_LOGS, only names known here count."""
+    """The setting in the environment.  In TORCH_LOGS, only names known here count."""
     ours = parse(environ.get("PYCOMPILER_LOGS", ""))
     torchs = parse(environ.get("TORCH_LOGS", ""))
     known = {name: pair for name, pair in torchs.items() if name in STAGES or name in ARTIFACTS}
@@ -357,33 +364,33 @@ def settings(environ: Mapping[str, str]) -> str:
 
 
 def help_text() -> str:
-    """All names, each with what it shows."""
+    """All names, each with its meaning."""
     stages = ", ".join(STAGES)
     rows = "".join(f"\n  {name:<20} {row.doc}" for name, row in sorted(ARTIFACTS.items()))
-    nothing = "".join(f"\n  {name:<20} {reason}" for name, reason in NOTHING.items())
+    nothing = "".join(f"\n  {name:<20} {reason}" for name, reason in UNSUPPORTED_LOGS.items())
     return (
-        f"PYCOMPILER_LOGS, TORCH_LOGS: names with commas between\nstages (name: INFO, +name: DEBUG, -name: ERROR): {stages}\n"
-        f"artefacts (name: on, -name: off):{rows}\nnames of torch's that show nothing here:{nothing}"
+        f"PYCOMPILER_LOGS, TORCH_LOGS: names separated by commas\nstages (name: INFO, +name: DEBUG, -name: ERROR): {stages}\n"
+        f"artefacts (name: on, -name: off):{rows}\ntorch's names that show nothing here:{nothing}"
     )
 
 
-def _say_what_is_nothing(names: Iterable[str]) -> None:
-    """Of names that torch was given: who asks for what is only torch.compile's would wait for it."""
+def _warn_unsupported(names: Iterable[str]) -> None:
+    """Warn about names that only torch.compile logs, since the user would wait for them in vain."""
     for name in names:
-        if name in NOTHING.keys() - TORCHS_TOO:
-            logging.getLogger(ROOT).warning("no log %r: %s", name, NOTHING[name])
+        if name in UNSUPPORTED_LOGS.keys() - TORCH_OWN:
+            logging.getLogger(ROOT).warning("no log %r: %s", name, UNSUPPORTED_LOGS[name])
 
 
 def _install() -> None:
     global _torch_seen
     root = logging.getLogger(ROOT)
-    if not any(isinstance(h, _Handler) for h in root.handlers):
-        root.addHandler(_Handler())
+    if not any(isinstance(h, _StderrHandler) for h in root.handlers):
+        root.addHandler(_StderrHandler())
         if path := os.environ.get("PYCOMPILER_LOGS_OUT") or os.environ.get("TORCH_LOGS_OUT"):
             to_file(path)
     set_logs(settings(os.environ))
-    _say_what_is_nothing(n for n, (sign, _) in parse(os.environ.get("TORCH_LOGS", "")).items() if sign != "-")
-    _torch_seen = ()  # settings that were made before this import count
+    _warn_unsupported(n for n, (sign, _) in parse(os.environ.get("TORCH_LOGS", "")).items() if sign != "-")
+    _torch_seen = ()  # settings made before this import count
     follow_torch()
 
 

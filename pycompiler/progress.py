@@ -1,12 +1,12 @@
-"""Where compiles are: one line on a terminal while a compile takes longer than a second.
+"""Progress display: one line on a terminal while a compile takes longer than a second.
 
-In: `with compiling(name):` around a compile, the phases of `ir.watch`, `note_kernels(n)`.
+In: `with compiling(name):` around a compile, the phases of `ir.phases`, `note_kernels(n)`.
 Out: on the terminal, until the compile ends,
 
     compiling, 3.2 s, build, 34 kernels: GPT.forward (model.py:12)
 
-The line is written by a thread of its own, only where stderr is a terminal and `config.progress` is set.  It leaves the
-cursor at the start of the line and changes no mode of the terminal, so that nothing has to be restored but the line.
+A separate thread writes the line, only if stderr is a terminal and `config.progress` is set.  It leaves the
+cursor at the start of the line and changes no mode of the terminal, so only the line must be restored.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from collections.abc import Callable
 from typing import Any
 
 from pycompiler import config
-from pycompiler.ir import watch
+from pycompiler.ir import phases
 
 DELAY_S, INTERVAL_S = 1.0, 0.1
 CLEAR = "\r\x1b[2K"
@@ -31,7 +31,7 @@ class Compile:
     def __init__(self, name: str, start: float) -> None:
         self.name = name
         self.start = start
-        self.phases: list[str] = []  # that it is in, the innermost last
+        self.phases: list[str] = []  # the open phases, the innermost last
         self.kernels: int | None = None
 
     def describe(self, now: float) -> str:
@@ -40,7 +40,7 @@ class Compile:
 
 
 class Display:
-    """The line on the terminal.  `tick` writes it, if it is time; the last compile that ends clears it."""
+    """The line on the terminal.  `tick` writes it when it is due; the end of the last compile clears it."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic, *, threaded: bool = True) -> None:
         self.clock = clock
@@ -48,7 +48,7 @@ class Display:
         self.running: list[Compile] = []
         self.changed = threading.Condition()
         self.thread: threading.Thread | None = None
-        self.stream: Any = None  # that the line stands on; None: no line
+        self.stream: Any = None  # the stream with the line; None: no line
 
     def begin(self, compile: Compile) -> None:
         with self.changed:
@@ -66,7 +66,7 @@ class Display:
                 self.changed.notify()
 
     def watch(self) -> None:
-        """The thread: ends with the last compile."""
+        """The thread's function: ends with the last compile."""
         with self.changed:
             while self.running:
                 self.tick()
@@ -84,7 +84,7 @@ class Display:
                 self.write(f"compiling{many}, {slow[0].describe(now)}")
 
     def write(self, text: str) -> None:
-        """Replaces the line.  A stream that is gone ends the display, not the compile."""
+        """Replace the line.  A closed stream ends the display, not the compile."""
         if self.stream is None:
             return
         try:
@@ -143,19 +143,19 @@ class compiling:
 
 
 def current_name() -> str:
-    """What this thread compiles, "" for nothing."""
+    """The name of this thread's compile, or ""."""
     return getattr(_current, "name", "")
 
 
 def note_kernels(count: int) -> None:
-    """The compile of this thread has `count` more kernels."""
+    """Add `count` kernels to this thread's compile."""
     compile = getattr(_current, "compile", None)
     if compile is not None:
         compile.kernels = (compile.kernels or 0) + count
 
 
-class _Phases(watch.Observer):
-    """Tells the compile of this thread in which phase it is."""
+class _Phases(phases.Observer):
+    """Records the phases of this thread's compile."""
 
     def begin(self, phase: str) -> None:
         if (compile := getattr(_current, "compile", None)) is not None:
@@ -163,8 +163,8 @@ class _Phases(watch.Observer):
 
     def end(self, phase: str, seconds: float) -> None:
         compile = getattr(_current, "compile", None)
-        if compile is not None and phase in compile.phases[-1:]:  # it may have begun before the compile did
+        if compile is not None and phase in compile.phases[-1:]:  # the phase may have started before the compile
             compile.phases.pop()
 
 
-watch.observers.append(_Phases())
+phases.observers.append(_Phases())

@@ -1,13 +1,14 @@
-"""Captured graphs that are alike are compiled once: the blocks of a model, each of which is a frame of its own.
+"""Compiles shared by equal captured graphs, such as the blocks of a model, each of which is a frame of its own.
 
-In: a graph, its example inputs, and `build`, which makes a callable of the graph's inputs.  Out: the callable of an earlier
-graph of the same key that somebody still holds, else the one that is built now.
-Example: six compiled blocks of one class are captured six times, with guards of their own, and lowered, scheduled and
-built once, forward and backward.
+In: a graph, its example inputs, and `build`, which creates a callable of the graph's inputs.  Out: the callable of an
+earlier graph with the same key if it is still alive, else the newly built one.
 
-The key (`key_of`) is all that a compile reads: the graph's operators with their constants and the program's lines (errors
-name them), what each value is, which inputs share memory, what is known of symbols, torch's state and the knobs.
-Names of inputs are no part of it: where they come from is the entry's matter.  What cannot be described so is not shared.
+Example: six compiled blocks of one class are captured six times, with guards of their own.  They are lowered, scheduled
+and built once, forward and backward.
+
+The key (`key_of`) contains all that a compile reads: the graph's operators with their constants and the program's lines
+(errors name them), metadata of each value, inputs that share memory, facts about symbols, torch's state and the knobs.
+Names of inputs are not part of it: the entry knows their sources.  A graph that cannot be described in this way is not shared.
 """
 
 from __future__ import annotations
@@ -27,31 +28,31 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native, config
 from pycompiler.ir import choices
-from pycompiler.ir.fake import is_inference
 from pycompiler.ir.guards import global_state, own_place
-from pycompiler.ir.kernels import memory_of
-from pycompiler.ir.names import traced_through
-from pycompiler.ir.nested import REGION
-from pycompiler.ir.registered import replaced
-from pycompiler.ir.symbols import Relation, Symbols, symbols_of
-from pycompiler.ir.transforms import Pullback
+from pycompiler.ir.higher_order import Pullback
+from pycompiler.ir.nested_regions import REGION
+from pycompiler.ir.persistent_names import traced_through
 from pycompiler.logs import stage
+from pycompiler.operators.kernel_type_checks import memory_of
+from pycompiler.operators.registered_kernels import replaced
+from pycompiler.symbolic.symbols import Relation, Symbols, symbols_of
+from pycompiler.torch_compat.fake_mode import is_inference
 
 log = stage("dynamo")
 
-Compiler = Callable[..., Callable[..., Any]]  # of one graph of ATen operators
-Build = Callable[[Compiler], Callable[..., Any]]
+RegionCompiler = Callable[..., Callable[..., Any]]  # compiler of one ATen graph
+Build = Callable[[RegionCompiler], Callable[..., Any]]
 
 STATISTICS = {"shared": 0, "built": 0}
 
 
-class Unlike(Exception):
-    """Something that has no description: the graph is compiled for itself."""
+class NotShareable(Exception):
+    """The graph contains something without a description, so it is compiled alone."""
 
 
 # keys ---------------------------------------------------------------------------------------------------------
 def key_of(gm: fx.GraphModule, examples: Sequence[Any]) -> Hashable:
-    """What a compile of the graph reads.  Raises `Unlike`."""
+    """All that a compile of the graph reads.  Raises `NotShareable`."""
     memories: dict[int, int] = {}
     first = {id(e): i for i, e in reversed(list(enumerate(examples)))}
     given = tuple((first[id(e)], _value(e, memories)) for e in examples)
@@ -63,7 +64,7 @@ def key_of(gm: fx.GraphModule, examples: Sequence[Any]) -> Hashable:
 
 
 def _flags() -> tuple[Any, ...]:
-    """State that choices of torch's kernels, or of the compiler, go by, and that calls do not compare."""
+    """State that affects the choice of torch's kernels, or the compiler, and that calls do not compare."""
     return (
         *(f() for f in (torch._C._get_cudnn_enabled, torch._C._get_mkldnn_enabled, torch._C._get_cudnn_deterministic)),
         *(os.environ.get(name) for name in ("CXX", "PATH")),
@@ -71,7 +72,7 @@ def _flags() -> tuple[Any, ...]:
 
 
 def _operators() -> tuple[Any, ...]:
-    """What Python's operators call on tensors now: a program may have replaced it."""
+    """The current functions of Python's operators on tensors: a program may have replaced one."""
     return tuple(_called(getattr(torch.Tensor, name, None), name) for name in _METHODS)
 
 
@@ -83,8 +84,8 @@ def _graph(gm: fx.GraphModule, memories: dict[int, int]) -> Hashable:
 def _node(gm: fx.GraphModule, node: fx.Node, place: Mapping[fx.Node, int], memories: dict[int, int]) -> Hashable:
     made = node.meta.get("example_value")
     if node.op == "get_attr":
-        if not isinstance(made, fx.GraphModule):  # a tensor of its own
-            raise Unlike(f"it holds {node.target}")
+        if not isinstance(made, fx.GraphModule):  # a tensor
+            raise NotShareable(f"it holds {node.target}")
         return "body", _graph(made, {})
     if node.op == "placeholder":
         return "input", _value(made, memories)
@@ -92,7 +93,7 @@ def _node(gm: fx.GraphModule, node: fx.Node, place: Mapping[fx.Node, int], memor
         return "output", _argument(node.args, place)
     user = node.meta.get("user")
     return (
-        node.op, _target(node), _argument(node.args, place), _argument(node.kwargs, place), _lies(made),
+        node.op, _target(node), _argument(node.args, place), _argument(node.kwargs, place), _metadata(made),
         repr(node.meta.get("strides")), bool(node.meta.get("mutates")), bool(node.meta.get("acts")),
         own_place(user) if user else node.meta.get("stack_trace"), node.meta.get(REGION),
     )  # fmt: skip
@@ -105,12 +106,12 @@ _TARGETS = (
 
 
 def _target(node: fx.Node) -> Hashable:
-    """The very function; of a method, its name and what torch's tensors have under it now."""
+    """The very function; for a method, its name and its current function in torch.Tensor."""
     name = node.target if isinstance(node.target, str) else None
     target = node.target if name is None else getattr(torch.Tensor, name, None)
     _called(target, node.target)
     if (traced := traced_through(target)) is not None:
-        raise Unlike(f"it is made of what {traced} did when it was traced")
+        raise NotShareable(f"it holds the operators that {traced} ran when it was traced")
     return name, target
 
 
@@ -121,9 +122,9 @@ _METHODS = [
 
 
 def _called(target: Any, name: Any) -> Any:
-    """`target`, if it is a function that is the same wherever it is met again."""
+    """`target`, if it is the same function in every later graph; else raises `NotShareable`."""
     if type(target) not in _TARGETS or not _is_torchs(getattr(target, "__self__", None)):
-        raise Unlike(f"it calls {name!r}")
+        raise NotShareable(f"it calls {name!r}")
     return target
 
 
@@ -157,15 +158,15 @@ def _argument(value: Any, place: Mapping[fx.Node, int]) -> Hashable:
 def _number(value: Any) -> Hashable:
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)) and symbols_of(value) is not None:
         return type(value), str(value)
-    raise Unlike(f"it has {type(value).__name__}")
+    raise NotShareable(f"it has {type(value).__name__}")
 
 
 def _value(value: Any, memories: dict[int, int]) -> Hashable:
-    """What is known of an input; which other ones of these `memories` it shares its memory with."""
+    """Metadata of an input, with the number of its memory among `memories`, which shows shared memory."""
     if not isinstance(value, torch.Tensor):
         return _argument(value, {})
     return (
-        _lies(value), value.storage_offset() if type(value.storage_offset()) is int else str(value.storage_offset()),
+        _metadata(value), value.storage_offset() if type(value.storage_offset()) is int else str(value.storage_offset()),
         torch._C._dispatch_keys(value).raw_repr(), value.requires_grad, _is_leaf(value), is_inference(value),
         None if value.is_inference() else value._version, value.is_conj(), value.is_neg(), value._is_view(),
         getattr(value, "_is_param", False), memories.setdefault(memory_of(value), len(memories)),
@@ -173,21 +174,21 @@ def _value(value: Any, memories: dict[int, int]) -> Hashable:
 
 
 def _is_leaf(value: torch.Tensor) -> bool | None:
-    """None in inference mode of a view with a history, of which torch cannot be asked there."""
+    """Whether a tensor is a leaf; None in inference mode for a view with a history, where torch refuses the query."""
     asked = not (torch.is_inference_mode_enabled() and value._is_view() and value.requires_grad)
     return value.is_leaf if asked else None
 
 
-def _lies(value: Any) -> Hashable:
-    """Sizes, strides and types of what a call made, of which the rest follows from its arguments."""
+def _metadata(value: Any) -> Hashable:
+    """Sizes, strides and types of a call's result; the rest follows from its arguments."""
     if isinstance(value, (tuple, list)):
-        return type(value), *map(_lies, value)
+        return type(value), *map(_metadata, value)
     if type(value) is Pullback:
         return "pullback"
     if not isinstance(value, torch.Tensor):
         return _argument(value, {})
     if type(value) is not FakeTensor or value.layout is not torch.strided:
-        raise Unlike(f"it has a {type(value).__name__}")
+        raise NotShareable(f"it has a {type(value).__name__}")
     return (
         tuple(n if type(n) is int else str(n) for n in (*value.shape, "", *value.stride())),
         value.dtype,
@@ -207,12 +208,12 @@ _FOLLOWS = Symbols.CACHES | {"place"}
 
 
 def _state(symbols: Symbols) -> str:
-    """All that is known and assumed; answers that are kept follow from it."""
+    """All facts and assumptions; cached answers follow from them."""
     return repr({name: value for name, value in vars(symbols).items() if name not in _FOLLOWS})
 
 
 class _Assumptions:
-    """What a compile assumes of symbols, to be assumed again of other ones of which the same was known."""
+    """Assumptions of a compile about symbols, to be repeated for other symbols with the same facts."""
 
     def __init__(self, symbols: Symbols | None) -> None:
         self.symbols = symbols
@@ -222,7 +223,7 @@ class _Assumptions:
             vars(self.before).update({name: copy.copy(value) for name, value in vars(symbols).items()})
 
     def found(self) -> bool:
-        """Notes what was assumed since; whether that is all that is known now."""
+        """Record the assumptions made since; returns whether they explain all facts known now."""
         if self.symbols is None:
             return True
         self.relations = self.symbols.relations[len(self.before.relations) :]
@@ -237,7 +238,7 @@ class _Assumptions:
             symbols.assume(relation)
 
 
-# what was built -----------------------------------------------------------------------------------------------
+# shared compiles ----------------------------------------------------------------------------------------------
 _regions: dict[Hashable, Region] = {}
 
 
@@ -246,26 +247,26 @@ class Region:
 
     def __init__(self, key: Hashable, symbols: Symbols | None) -> None:
         self.key = key
-        self.whole = True  # all its graphs were compiled, up to now
+        self.whole = True  # all its graphs were compiled so far
         self.run: Callable[[], Callable[..., Any] | None] = lambda: None
         self.assumptions = _Assumptions(symbols)
 
     def keep(self, run: Callable[..., Any]) -> None:
-        """Found by graphs that are alike as long as somebody holds `run`."""
+        """Let equal graphs find this compile, as long as `run` is alive."""
         if self.whole and self.assumptions.found() and not isinstance(run, types.MethodType):
             self.run = weakref.ref(run, self.forget)
             _regions[self.key] = self
 
     def forget(self, _: object = None, regions: dict[Hashable, Region] = _regions) -> None:
-        """`regions`: the module's variables are gone where the interpreter ends."""
+        """`regions` is an argument, since the module's variables are gone at interpreter shutdown."""
         if regions.get(self.key) is self:
             del regions[self.key]
 
 
-class Watched:
-    """`compile`, whose failures are not shared: the next graph that is alike is tried again."""
+class FailureAwareCompiler:
+    """`compile`, whose failures are not shared: the next equal graph tries again."""
 
-    def __init__(self, compile: Compiler, region: Region) -> None:
+    def __init__(self, compile: RegionCompiler, region: Region) -> None:
         self.compile, self.region = compile, region
 
     def __call__(self, *args: Any) -> Callable[..., Any]:
@@ -283,25 +284,25 @@ def _place(gm: fx.GraphModule) -> str:
 
 
 def shared(
-    gm: fx.GraphModule, examples: Sequence[Any], compile: Compiler, build: Build, *more: Hashable
+    gm: fx.GraphModule, examples: Sequence[Any], compile: RegionCompiler, build: Build, *more: Hashable
 ) -> Callable[..., Sequence[Any]]:
-    """What `build(compile)` makes of the graph, or made of one that is alike; `more` belongs to the key."""
+    """The result of `build(compile)` for the graph, or the earlier result for an equal graph; `more` is part of the key."""
     if not config.share_regions:
         return build(compile)
     try:
         key = (key_of(gm, examples), *more)
-    except Unlike as reason:
-        log.debug("a graph is compiled for itself: %s", reason)
+    except NotShareable as reason:
+        log.debug("a graph is compiled separately: %s", reason)
         return build(compile)
     symbols, found = symbols_among(examples), _regions.get(key)
     run = None if found is None else found.run()
-    if found is not None and run is not None and choices.taken("region", lambda: _place(gm)):
+    if found is not None and run is not None and choices.step_enabled("region", lambda: _place(gm)):
         found.assumptions.repeat(symbols)
         STATISTICS["shared"] += 1
-        log.info("a graph of %d nodes is like one that is compiled", len(gm.graph.nodes))
+        log.info("a graph of %d nodes runs the code of an equal compiled graph", len(gm.graph.nodes))
         return run
     region = Region(key, symbols)
-    run = build(Watched(compile, region))
+    run = build(FailureAwareCompiler(compile, region))
     STATISTICS["built"] += 1
     region.keep(run)
     return run

@@ -1,8 +1,10 @@
-"""Settings of torch's own logs, as `torch._logging.set_logs` left them.
+"""Settings of torch's own logs, as set by `torch._logging.set_logs`.
 
-In: nothing.  Out: `asked()`, levels and artefacts under the names that `set_logs` takes; `stamp()`, which differs after each
-call of `set_logs`, also after one with the same settings.
-Example: after `torch._logging.set_logs(dynamo=logging.INFO, guards=True)`, `asked()` is `{"dynamo": 20, …, "guards": True}`.
+In: nothing.  Out: `torch_settings()`, levels and artefacts under the names of `set_logs`; `stamp()`, which changes with each
+call of `set_logs`, even with the same settings.
+
+Example: after `torch._logging.set_logs(dynamo=logging.INFO, guards=True)`,
+`torch_settings()` is `{"dynamo": 20, …, "guards": True}`.
 """
 
 from __future__ import annotations
@@ -15,12 +17,12 @@ _TORCH = logging.getLogger("torch")
 
 
 def stamp() -> tuple[object, ...]:
-    """torch makes the handlers of its loggers anew whenever its settings change."""
+    """The handlers of torch's loggers: torch creates new ones whenever its settings change."""
     return tuple([handler for handler in _TORCH.handlers if handler in torchs.handlers])
 
 
-def asked() -> dict[str, int]:
-    """Level of each log, True of each artefact that is on.  A log of several loggers has the level of its first one."""
+def torch_settings() -> dict[str, int]:
+    """The level of each log, True for each enabled artefact.  A log with several loggers has the level of its first one."""
     state = torchs.log_state
     levels = state.log_qname_to_level
     found: dict[str, int] = {

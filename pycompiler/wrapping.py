@@ -1,10 +1,10 @@
-"""What `compile` and `disable` return: callables and modules that look like the originals.
+"""Results of `compile` and `disable`: callables and modules that look like the originals.
 
 In: a function, method, callable object, class or `nn.Module`, and a family.  Out: the same thing, with its calls going
 through the engine.  Example: `compiled(fn, Family(...))`, `compiled_of(made).counters()`.
 
-A wrapped module is an instance of a subclass of the module's own class and shares the module's `__dict__`:
-attributes, hooks, `state_dict` keys, `isinstance`, `.train()`, `.to()` are the original's, whichever is used.
+A wrapped module is an instance of a subclass of the module's own class and shares the module's `__dict__`.
+So attributes, hooks, `state_dict` keys, `isinstance`, `.train()` and `.to()` are shared between both.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ import torch
 from pycompiler import _native
 from pycompiler.config import say_once
 from pycompiler.errors import ArgumentError
-from pycompiler.ir import peer
 from pycompiler.pipeline import Family, eagerly, leave_eager
+from pycompiler.torch_compat import torch_compile
 
 
 def compiled(model: Any, family: Family, name: str | None) -> Any:
     """`model` with its calls compiled by `family`; a callable whose `compiled_of` is a `CompiledFunction`."""
-    if getattr(model, "_pycompiler_disabled", False) or peer.is_disabled(model):
+    if getattr(model, "_pycompiler_disabled", False) or torch_compile.is_disabled(model):
         if isinstance(model, types.FunctionType) and is_disabled_alone(model) and not family.fullgraph:
-            return compiled_function(forwarder(model), model, family, name)  # what it calls is compiled
+            return compiled_function(forwarder(model), model, family, name)  # its callees are compiled
         return model
     model = original_of(model)
     if isinstance(model, torch.jit.ScriptModule):
@@ -58,26 +58,26 @@ def compiled_function(fn: types.FunctionType, original: Any, family: Family, nam
         setattr(made, attribute, getattr(fn, attribute))
     made._pycompiler_family = family
     made._orig_mod = original
-    peer.stands_for(made, original)
+    torch_compile.stands_for(made, original)
     return made
 
 
 def scripted(module: torch.jit.ScriptModule, family: Family) -> Any:
-    """A scripted or traced module runs as it is: it has no Python code left that could be captured."""
+    """A scripted or traced module, unchanged: it has no Python code that could be captured."""
     what = f"{type(module).__name__} {getattr(module, 'original_name', '')!r} is a TorchScript module"
     if family.fullgraph:
-        raise ArgumentError(f"{what}: fullgraph=True cannot hold; compile the module that it was made of")
-    say_once(f"{what}: it runs as it is; compile the module that it was made of")
+        raise ArgumentError(f"{what}: fullgraph=True cannot hold; compile the module from which it was made")
+    say_once(f"{what}: it runs uncompiled; compile the module from which it was made")
     return module
 
 
-# A compiled function is copied and pickled as functions are: it is its own copy, and a pickle holds its name.
+# A compiled function is copied and pickled as functions are: its copy is itself, and its pickle contains its name.
 def _reduce(self: Any) -> Any:
     name, found = str(getattr(self, "__qualname__", "")), sys.modules.get(getattr(self, "__module__", None) or "")
     with contextlib.suppress(AttributeError):
         if operator.attrgetter(name)(found) is self:
             return name
-    # Another name leads to it, or none: the original, as for modules (`WrappedModule.__reduce_ex__`).
+    # Its name leads elsewhere, or nowhere: pickle the original, as for modules (`WrappedModule.__reduce_ex__`).
     return operator.getitem, ((original_of(self),), 0)
 
 
@@ -90,7 +90,7 @@ for _name, _method in (
 
 
 def compiled_class(cls: type, family: Family, name: str | None) -> type:
-    """`cls` itself, whose instances' calls are compiled from now on (as torch.compile does with a class)."""
+    """`cls` itself, with compiled calls of its instances from now on (as torch.compile does with a class)."""
     call = original_of(getattr(cls, "__call__", None))  # a base, or the class itself, may be compiled already
     if isinstance(call, types.FunctionType):
         cls.__call__ = compiled_function(call, call, family, name or cls.__qualname__)  # type: ignore[method-assign]
@@ -109,13 +109,13 @@ def forwarder(target: Any) -> types.FunctionType:
 
 # modules ------------------------------------------------------------------------------------------------------
 class WrappedModule:
-    """Base of the classes made by `wrap_module`.  First in the method resolution order."""
+    """Base of the classes created by `wrap_module`.  First in the method resolution order."""
 
     _orig_mod: Any
     _pycompiler_compiled: Any = None  # the CompiledFunction, in compiled modules (a descriptor: mypy would bind it)
 
     def __init_subclass__(cls) -> None:
-        """The user's `__init_subclass__` does not run for a wrapper's class."""
+        """Does nothing: the user's `__init_subclass__` must not run for a wrapper's class."""
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         # Pickles of a wrapper hold the original, and load without pycompiler: operator.getitem((original,), 0).
@@ -129,18 +129,18 @@ class WrappedModule:
         return made
 
     def _pycompiler_again(self, module: torch.nn.Module) -> Any:
-        """Another module wrapped as this one is."""
+        """Another module, wrapped as this one is."""
         raise NotImplementedError
 
 
 def wrap_module(module: torch.nn.Module, call: Any, again: Callable[[Any, torch.nn.Module], Any], **extra: Any) -> Any:
-    """An instance of a new subclass of `module`'s class that shares its state; `call` takes the place of `__call__`.
+    """An instance of a new subclass of `module`'s class that shares its state, with `call` in place of `__call__`.
 
     `call` is a function of the wrapper and the arguments, or a bound or static method of the arguments alone.
     """
     made = object.__new__(_wrapper_class(type(module), module, call, again, extra))
     object.__setattr__(made, "__dict__", module.__dict__)
-    setattr(type(made), peer.WRAPPER, id(made))
+    setattr(type(made), torch_compile.WRAPPER, id(made))
     return made
 
 
@@ -151,15 +151,16 @@ def _wrapper_class(
 
     @functools.wraps(cls.forward)
     def forward(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if "forward" in self.__dict__:  # the program has put its own there, and calls from it what was there before
+        # the program has set its own `forward` on the instance, which calls the former one
+        if "forward" in self.__dict__:
             return cls.forward(module, *args, **kwargs)
         return self(*args, **kwargs)
 
     def set_class(self: Any, new: Any) -> None:
-        """`wrapper.__class__ = new` (as parametrizations do) is for the original; the wrapper follows."""
+        """`wrapper.__class__ = new` (as parametrizations do) sets the original's class; the wrapper follows."""
         module.__class__ = new
         REAL_CLASS.__set__(self, made := _wrapper_class(new, module, call, again, extra))
-        setattr(made, peer.WRAPPER, id(self))
+        setattr(made, torch_compile.WRAPPER, id(self))
 
     namespace = {
         "__call__": call,
@@ -177,7 +178,7 @@ def _wrapper_class(
         namespace["forward"] = forward
     metaclass: Any = type(cls)
     made = metaclass(cls.__name__, (WrappedModule, cls), namespace)
-    peer.stands_for(made, module)
+    torch_compile.stands_for(made, module)
     return made
 
 
@@ -186,7 +187,7 @@ REAL_CLASS: Any = object.__dict__["__class__"]
 
 def compiled_module(module: torch.nn.Module, family: Family, name: str | None) -> Any:
     cls = type(module)
-    entry = original_of(cls.__call__)  # the class may be compiled, too
+    entry = original_of(cls.__call__)  # the class may be compiled too
     plain = isinstance(entry, types.FunctionType)
     made = family.compiled(entry if plain else forwarder(module), name=name or cls.__qualname__)
     functools.update_wrapper(made, entry, updated=())
@@ -222,9 +223,9 @@ def _signature(module: torch.nn.Module) -> inspect.Signature | None:
         return None
 
 
-# the way back -------------------------------------------------------------------------------------------------
+# back to originals --------------------------------------------------------------------------------------------
 def compiled_of(target: Any) -> _native.CompiledFunction | None:
-    """The `CompiledFunction` behind what `compile` or `run` returned, or None."""
+    """The `CompiledFunction` behind a result of `compile` or `run`, or None."""
     if isinstance(target, WrappedModule):
         target = target._pycompiler_compiled
     if isinstance(target, (types.MethodType, staticmethod, classmethod)):
@@ -238,21 +239,21 @@ def compiled_of(target: Any) -> _native.CompiledFunction | None:
 
 
 def original_of(target: Any) -> Any:
-    """What `compile` or `disable` was given, if `target` is what it returned; else `target`."""
+    """The argument of `compile` or `disable` if `target` is its result; else `target`."""
     if isinstance(target, WrappedModule):
         return target._orig_mod
     if isinstance(target, types.MethodType) and isinstance(target.__func__, _native.CompiledFunction):
         return types.MethodType(original_of(target.__func__), target.__self__)
     if isinstance(target, _native.CompiledFunction):
         return getattr(target, "_orig_mod", target.fn)
-    if not peer.is_disabled(target):
-        by_torch = peer.original_of(target)
+    if not torch_compile.is_disabled(target):
+        by_torch = torch_compile.original_of(target)
         return target if by_torch is None else original_of(by_torch)
     return target
 
 
 # run ----------------------------------------------------------------------------------------------------------
-FROZEN = "_pycompiler_frozen"  # of a view: the compiled callable that it calls
+FROZEN = "_pycompiler_frozen"  # attribute of a view: the compiled callable that it calls
 
 
 def frozen(target: Any) -> Any:
@@ -276,12 +277,12 @@ def frozen_call(target: Callable[..., Any]) -> types.FunctionType:
 
     functools.update_wrapper(call, target)
     setattr(call, FROZEN, target)
-    peer.stands_for(call, target)
+    torch_compile.stands_for(call, target)
     return cast(types.FunctionType, call)
 
 
 def frozen_module(module: torch.nn.Module) -> Any:
-    """`module` is a compiled one, or holds compiled ones."""
+    """A frozen view of a compiled module, or of a module with compiled parts."""
 
     def again(self: Any, other: torch.nn.Module) -> Any:
         return frozen_module(module._pycompiler_again(other) if isinstance(module, WrappedModule) else other)
@@ -293,7 +294,7 @@ def frozen_module(module: torch.nn.Module) -> Any:
 
 # disable ------------------------------------------------------------------------------------------------------
 def disabled(target: Any, reason: str | None, recursive: bool = True) -> Any:
-    """`target`, which runs eagerly wherever it is called, and what it calls as well unless `recursive` is False.
+    """`target`, which runs eagerly wherever it is called; its callees too unless `recursive` is False.
 
     A class is changed in place.
     """
@@ -328,7 +329,9 @@ def disabled(target: Any, reason: str | None, recursive: bool = True) -> Any:
 
 def is_disabled_alone(function: types.FunctionType) -> bool:
     """Whether a disabled function's callees may be compiled."""
-    return function.__dict__.get("_pycompiler_recursive", peer.mark(function, peer.RECURSIVE)) is False
+    return (
+        function.__dict__.get("_pycompiler_recursive", torch_compile.mark(function, torch_compile.RECURSIVE)) is False
+    )
 
 
 def disabled_module(module: torch.nn.Module, reason: str | None, recursive: bool) -> Any:

@@ -1,38 +1,39 @@
-//! Calls of what a backend made of a graph.
+//! Calls of a compiled graph: of the callable that a backend returned for a graph.
 //!
-//! In: a callable of the graph's inputs.  Out: the graph's outputs.  Neither that callable nor what it calls is a part of the
-//! program: the frame hook is off meanwhile.  What a user's backend made is checked on each call.
+//! In: a callable of the graph's inputs.  Out: the graph's outputs.  The frame hook is off during the call, because
+//! neither the callable nor its callees are part of the program.  Outputs of a user's backend are checked on each call.
 
 use crate::ffi::object::{clear_error, import, raise, runtime_error, Handle};
 use crate::ffi::plan_call::{run_plan, Outputs};
 use crate::ffi::sync::GilCell;
 use crate::ffi::{visit_obj, Obj, Owned, Raised, Res};
-use crate::handed;
-use crate::hook::paused;
+use crate::hook_state::paused;
 use crate::plan::Plan;
+use crate::registered_object;
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use pyo3::{PyTraverseError, PyVisit};
 use smallvec::SmallVec;
 use std::rc::Rc;
 
-/// Whose callable it is, and how many outputs the graph has.
+/// The backend of the callable, and the number of outputs of the graph.
 struct Expected {
     backend: Owned,
     n_outputs: usize,
-    /// `torch.Tensor`: one is as good as a tuple of one.
+    /// `torch.Tensor`: a single tensor is accepted as a tuple of one.
     tensor: Owned,
 }
 
-struct Made {
+/// A callable that a backend returned, and the checks of its outputs.
+struct BackendCallable {
     target: Owned,
     expected: Option<Expected>,
 }
 
-/// BackendCall(target, backend=None, n_outputs=0): `target` with the frame hook off; its outputs are checked when `backend`
-/// names whose they are.
+/// BackendCall(target, backend=None, n_outputs=0): calls `target` with the frame hook off.  Checks the outputs if
+/// `backend` names the backend that returned `target`.
 #[pyclass(frozen, weakref, module = "pycompiler._native")]
-pub struct BackendCall(GilCell<Option<Rc<Made>>>);
+pub struct BackendCall(GilCell<Option<Rc<BackendCallable>>>);
 
 #[pymethods]
 impl BackendCall {
@@ -41,7 +42,7 @@ impl BackendCall {
     fn new(target: &Bound<'_, PyAny>, backend: Option<&Bound<'_, PyAny>>, n_outputs: usize) -> PyResult<Self> {
         let tensor = import(c"torch")?.attr(c"Tensor")?;
         let expected = backend.map(|backend| Expected { backend: Obj::of(backend).own(), n_outputs, tensor });
-        Ok(BackendCall(GilCell::new(Some(Rc::new(Made { target: Obj::of(target).own(), expected })))))
+        Ok(BackendCall(GilCell::new(Some(Rc::new(BackendCallable { target: Obj::of(target).own(), expected })))))
     }
 
     #[getter]
@@ -65,7 +66,7 @@ impl BackendCall {
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        let held = |made: &Made| {
+        let held = |made: &BackendCallable| {
             visit_obj(&visit, made.target.get())?;
             made.expected.as_ref().map_or(Ok(()), |e| visit_obj(&visit, e.backend.get()))
         };
@@ -78,7 +79,7 @@ impl BackendCall {
 }
 
 impl BackendCall {
-    fn made(&self) -> Res<Rc<Made>> {
+    fn made(&self) -> Res<Rc<BackendCallable>> {
         self.0.read(|made| made.clone()).ok_or_else(|| runtime_error("this BackendCall was cleared by the collector"))
     }
 }
@@ -91,7 +92,7 @@ pub fn learn_calls(target: &Owned, call: Option<&Handle<BackendCall>>) -> Res<()
     }
 }
 
-/// Whether the callable behind `target` takes references to its arguments before anything else happens.
+/// Whether the callable behind `target` takes references to its arguments before it does anything else.
 #[inline]
 pub fn holds_arguments(target: &Owned, call: Option<&Handle<BackendCall>>) -> bool {
     match call {
@@ -100,7 +101,7 @@ pub fn holds_arguments(target: &Owned, call: Option<&Handle<BackendCall>>) -> bo
     }
 }
 
-/// The outputs of a graph: `call` is `target` when that is a BackendCall.  Whoever calls holds the inputs, unless
+/// The outputs of a graph.  `call` is `target` if that is a BackendCall.  The caller holds the inputs, unless
 /// `holds_arguments`.
 #[inline]
 pub fn outputs_of(
@@ -136,7 +137,7 @@ pub fn outputs_of(
 }
 
 impl Expected {
-    /// The outputs as a tuple: as many as the graph has, none of them None.
+    /// The outputs as a tuple.  There must be as many as the graph has, and none may be None.
     fn check(&self, returned: Owned) -> Res<Owned> {
         let outputs = match () {
             () if returned.is_tuple() => returned,
@@ -183,13 +184,13 @@ fn class_name(o: &Owned) -> String {
 }
 
 fn raise_bad_outputs(text: &str) -> Raised {
-    match handed::BAD_OUTPUTS.known() {
+    match registered_object::BAD_OUTPUTS.known() {
         Some(class) => raise(class.get(), text),
         None => runtime_error(text),
     }
 }
 
-/// `target` returned something else than the graph's outputs.
+/// The error for outputs of `target` that are not the graph's outputs.
 #[cold]
 pub fn wrong_outputs(target: &Owned, seen: &str, want: usize) -> Raised {
     let target = target.repr();

@@ -1,8 +1,8 @@
-//! Entries per code object, most recently used first, and the counters of a callable.
+//! Entries of each code object, most recently used first, and the counters of a callable.
 
 use crate::entry::{Contents, EntryRef};
 use crate::ffi::{Obj, Owned, Res};
-use crate::guard::Walk;
+use crate::guard::GuardWalk;
 use crate::signature::Signature;
 use smallvec::SmallVec;
 use std::cell::{Cell, RefCell};
@@ -36,33 +36,34 @@ impl Counter {
     }
 }
 
-type Few<T> = SmallVec<[T; 2]>;
+type ShortList<T> = SmallVec<[T; 2]>;
 
-/// Puts `new` in front of the items that are live; the others.
-fn put_first<T>(items: &mut Few<T>, new: T, is_live: impl Fn(&T) -> bool) -> Few<T> {
-    let (mut live, ended): (Few<T>, _) = items.drain(..).partition(is_live);
+/// Removes the items that are not live and puts `new` first.  Returns the removed items.
+fn put_first<T>(items: &mut ShortList<T>, new: T, is_live: impl Fn(&T) -> bool) -> ShortList<T> {
+    let (mut live, ended): (ShortList<T>, _) = items.drain(..).partition(is_live);
     live.insert(0, new);
     *items = live;
     ended
 }
 
-/// Moves the item to the front; the order of the others stays.
+/// Moves the item to the front.  The other items keep their order.
 fn bring_first<T>(items: &mut [T], is_it: impl Fn(&T) -> bool) {
     if let Some(i) = items.iter().position(is_it) {
         items[..=i].rotate_right(1);
     }
 }
 
-/// (position among the code object's entries, index of a guard that fails)
+/// Pairs (position among the code object's entries, index of a guard that fails).
 pub type Reasons = SmallVec<[(usize, u32); 4]>;
 
+/// The entries of one code object.
 pub struct CodeCache {
     pub code: Owned,
     pub signature: Signature,
     entries: RefCell<SmallVec<[EntryRef; 2]>>,
-    /// The compiler said: never.
+    /// Whether the compiler answered never to compile this code object.
     pub skip: Cell<bool>,
-    /// The limit was reported.
+    /// Whether the limit was reported.
     pub limit_reported: Cell<bool>,
 }
 
@@ -77,7 +78,7 @@ impl CodeCache {
         }))
     }
 
-    /// Without those that ended (`Entry.end`), here and in positions.
+    /// Number of entries.  Ended entries (`Entry.end`) do not count, here and in positions.
     pub fn len(&self) -> usize {
         self.entries.borrow().iter().filter(|e| e.is_live()).count()
     }
@@ -86,7 +87,7 @@ impl CodeCache {
         self.entries.borrow().iter().filter(|e| e.is_live()).cloned().collect()
     }
 
-    /// For the cycle collector; skips while the list is being changed.
+    /// For the garbage collector.  Skips the entries while the list is being changed.
     pub fn visit(&self, f: &mut dyn FnMut(Obj)) {
         f(self.code.get());
         f(self.signature.freevars.get());
@@ -96,13 +97,13 @@ impl CodeCache {
         }
     }
 
-    /// Empties the list; the entries are dropped by the caller, outside of any borrow.
+    /// Empties the list.  The caller drops the entries outside of any borrow.
     #[must_use]
     pub fn take(&self) -> SmallVec<[EntryRef; 2]> {
         std::mem::take(&mut *self.entries.borrow_mut())
     }
 
-    /// Returns the entries that ended, for the caller to drop outside of any borrow.
+    /// Returns the ended entries, which the caller drops outside of any borrow.
     #[must_use]
     pub fn push_front(&self, entry: EntryRef) -> SmallVec<[EntryRef; 2]> {
         put_first(&mut self.entries.borrow_mut(), entry, |e| e.is_live())
@@ -113,31 +114,31 @@ impl CodeCache {
     }
 
     fn move_to_front(&self, entry: &EntryRef) {
-        // Guards may have run code that changed the list: find the entry again.
+        // Guards may have run code that changed the list, so the entry is searched again.
         bring_first(&mut self.entries.borrow_mut(), |e| e.obj() == entry.obj());
     }
 
-    /// The first entry whose guards hold, with the values it recorded in `walk`.
+    /// The first entry whose guards hold.  Its recorded values are in `walk`.
     #[inline]
     pub fn find(
         &self,
         locals: &[Option<Obj>],
         globals: Obj,
-        walk: &mut Walk,
+        walk: &mut GuardWalk,
         counters: &Counters,
         reasons: &mut Reasons,
     ) -> Option<Rc<Contents>> {
         self.find_by(walk, counters, reasons, |_, contents, walk| contents.check(locals, globals, walk))
     }
 
-    /// `find`, with a check that is given the position of each entry.
+    /// `find` with another check, which receives the position of each entry.
     #[inline]
     pub fn find_by(
         &self,
-        walk: &mut Walk,
+        walk: &mut GuardWalk,
         counters: &Counters,
         reasons: &mut Reasons,
-        mut check: impl FnMut(usize, &Contents, &mut Walk) -> Result<(), u32>,
+        mut check: impl FnMut(usize, &Contents, &mut GuardWalk) -> Result<(), u32>,
     ) -> Option<Rc<Contents>> {
         let mut position = 0;
         for i in 0.. {
@@ -188,7 +189,7 @@ mod tests {
 
     #[test]
     fn a_new_entry_is_first_and_ended_ones_leave() {
-        let mut items: Few<i32> = SmallVec::from_slice(&[5, -1, 6, -2]);
+        let mut items: ShortList<i32> = SmallVec::from_slice(&[5, -1, 6, -2]);
         let ended = put_first(&mut items, 7, |item| *item > 0);
         assert_eq!(items.as_slice(), [7, 5, 6]);
         assert_eq!(ended.as_slice(), [-1, -2]);

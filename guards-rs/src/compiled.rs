@@ -1,20 +1,21 @@
-//! The life of a call: bind, look up, run; on a miss decide, compile, store.
+//! A call from start to end: bind, look up, run; after a miss decide, compile, store.
 //!
-//! In: a call of a CompiledFunction (or a frame caught by the hook).  Out: its result.  `ffi::callable` makes the Python
-//! type, `methods.rs` has its methods.
+//! In: a call of a CompiledFunction (or a frame caught by the hook).  Out: its result.  `ffi::callable` creates the
+//! Python type, `methods.rs` has its methods.
 
 use crate::cache::{CodeCache, Counters, Reasons};
 use crate::entry::{Contents, Entry, EntryRef, Kind};
-use crate::ffi::frame::Answer;
+use crate::ffi::frame::FrameAction;
 use crate::ffi::object::{caught, is_error, raise, runtime_error, type_error};
-use crate::ffi::sync::{Acquired, CompileLock};
-use crate::ffi::tailcall::Entering;
+use crate::ffi::sync::{Acquisition, CompileLock};
+use crate::ffi::tailcall::CallMark;
 use crate::ffi::{callable, stack, tailcall, Obj, Owned, Raised, Res};
-use crate::guard::Walk;
-use crate::handed;
-use crate::hook::{self, Passing};
+use crate::guard::GuardWalk;
+use crate::hook::HookExemption;
+use crate::hook_state;
+use crate::registered_object;
 use crate::signature::{Locals, Mismatch};
-use crate::watch::{self, Eye};
+use crate::watch::{self, CallObserver};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
@@ -22,7 +23,7 @@ use std::rc::Rc;
 pub enum Mode {
     /// Compile on a miss.
     Compile,
-    /// Use what is compiled, otherwise run eagerly (frozen).
+    /// Use compiled entries; after a miss run eagerly (frozen).
     Run,
     /// Run the original function.
     Eager,
@@ -33,7 +34,7 @@ pub enum Mode {
 pub const MODES: &[(&str, Mode)] =
     &[("compile", Mode::Compile), ("run", Mode::Run), ("eager", Mode::Eager), ("error", Mode::Error)];
 
-/// All that a CompiledFunction holds; None once the collector cleared it.
+/// The state of a CompiledFunction.  None after the garbage collector cleared it.
 pub struct Compiled(pub RefCell<Option<Rc<Inner>>>);
 
 pub struct Inner {
@@ -44,38 +45,38 @@ pub struct Inner {
     pub recompile_limit: Cell<usize>,
     pub accumulated_limit: Cell<usize>,
     pub mode: Cell<Mode>,
-    /// The code object used last comes first.
+    /// Caches of code objects; the most recently used comes first.
     pub codes: RefCell<Vec<Rc<CodeCache>>>,
     pub counters: Counters,
     pub lock: CompileLock,
     /// Compilations since the last reset.
     pub accumulated: Cell<usize>,
-    /// Counts resets: a compilation that began before one is not stored.
+    /// Number of resets.  A compilation that started before a reset is not stored.
     pub generation: Cell<u64>,
 }
 
-/// The answer of one step: a value (maybe a TailCall), or "run the original".
+/// The result of one step: a value (maybe a TailCall), or "run the original function".
 pub enum Outcome {
     Value(Owned),
     Eager,
 }
 
-/// What a step needs of the frame that it stands for.
+/// The frame that a step runs.
 pub struct Frame<'a> {
     pub this: Obj,
     pub cache: &'a Rc<CodeCache>,
     pub globals: Obj,
     pub closure: Option<Obj>,
-    /// Whether `closure` lives as long as `this`: then so may a function that is made with it.
+    /// Whether `closure` lives as long as `this`.  Then a function built with it may live as long too.
     pub lasting: bool,
-    /// What holds the arguments, and lets go of them when the frame's code says that it is entered.
+    /// The TailCall that holds the arguments, until the code of the frame calls `entered`.
     pub tail: Option<Obj>,
 }
 
 thread_local! {
-    /// Number of compilations that this thread is in.
+    /// Number of compilations that this thread is inside.
     static COMPILING: Cell<u32> = const { Cell::new(0) };
-    /// Number of frozen views that this thread runs: a miss runs eagerly, whatever function it is of.
+    /// Number of frozen views that this thread runs.  A miss of any function then runs eagerly.
     static FROZEN: Cell<u32> = const { Cell::new(0) };
 }
 
@@ -88,20 +89,20 @@ pub fn exit_frozen() {
     FROZEN.with(|n| n.set(n.get().saturating_sub(1)));
 }
 
-/// Releases the compile lock and leaves the compilation, on every way out.
+/// Releases the compile lock and leaves the compilation, on every exit.
 struct Compiling<'a>(&'a CompileLock);
 
 impl<'a> Compiling<'a> {
     fn enter(lock: &'a CompileLock) -> Self {
         COMPILING.with(|n| n.set(n.get() + 1));
-        hook::pause();
+        hook_state::pause();
         Compiling(lock)
     }
 }
 
 impl Drop for Compiling<'_> {
     fn drop(&mut self) {
-        hook::resume();
+        hook_state::resume();
         COMPILING.with(|n| n.set(n.get() - 1));
         self.0.release();
     }
@@ -116,7 +117,7 @@ impl Compiled {
             .ok_or_else(|| runtime_error("this CompiledFunction was cleared by the garbage collector"))
     }
 
-    /// For the cycle collector.
+    /// For the garbage collector.
     pub fn visit_held(&self, f: &mut dyn FnMut(Obj)) {
         if let Ok(guard) = self.0.try_borrow() {
             if let Some(inner) = guard.as_ref() {
@@ -140,7 +141,7 @@ impl Inner {
         }
     }
 
-    /// The cache of a code object, moved to the front.
+    /// The cache of a code object.  It is moved to the front.
     #[inline]
     pub fn cache(&self, code: Obj) -> Res<Rc<CodeCache>> {
         if let Some(first) = self.codes.borrow().first() {
@@ -166,16 +167,16 @@ impl Inner {
 
     fn eager(&self, args: &[Obj], kwnames: Option<Obj>, tail: Option<Obj>) -> Res<Owned> {
         if tail.is_some_and(tailcall::has_left) {
-            return Err(runtime_error("the arguments are gone: generated code began anew after it was entered"));
+            return Err(runtime_error("the arguments are gone: generated code started again after entered()"));
         }
         stack::check()?;
         self.counters.eager_calls.add();
-        let _entering = self.positional.then(|| Entering::new(tail));
-        let _passing = Passing::new(self.function.func_code());
+        let _entering = self.positional.then(|| CallMark::new(tail));
+        let _passing = HookExemption::new(self.function.func_code());
         self.function.call(args, kwnames)
     }
 
-    /// One step of a call, of `tail` where one leads to it.
+    /// One step of a call.  `tail` is the TailCall that leads to this step, if any.
     #[inline]
     fn step(&self, this: Obj, args: &[Obj], kwnames: Option<Obj>, tail: Option<Obj>) -> Res<Owned> {
         if self.mode.get() == Mode::Eager {
@@ -209,17 +210,17 @@ impl Inner {
         let want = cache.signature.argcount();
         type_error(&format!(
             "{} takes exactly {want} positional arguments ({given} given)",
-            self.name.as_str().unwrap_or("resume function")
+            self.name.text_or("resume function")
         ))
     }
 
-    /// Looks up, and runs the entry or handles the miss.
+    /// Looks up an entry and runs it, or handles the miss.
     #[inline]
     fn dispatch(&self, frame: &Frame<'_>, locals: &mut Locals) -> Res<Outcome> {
         if let Some(eye) = watch::eye() {
             return self.dispatch_seen(&eye, frame, locals);
         }
-        let (mut walk, mut reasons) = (Walk::default(), Reasons::new());
+        let (mut walk, mut reasons) = (GuardWalk::default(), Reasons::new());
         match frame.cache.find(&locals.slots, frame.globals, &mut walk, &self.counters, &mut reasons) {
             Some(contents) => {
                 self.counters.hits.add();
@@ -229,12 +230,12 @@ impl Inner {
         }
     }
 
-    /// `dispatch` while somebody looks: a range each for the lookup, the check of each entry, and the run.
+    /// `dispatch` while a profiler or watcher is active: ranges for the lookup, the check of each entry, and the run.
     #[cold]
     #[inline(never)]
-    fn dispatch_seen(&self, eye: &Eye, frame: &Frame<'_>, locals: &mut Locals) -> Res<Outcome> {
-        let name = self.name.as_str().unwrap_or("?");
-        let (mut walk, mut reasons) = (Walk::default(), Reasons::new());
+    fn dispatch_seen(&self, eye: &CallObserver, frame: &Frame<'_>, locals: &mut Locals) -> Res<Outcome> {
+        let name = self.name.text_or("?");
+        let (mut walk, mut reasons) = (GuardWalk::default(), Reasons::new());
         let lookup = eye.range(|| format!("cache lookup of {name}"));
         let found = frame.cache.find_by(&mut walk, &self.counters, &mut reasons, |position, contents, walk| {
             let _range = eye.range(|| format!("guards of {name}, entry {position}"));
@@ -244,13 +245,14 @@ impl Inner {
         let Some(contents) = found else { return self.miss(frame, locals, &mut walk, reasons) };
         self.counters.hits.add();
         locals.hold_all();
-        eye.tell_entry(frame.this, reasons.len(), &contents, &locals.slots, frame.globals)?;
+        let costs = || contents.profile(&locals.slots, frame.globals);
+        eye.tell_entry(frame.this, reasons.len(), contents.guards(), costs)?;
         let _range = eye.range(|| format!("run of {name}"));
         self.run_entry(&contents, frame, locals, &mut walk)
     }
 
     #[inline(never)]
-    fn miss(&self, frame: &Frame<'_>, locals: &mut Locals, walk: &mut Walk, mut reasons: Reasons) -> Res<Outcome> {
+    fn miss(&self, frame: &Frame<'_>, locals: &mut Locals, walk: &mut GuardWalk, mut reasons: Reasons) -> Res<Outcome> {
         self.counters.misses.add();
         locals.hold_all();
         if runs_eagerly()? {
@@ -265,14 +267,15 @@ impl Inner {
         if self.limit_reached(frame, &reasons)? {
             return Ok(Outcome::Eager);
         }
-        // A thread inside a compilation never waits for another's: two could wait for each other.
+        // A thread inside a compilation never waits for another thread's compilation: two threads could wait for each
+        // other.
         let may_wait = COMPILING.with(|n| n.get() == 0);
         let acquired = self.lock.acquire(may_wait)?;
-        if acquired == Acquired::Refused {
+        if acquired == Acquisition::Refused {
             return Ok(Outcome::Eager);
         }
         let compiling = Compiling::enter(&self.lock);
-        if acquired == Acquired::Waited {
+        if acquired == Acquisition::Waited {
             reasons.clear();
             if let Some(contents) = frame.cache.find(&locals.slots, frame.globals, walk, &self.counters, &mut reasons) {
                 drop(compiling);
@@ -288,7 +291,7 @@ impl Inner {
         self.run_fresh(&entry, frame, locals, walk)
     }
 
-    /// Asks the compiler and stores its entry.
+    /// Calls the compiler and stores its entry.
     fn compile(&self, frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Res<Option<EntryRef>> {
         let generation = self.generation.get();
         let dict = frame.cache.signature.locals_dict(locals)?;
@@ -305,7 +308,7 @@ impl Inner {
             ))
         })?;
         if entry.contents().is_none() {
-            return Ok(None); // it has ended: this call runs eagerly, and the next one asks again
+            return Ok(None); // the entry has ended: this call runs eagerly, and the next one compiles again
         }
         let signature = &frame.cache.signature;
         entry.bind(&signature.names, signature.freevars.get(), signature.n_params())?;
@@ -317,8 +320,9 @@ impl Inner {
         Ok(Some(entry))
     }
 
-    /// The call that caused a compilation.  Its guards must hold; if one does not, the original runs: never a wrong result.
-    fn run_fresh(&self, entry: &Entry, frame: &Frame<'_>, locals: &mut Locals, walk: &mut Walk) -> Res<Outcome> {
+    /// The call that caused a compilation.  If its guards do not hold, the original runs, so that the result is never
+    /// wrong.
+    fn run_fresh(&self, entry: &Entry, frame: &Frame<'_>, locals: &mut Locals, walk: &mut GuardWalk) -> Res<Outcome> {
         walk.reset();
         let Some(contents) = entry.contents() else { return Ok(Outcome::Eager) };
         if contents.check(&locals.slots, frame.globals, walk).is_err() {
@@ -326,13 +330,20 @@ impl Inner {
             return Ok(Outcome::Eager);
         }
         if let Some(eye) = watch::eye() {
-            eye.tell_entry(frame.this, 0, &contents, &locals.slots, frame.globals)?;
+            let costs = || contents.profile(&locals.slots, frame.globals);
+            eye.tell_entry(frame.this, 0, contents.guards(), costs)?;
         }
         self.run_entry(&contents, frame, locals, walk)
     }
 
     #[inline]
-    fn run_entry(&self, contents: &Contents, frame: &Frame<'_>, locals: &mut Locals, walk: &mut Walk) -> Res<Outcome> {
+    fn run_entry(
+        &self,
+        contents: &Contents,
+        frame: &Frame<'_>,
+        locals: &mut Locals,
+        walk: &mut GuardWalk,
+    ) -> Res<Outcome> {
         if contents.kind() == Kind::Eager {
             return Ok(Outcome::Eager);
         }
@@ -341,12 +352,12 @@ impl Inner {
             locals.let_go();
             walk.let_go();
         }
-        let _entering = entering.then(|| Entering::new(frame.tail));
+        let _entering = entering.then(|| CallMark::new(frame.tail));
         match contents.run(locals, frame.closure, frame.lasting, walk) {
             Ok(value) => Ok(Outcome::Value(value)),
             Err(Raised) => {
                 let lands = contents.ask_failed();
-                if handed::UNFIT.known().is_some_and(|class| caught(class.get())) {
+                if registered_object::UNFIT.known().is_some_and(|class| caught(class.get())) {
                     return Ok(Outcome::Eager);
                 }
                 if !lands && is_error() {
@@ -357,8 +368,8 @@ impl Inner {
         }
     }
 
-    /// One step of a tail call.  What is raised before code of the frame runs is raised where the frame goes on; so is an
-    /// interrupt before it is entered.
+    /// One step of a tail call.  An error raised before code of the frame runs is raised where the frame continues.
+    /// The same holds for an interrupt before the frame is entered.
     #[inline]
     fn step_of(&self, next: Obj, args: &[Obj], tail: Obj) -> Res<Owned> {
         match self.step(next, args, None, Some(tail)) {
@@ -376,7 +387,7 @@ impl Inner {
         }
         self.counters.limit_hits.add();
         if !frame.cache.limit_reported.replace(true) {
-            if let Some(callback) = handed::ON_LIMIT.known() {
+            if let Some(callback) = registered_object::ON_LIMIT.known() {
                 callback.call(&[frame.this, *reasons_list(reasons)?], None)?;
             }
         }
@@ -384,7 +395,7 @@ impl Inner {
     }
 
     fn refuse(&self, frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Raised {
-        let Some(class) = handed::RECOMPILE_ERROR.known() else { return Raised };
+        let Some(class) = registered_object::RECOMPILE_ERROR.known() else { return Raised };
         let text = match explain(frame, locals, reasons) {
             Ok(rows) => {
                 rows.into_iter().map(|(entry, _, text)| format!("\n  entry {entry}: {text}")).collect::<String>()
@@ -392,16 +403,13 @@ impl Inner {
             Err(raised) => return raised,
         };
         let what = if reasons.is_empty() { "nothing is compiled yet" } else { "no entry fits this call" };
-        raise(
-            class.get(),
-            &format!("{}: {what}, and mode 'error' forbids to compile{text}", self.name.as_str().unwrap_or("?")),
-        )
+        raise(class.get(), &format!("{}: {what}, and mode 'error' forbids a compile{text}", self.name.text_or("?")))
     }
 }
 
-/// Whether something is active that has to see, or changes, every operator one by one (`ir.guards.foreign_state`).
+/// Whether an active state has to see, or changes, every single operator (`ir.guards.foreign_state`).
 fn runs_eagerly() -> Res<bool> {
-    hook::paused(|| Ok(!handed::FOREIGN_STATE.get()?.call(&[], None)?.is_none()))
+    hook_state::paused(|| Ok(!registered_object::FOREIGN_STATE.get()?.call(&[], None)?.is_none()))
 }
 
 fn reasons_list(reasons: &Reasons) -> Res<Owned> {
@@ -411,10 +419,11 @@ fn reasons_list(reasons: &Reasons) -> Res<Owned> {
     Owned::list_from(pairs.collect::<Res<Vec<_>>>()?)
 }
 
-/// Text for each reason, by `ir.guards.explain`.
+/// A string for each reason, by `ir.guards.explain`.
 pub fn explain(frame: &Frame<'_>, locals: &Locals, reasons: &Reasons) -> Res<Vec<(usize, u32, String)>> {
-    let render = handed::EXPLAIN.get()?;
-    let scope = handed::SCOPE.get()?.call(&[*frame.cache.signature.locals_dict(locals)?, frame.globals], None)?;
+    let render = registered_object::EXPLAIN.get()?;
+    let scope =
+        registered_object::SCOPE.get()?.call(&[*frame.cache.signature.locals_dict(locals)?, frame.globals], None)?;
     let entries = frame.cache.snapshot();
     let mut rows = Vec::new();
     for (entry, guard) in reasons {
@@ -448,7 +457,7 @@ fn follow(inner: &Inner, mut result: Owned) -> Res<Owned> {
     Ok(result)
 }
 
-/// A call of a TailCall: generated code waits for what it gives.
+/// A call of a TailCall: generated code waits for its result.
 pub fn go_on(tail: Owned) -> Res<Owned> {
     let Some((next, args)) = tailcall::view(&tail)? else { return Ok(tail) };
     let Some(state) = callable::state::<Compiled>(&next) else { return elsewhere(next, args, tail.get()) };
@@ -457,13 +466,13 @@ pub fn go_on(tail: Owned) -> Res<Owned> {
     follow(&inner, result)
 }
 
-/// A tail call of what is not compiled.
+/// A tail call of a function that is not compiled.
 fn elsewhere(next: Obj, args: &[Obj], tail: Obj) -> Res<Owned> {
-    let _entering = Entering::new(Some(tail));
+    let _entering = CallMark::new(Some(tail));
     next.own().call(args, None)
 }
 
-/// A call.
+/// A call of a CompiledFunction.
 #[inline]
 pub fn call(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
     let inner = compiled(&this)?;
@@ -471,8 +480,8 @@ pub fn call(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
     follow(&inner, result)
 }
 
-/// A frame caught by the hook: its parameters and its function's cells are the locals.
-pub fn frame(this: Obj, caught: crate::ffi::frame::Frame) -> Answer {
+/// A frame caught by the hook.  Its locals are its parameters and its function's cells.
+pub fn frame(this: Obj, caught: crate::ffi::frame::Frame) -> FrameAction {
     let run = || -> Res<Option<Owned>> {
         let inner = compiled(&this)?;
         if inner.mode.get() == Mode::Eager {
@@ -497,8 +506,8 @@ pub fn frame(this: Obj, caught: crate::ffi::frame::Frame) -> Answer {
         }
     };
     match run() {
-        Ok(None) => Answer::Default,
-        Ok(Some(value)) => Answer::Done(Ok(value)),
-        Err(raised) => Answer::Done(Err(raised)),
+        Ok(None) => FrameAction::Default,
+        Ok(Some(value)) => FrameAction::Done(Ok(value)),
+        Err(raised) => FrameAction::Done(Err(raised)),
     }
 }

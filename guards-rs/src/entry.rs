@@ -1,16 +1,16 @@
-//! `Entry`: guards and what to run when they hold.
+//! `Entry`: guards, and the target that runs when they hold.
 //!
-//! In: `Entry(guards, target, kind, inputs=..., outputs=...)` from the compiler.  Out: a check and a run, both native.
-//! The tree is built when a CompiledFunction stores the entry, because slots are positions in its locals.
+//! In: `Entry(guards, target, kind, inputs=..., outputs=...)` from the compiler.  Out: a native check and a native run.
+//! The guard tree is built when a CompiledFunction stores the entry, because slots are positions in its locals.
 
 use crate::backend_call::{holds_arguments, learn_calls, outputs_of, wrong_outputs, BackendCall};
-use crate::ffi::object::{pending, runtime_error, type_error, value_error, Handle, Held};
+use crate::ffi::object::{pending, runtime_error, type_error, value_error, Handle, References};
 use crate::ffi::plan_call::ignores;
 use crate::ffi::sync::GilCell;
 use crate::ffi::{stack, visit_obj, Obj, Owned, Raised, Res};
 use crate::guard::profile::Profile;
 use crate::guard::tree::Tree;
-use crate::guard::Walk;
+use crate::guard::GuardWalk;
 use crate::hook;
 use crate::plan::Plan;
 use crate::signature::Locals;
@@ -36,43 +36,44 @@ const KINDS: &[(&str, Kind)] = &[("function", Kind::Function), ("plan", Kind::Pl
 enum Template {
     Graph(usize),
     Const(Obj),
-    /// The value at a source, read by the check before the plan ran.
+    /// The value at a source.  The check has read it before the plan ran.
     Source(u16),
     Tuple(Vec<Template>),
     List(Vec<Template>),
     Dict(Vec<(Obj, Template)>),
 }
 
-/// What binding to a locals layout adds.
+/// The parts of an entry that depend on a locals layout.
 pub struct Bound {
     tree: Tree,
     names: Vec<Owned>,
     n_inputs: usize,
-    /// Graph outputs that the template uses: all that the graph has.
+    /// Number of graph outputs that the template uses; the graph has as many.
     n_outputs: usize,
     template: Option<Template>,
     keep: Vec<Owned>,
-    /// The target takes the closure's cells as its own free variables, not as arguments.
+    /// Whether the target takes the closure's cells as its own free variables, not as arguments.
     takes_closure: bool,
     n_params: usize,
 }
 
+/// The state of an entry.
 pub struct Contents {
     guards: Owned,
     target: Owned,
-    /// The target, when it is one.
+    /// The target, if it is a BackendCall.
     call: Option<Handle<BackendCall>>,
-    /// `co_consts` of a generated function: the compiled graph, resume functions and others of its program.
+    /// `co_consts` of a generated function: the compiled graph, resume functions, and other objects of the program.
     constants: Option<Owned>,
     inputs: Owned,
     outputs: Owned,
     kind: Kind,
-    /// Frames that the target calls go through the frame hook.
+    /// The frame hook for frames that the target calls.
     frame_hook: Option<Handle<hook::FrameHook>>,
-    /// What is asked about an error of a plan's.
+    /// A callable that is called with each error of a run.
     failed: Option<Owned>,
     bound: OnceCell<Bound>,
-    /// Last closure and the function made of the target's code with it.
+    /// The last closure, and the function built from the target's code with that closure.
     with_closure: RefCell<Option<(Owned, Owned)>>,
     hits: Cell<u64>,
 }
@@ -80,7 +81,7 @@ pub struct Contents {
 /// Guards and target of one compilation.  `kind` is "function", "plan" or "eager"; see ARCHITECTURE.md.
 #[pyclass(frozen, weakref, module = "pycompiler._native")]
 pub struct Entry {
-    /// None after the collector cleared it.
+    /// None after the garbage collector cleared the entry.
     contents: GilCell<Option<Rc<Contents>>>,
 }
 
@@ -91,13 +92,13 @@ impl Entry {
     #[new]
     #[pyo3(signature = (guards, target, kind, outputs=None, inputs=None, *, frame_hook=None, failed=None))]
     fn new(
-        guards: &Bound_,
-        target: &Bound_,
+        guards: &PyBound,
+        target: &PyBound,
         kind: &str,
-        outputs: Option<&Bound_>,
-        inputs: Option<&Bound_>,
+        outputs: Option<&PyBound>,
+        inputs: Option<&PyBound>,
         frame_hook: Option<&pyo3::Bound<'_, hook::FrameHook>>,
-        failed: Option<&Bound_>,
+        failed: Option<&PyBound>,
     ) -> PyResult<Self> {
         let Some((_, kind)) = KINDS.iter().find(|(name, _)| *name == kind) else {
             return Err(value_error(&format!("unknown entry kind {kind:?}; known: function, plan, eager")).into());
@@ -155,9 +156,8 @@ impl Entry {
         Ok(self.live()?.outputs.clone().into_py(py))
     }
     #[getter]
-    fn kind(&self) -> PyResult<&'static str> {
-        let kind = self.live()?.kind;
-        Ok(KINDS.iter().find(|(_, k)| *k == kind).map_or("", |(name, _)| name))
+    fn kind(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(Owned::str(self.live()?.kind_name())?.into_py(py))
     }
     #[getter]
     fn frame_hook(&self) -> PyResult<bool> {
@@ -165,12 +165,12 @@ impl Entry {
     }
     /// Number of calls that this entry answered.
     #[getter]
-    fn hits(&self) -> PyResult<u64> {
-        Ok(self.live()?.hits.get())
+    fn hits(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
+        Ok(Owned::int(self.live()?.hits.get() as i64)?.into_py(py))
     }
 
-    /// From the next call on this entry is what `other` is, and counts on: what ran eagerly at first is compiled now.
-    /// Calls that run keep the old contents.
+    /// Gives this entry the contents of `other` from the next call on; the hit count continues.  Used when a first,
+    /// eager entry gets compiled.  Running calls keep the old contents.
     #[pyo3(name = "become")]
     fn become_other(&self, other: &Entry) -> PyResult<()> {
         let (old, new) = (self.live()?, other.live()?);
@@ -183,18 +183,20 @@ impl Entry {
         Ok(())
     }
 
-    /// No later call finds this entry, and no limit counts it.
+    /// Ends the entry: no later call finds it, and no limit counts it.
     fn end(&self) {
         drop(self.contents.replace(None));
     }
 
-    fn __repr__(&self) -> PyResult<String> {
+    fn __repr__(&self, py: Python<'_>) -> PyResult<Py<PyAny>> {
         let contents = self.live()?;
-        Ok(format!("<Entry kind={} guards={} hits={}>", self.kind()?, contents.guards.tuple_len(), contents.hits.get()))
+        let (kind, guards, hits) = (contents.kind_name(), contents.guards.tuple_len(), contents.hits.get());
+        Ok(Owned::str(&format!("<Entry kind={kind} guards={guards} hits={hits}>"))?.into_py(py))
     }
 
     fn __traverse__(&self, visit: PyVisit<'_>) -> Result<(), PyTraverseError> {
-        // Contents that a call uses have an owner that the collector cannot know: they are kept, with what they refer to.
+        // A running call also owns the contents, which the garbage collector cannot know.  So they are not visited, and
+        // stay alive.
         let ours = |c: &Option<Rc<Contents>>| match c {
             Some(c) if Rc::strong_count(c) == 1 => c.traverse(&visit),
             _ => Ok(()),
@@ -207,14 +209,14 @@ impl Entry {
     }
 }
 
-type Bound_<'py> = pyo3::Bound<'py, PyAny>;
+type PyBound<'py> = pyo3::Bound<'py, PyAny>;
 
 impl Entry {
     pub fn is_live(&self) -> bool {
         self.contents.read(|c| c.is_some())
     }
 
-    /// The contents, kept alive by the result whatever happens to the entry meanwhile.
+    /// The contents.  The result keeps them alive, whatever happens to the entry meanwhile.
     #[inline]
     pub fn contents(&self) -> Option<Rc<Contents>> {
         self.contents.read(|c| c.clone())
@@ -224,12 +226,12 @@ impl Entry {
         self.contents().ok_or_else(|| runtime_error("this Entry was cleared by the garbage collector"))
     }
 
-    /// Builds the tree for locals with these names; again for the same names does nothing.
+    /// Builds the tree for locals with these names.  Does nothing if it was built for the same names.
     pub fn bind(&self, names: &[Owned], freevars: Obj, n_params: usize) -> Res<()> {
         loop {
             let contents = self.live()?;
             contents.bind(names, freevars, n_params)?;
-            // Binding runs Python code: another thread may have let the entry become another one meanwhile.
+            // Binding runs Python code, so another thread may have replaced the contents meanwhile.
             if Rc::ptr_eq(&contents, &self.live()?) {
                 return Ok(());
             }
@@ -266,8 +268,9 @@ impl Contents {
         }
         if let Some(constants) = &self.constants {
             visit_obj(visit, constants.get())?;
-            // The collector does not look into code objects.  The reference that the code object has to its constants is
-            // visited here, where nobody else can have it: cycles through resume functions would live for ever.
+            // The garbage collector does not look into code objects.  So the code object's reference to its constants
+            // is visited here, if no other holder can have the code object.  Otherwise cycles through resume functions
+            // would never be freed.
             let code = self.target.func_code();
             if functions.iter().all(|f| f.refcount() == 1) && code.refcount() == functions.len() as isize {
                 visit_obj(visit, constants.get())?;
@@ -286,7 +289,7 @@ impl Contents {
             };
         }
         let bound = self.build(names, freevars, n_params)?;
-        // Building runs Python code; had it bound the entry meanwhile, that result stands.
+        // Building runs Python code.  If that code has bound the entry meanwhile, its result is used.
         drop(self.bound.set(bound));
         Ok(())
     }
@@ -332,7 +335,12 @@ impl Contents {
         self.kind
     }
 
-    /// Asks about the pending error.  Another one may be pending then; true: it is to be raised where the frame goes on.
+    fn kind_name(&self) -> &'static str {
+        KINDS.iter().find(|(_, kind)| *kind == self.kind).map_or("", |(name, _)| name)
+    }
+
+    /// Calls `failed` on the pending error.  Another error may be pending afterwards.  True if the error must be raised
+    /// where the frame continues.
     #[cold]
     pub fn ask_failed(&self) -> bool {
         let Some(ask) = &self.failed else { return false };
@@ -347,24 +355,24 @@ impl Contents {
         self.hits.set(self.hits.get() + 1);
     }
 
-    /// Ok, or the index of a guard that fails; an entry that is not bound fails as a whole.
+    /// Ok, or the index of a guard that fails.  An unbound entry fails as a whole.
     #[inline]
-    pub fn check(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
+    pub fn check(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut GuardWalk) -> Result<(), u32> {
         match self.bound.get() {
             Some(bound) => bound.tree.check(locals, globals, walk),
             None => Err(u32::MAX),
         }
     }
 
-    /// What the guards cost in nanoseconds, which hold for these locals: see `guard::profile`.
+    /// Costs of the guards in nanoseconds (see `guard::profile`).  The guards must hold for these locals.
     pub fn profile(&self, locals: &[Option<Obj>], globals: Obj) -> Option<Profile> {
         self.bound.get()?.tree.profile(self.guards.tuple_len(), locals, globals)
     }
 
     /// Runs a checked entry of kind function or plan.  The result may be a TailCall.  A closure that is not `lasting`
-    /// is not kept.
+    /// is not stored.
     #[inline]
-    pub fn run(&self, locals: &Locals, closure: Option<Obj>, lasting: bool, walk: &Walk) -> Res<Owned> {
+    pub fn run(&self, locals: &Locals, closure: Option<Obj>, lasting: bool, walk: &GuardWalk) -> Res<Owned> {
         let bound = self.bound.get().ok_or_else(|| runtime_error("an Entry ran before it was bound"))?;
         match self.kind {
             Kind::Function => self.run_function(bound, locals, closure, lasting),
@@ -375,7 +383,7 @@ impl Contents {
     fn run_function(&self, bound: &Bound, locals: &Locals, closure: Option<Obj>, lasting: bool) -> Res<Owned> {
         stack::check()?;
         let source = self.frame_hook.as_ref().and_then(|h| h.source());
-        let _entered = source.map(hook::Entered::new).transpose()?;
+        let _entered = source.map(hook::ContextScope::new).transpose()?;
         let args: SmallVec<[Obj; 16]> = locals.slots.iter().flatten().copied().collect();
         let Some(closure) = closure.filter(|_| bound.takes_closure) else {
             return self.target.call(&args, None);
@@ -398,12 +406,13 @@ impl Contents {
         Ok(made)
     }
 
-    fn run_plan(&self, bound: &Bound, walk: &Walk) -> Res<Owned> {
+    fn run_plan(&self, bound: &Bound, walk: &GuardWalk) -> Res<Owned> {
         let inputs = walk.inputs(&bound.tree.inputs);
         let (of_graph, of_template) = inputs.split_at(bound.n_inputs);
-        // Held: while a kernel runs without the GIL, another thread may drop what the inputs were read from.
-        let _template = Held::new(of_template);
-        let _graph = (!holds_arguments(&self.target, self.call.as_ref())).then(|| Held::new(of_graph));
+        // Held: while a kernel runs without the GIL, another thread may drop the objects from which the inputs were
+        // read.
+        let _template = References::new(of_template);
+        let _graph = (!holds_arguments(&self.target, self.call.as_ref())).then(|| References::new(of_graph));
         let graph = outputs_of(&self.target, self.call.as_ref(), of_graph, bound.n_outputs)?;
         match &bound.template {
             None => Owned::tuple_from(graph.into_vec()),
@@ -413,7 +422,7 @@ impl Contents {
     }
 }
 
-/// The source of the tensor whose size or stride is at `source`, where the plan reads it there, and not its input.
+/// The source of a tensor, for an input that is a size or stride which the plan reads from that tensor itself.
 fn instead_of_size(target: &Owned, input: usize, source: Obj) -> Res<Option<Owned>> {
     let source = source.own();
     let is_number = matches!(source.attr(c"kind")?.as_str()?, "size" | "stride");
@@ -424,7 +433,7 @@ fn instead_of_size(target: &Owned, input: usize, source: Obj) -> Res<Option<Owne
 }
 
 impl Template {
-    /// One more than the largest graph output used.
+    /// The largest graph output used, plus one.
     fn n_outputs(&self) -> usize {
         match self {
             Template::Graph(i) => i + 1,
@@ -464,7 +473,7 @@ impl Template {
                 }
                 Ok(Template::Dict(out))
             }
-            "graph" => Ok(Template::Graph(value.as_i64()? as usize)),
+            "graph" => usize::try_from(value.as_i64()?).map(Template::Graph).map_err(|_| bad()),
             "const" => Ok(Template::Const(value.get())),
             "source" => {
                 let at = u16::try_from(sources.len()).map_err(|_| bad())?;
@@ -477,7 +486,7 @@ impl Template {
         }
     }
 
-    /// Replaces positions among the sources by the records that hold their values.
+    /// Replaces positions among the sources by the records of their values.
     fn resolve(self, records: &[u16]) -> Template {
         let all = |parts: Vec<Template>| parts.into_iter().map(|t| t.resolve(records)).collect();
         match self {
@@ -489,7 +498,7 @@ impl Template {
         }
     }
 
-    fn build(&self, graph: &[Owned], walk: &Walk) -> Res<Owned> {
+    fn build(&self, graph: &[Owned], walk: &GuardWalk) -> Res<Owned> {
         let all = |parts: &[Template]| parts.iter().map(|t| t.build(graph, walk)).collect::<Res<Vec<Owned>>>();
         match self {
             Template::Graph(i) => graph.get(*i).cloned().ok_or_else(|| too_few(*i, graph.len())),

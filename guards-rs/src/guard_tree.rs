@@ -1,10 +1,10 @@
-//! `GuardTree`: the native check of a guard list by itself, for tests and tools.
+//! `GuardTree`: the native check of one guard list, for tests and tools.
 
 use crate::ffi::object::type_error;
 use crate::ffi::sync::GilCell;
 use crate::ffi::{visit_obj, Obj, Owned, Res};
 use crate::guard::tree::Tree;
-use crate::guard::Walk;
+use crate::guard::GuardWalk;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 use std::rc::Rc;
@@ -15,7 +15,7 @@ struct Contents {
     guards: Owned,
 }
 
-/// GuardTree(guards, param_names): the check that an Entry makes, over a dict of locals.
+/// GuardTree(guards, param_names): the check of an entry, on a dict of locals.
 #[pyclass(frozen, module = "pycompiler._native")]
 pub struct GuardTree(GilCell<Option<Rc<Contents>>>);
 
@@ -30,18 +30,22 @@ impl GuardTree {
     }
 
     /// None, or the index of a guard that does not hold.
-    fn check(&self, locals: &Bound<'_, PyAny>, globals: &Bound<'_, PyAny>) -> PyResult<Option<u32>> {
-        let Some(contents) = self.0.read(|c| c.clone()) else { return Ok(None) };
+    fn check(&self, locals: &Bound<'_, PyAny>, globals: &Bound<'_, PyAny>) -> PyResult<Py<PyAny>> {
+        let py = locals.py();
+        let Some(contents) = self.0.read(|c| c.clone()) else { return Ok(py.None()) };
         let locals = Obj::of(locals).own();
         if !locals.is_dict() {
             return Err(type_error("GuardTree.check(locals, globals): locals must be a dict").into());
         }
         let slots: Vec<Option<Owned>> = contents.names.iter().map(|name| locals.dict_get(name)).collect::<Res<_>>()?;
         let borrowed: Vec<Option<Obj>> = slots.iter().map(|s| s.as_ref().map(|o| o.get())).collect();
-        Ok(contents.tree.check(&borrowed, Obj::of(globals), &mut Walk::default()).err())
+        match contents.tree.check(&borrowed, Obj::of(globals), &mut GuardWalk::default()) {
+            Ok(()) => Ok(py.None()),
+            Err(index) => Ok(Owned::int(i64::from(index))?.into_py(py)),
+        }
     }
 
-    /// Number of steps of the check (shared prefixes count once).
+    /// Number of steps of the check.  A shared prefix counts once.
     fn __len__(&self) -> usize {
         self.0.read(|c| c.as_ref().map_or(0, |c| c.tree.len()))
     }

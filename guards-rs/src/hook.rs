@@ -1,52 +1,48 @@
-//! The frame hook: frames that a captured frame calls and that could not be inlined.
+//! The frame hook: handles frames that a captured frame calls and that could not be inlined.
 //!
-//! In: `set_frame_hook(callback)`, or an Entry with `frame_hook=FrameHook(callback)`.  While the hook is on in a thread
-//! (`enter_hook` .. `exit_hook`, or such an entry runs), each new function frame's code is looked up; an unknown code asks
-//! `callback(code, function)` once for a CompiledFunction or None, and the answer is remembered in the code object.  The
-//! innermost running entry's callback decides, so that the caches of two compiled callables stay apart.  A frame whose code
-//! has a CompiledFunction takes the same way as a direct call: guards, entry, or compilation.
+//! In: `set_frame_hook(callback)`, or an Entry with `frame_hook=FrameHook(callback)`.  The hook is on in a thread
+//! between `enter_hook` and `exit_hook`, or while such an entry runs.  Then the code of each new function frame is
+//! looked up.  For an unknown code, `callback(code, function)` is called once and returns a CompiledFunction or None.
+//! The code object stores the answer.  The callback of the innermost running entry decides, so that the caches of two
+//! compiled callables stay apart.  A frame with a CompiledFunction is handled like a direct call: guards, entry, or
+//! compilation.
 //!
-//! The hook is off in a thread while that thread compiles, and for the one frame that the engine itself runs eagerly.
+//! The hook is off in a thread while that thread compiles, and for a single frame that the engine itself runs eagerly.
 
 use crate::compiled::{self, Compiled};
-use crate::ffi::frame::{self, Answer, Answered, Evaluator, Frame};
+use crate::ffi::frame::{self, CachedAnswer, Evaluator, Frame, FrameAction};
 use crate::ffi::object::{clear_error, is_error, is_shortage, type_error};
 use crate::ffi::sync::GilCell;
 use crate::ffi::{callable, visit_obj, Obj, Owned, Res};
+use crate::hook_state::{self, active, pause, resume};
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+/// The hook of the process.
 #[derive(Default)]
 struct Hook {
     callback: Option<Owned>,
-    /// Which callback's answers count; what another one said is asked again.
+    /// The generation of the current callback.  Answers of other generations do not count; the callback is called
+    /// again.
     generation: u64,
-    /// Generations given so far.
+    /// Number of generations used so far.
     given: u64,
-    /// Threads and depths at which the hook is on.
+    /// Number of threads and nesting depths at which the hook is on.
     users: usize,
 }
 
 static HOOK: GilCell<Hook> = GilCell::new(Hook { callback: None, generation: 0, given: 0, users: 0 });
 
-/// Stands for every generation.
+/// The generation of answers that hold for every callback.
 const FOR_EVER: u64 = u64::MAX;
 
 thread_local! {
-    static DEPTH: Cell<usize> = const { Cell::new(0) };
-    static PAUSED: Cell<usize> = const { Cell::new(0) };
-    /// Sources of the entries that run, the innermost last.
+    /// Sources of the running entries, the innermost last.
     static CURRENT: RefCell<Vec<Rc<Source>>> = const { RefCell::new(Vec::new()) };
-    /// Address of the code whose next frame runs as it is.
+    /// Address of the code object whose next frame the hook ignores.
     static PASS: Cell<usize> = const { Cell::new(0) };
-}
-
-/// Whether the hook looks at this thread's frames now.
-#[inline]
-pub fn active() -> bool {
-    DEPTH.with(|d| d.get() > 0) && PAUSED.with(|p| p.get() == 0)
 }
 
 pub fn set_callback(callback: Option<Owned>) -> Res<()> {
@@ -67,14 +63,14 @@ pub fn enter() -> Res<()> {
         h.users += 1;
         h.users == 1
     });
-    DEPTH.with(|d| d.set(d.get() + 1));
+    hook_state::enter();
     if first {
         frame::install::<Frames>().inspect_err(|_| exit())?;
     }
     Ok(())
 }
 
-/// The frames that the hook sees.
+/// The evaluator of frames under the hook.
 struct Frames;
 
 impl Evaluator for Frames {
@@ -83,22 +79,21 @@ impl Evaluator for Frames {
         active()
     }
     #[inline]
-    fn evaluate(frame: Frame) -> Answer {
+    fn evaluate(frame: Frame) -> FrameAction {
         evaluate(frame)
     }
     fn taken_away() {
         if HOOK.with(|h| h.users > 0) {
-            // It was installed before, so there is nothing left that could fail.
+            // It was installed before, so nothing can fail here.
             let _ = frame::install::<Frames>();
         }
     }
 }
 
 pub fn exit() {
-    if DEPTH.with(|d| d.get()) == 0 {
+    if !hook_state::leave() {
         return;
     }
-    DEPTH.with(|d| d.set(d.get() - 1));
     let last = HOOK.with(|h| {
         h.users -= 1;
         h.users == 0
@@ -108,38 +103,14 @@ pub fn exit() {
     }
 }
 
-pub fn pause() {
-    PAUSED.with(|p| p.set(p.get() + 1));
-}
-
-pub fn resume() {
-    PAUSED.with(|p| p.set(p.get().saturating_sub(1)));
-}
-
-/// Runs Python code whose frames are none of the program's: the engine's own, and that of graphs.
-#[inline]
-pub fn paused<T>(f: impl FnOnce() -> T) -> T {
-    if !active() {
-        return f();
-    }
-    struct Resume;
-    impl Drop for Resume {
-        fn drop(&mut self) {
-            resume();
-        }
-    }
-    pause();
-    let _resume = Resume; // after a panic too
-    f()
-}
-
-/// A callback with answers of its own.
+/// A callback with its own generation of answers.
 pub struct Source {
     callback: Owned,
     generation: u64,
 }
 
-/// FrameHook(callback): `callback(code, function)` is asked for a CompiledFunction while an entry with this hook runs.
+/// FrameHook(callback): while an entry with this hook runs, `callback(code, function)` returns a CompiledFunction or
+/// None.
 #[pyclass(frozen, weakref, module = "pycompiler._native")]
 pub struct FrameHook(GilCell<Option<Rc<Source>>>);
 
@@ -168,24 +139,24 @@ impl FrameHook {
 }
 
 impl FrameHook {
-    /// None once the collector cleared it.
+    /// None after the garbage collector cleared the hook.
     pub fn source(&self) -> Option<Rc<Source>> {
         self.0.read(|s| s.clone())
     }
 }
 
-/// The hook is on, and asks this source, while this lives.
-pub struct Entered;
+/// While this value is alive, the hook is on and uses this source.
+pub struct ContextScope;
 
-impl Entered {
-    pub fn new(source: Rc<Source>) -> Res<Entered> {
+impl ContextScope {
+    pub fn new(source: Rc<Source>) -> Res<ContextScope> {
         enter()?;
         CURRENT.with(|c| c.borrow_mut().push(source));
-        Ok(Entered)
+        Ok(ContextScope)
     }
 }
 
-impl Drop for Entered {
+impl Drop for ContextScope {
     fn drop(&mut self) {
         let left = CURRENT.with(|c| c.borrow_mut().pop());
         drop(left);
@@ -193,7 +164,7 @@ impl Drop for Entered {
     }
 }
 
-/// Whose answers count in this thread now.
+/// The generation whose answers count in this thread now.
 #[inline]
 fn generation() -> u64 {
     CURRENT.with(|c| c.borrow().last().map(|s| s.generation)).unwrap_or_else(|| HOOK.read(|h| h.generation))
@@ -203,23 +174,23 @@ fn callback() -> Option<Owned> {
     CURRENT.with(|c| c.borrow().last().map(|s| s.callback.clone())).or_else(|| HOOK.read(|h| h.callback.clone()))
 }
 
-/// The next frame of `code` in this thread passes the hook, while this lives.
-pub struct Passing(usize);
+/// While this value is alive, the hook ignores the next frame of `code` in this thread.
+pub struct HookExemption(usize);
 
-impl Passing {
+impl HookExemption {
     #[inline]
-    pub fn new(code: Obj) -> Option<Passing> {
-        active().then(|| Passing(PASS.with(|p| p.replace(code.id()))))
+    pub fn new(code: Obj) -> Option<HookExemption> {
+        active().then(|| HookExemption(PASS.with(|p| p.replace(code.id()))))
     }
 }
 
-impl Drop for Passing {
+impl Drop for HookExemption {
     fn drop(&mut self) {
         PASS.with(|p| p.set(self.0));
     }
 }
 
-/// Generated code is never asked about.
+/// Excludes a generated code object: no callback is called for it.
 pub fn never(code: Obj) {
     frame::remember(code, FOR_EVER, None);
 }
@@ -238,14 +209,14 @@ fn is_function_code(code: Obj) -> bool {
     }
 }
 
-/// Asks the callback about a code seen for the first time.
+/// Calls the callback for a code object seen for the first time.
 #[inline(never)]
 fn ask(frame: &Frame, generation: u64) -> Option<Owned> {
     let code = frame.code();
     let callback = callback()?;
     let mut compiled = None;
     if is_function_code(code) {
-        // Paused until the end: reports of a broken callback run Python code as well.
+        // Paused until the end, because reports about a broken callback run Python code too.
         pause();
         match callback.call(&[code, frame.function()], None) {
             Ok(c) if c.is_none() => {}
@@ -257,12 +228,12 @@ fn ask(frame: &Frame, generation: u64) -> Option<Owned> {
                 ));
                 frame::write_unraisable(callback.get());
             }
-            // A broken callback must not break the user's call: the frame runs as it is.
+            // A broken callback must not break the user's call: the interpreter runs the frame.
             Err(_) if is_error() && !is_shortage() => frame::write_unraisable(callback.get()),
             Err(_) => {
                 clear_error();
                 resume();
-                return None; // it was not answered
+                return None; // the callback gave no answer
             }
         }
         resume();
@@ -271,22 +242,22 @@ fn ask(frame: &Frame, generation: u64) -> Option<Owned> {
     compiled
 }
 
-/// The way of a frame; called when `active()`.
+/// Decides how a frame runs.  Called when `active()`.
 #[inline]
-fn evaluate(frame: Frame) -> Answer {
+fn evaluate(frame: Frame) -> FrameAction {
     let code = frame.code();
     if PASS.with(|p| p.get() == code.id()) {
         PASS.with(|p| p.set(0));
-        return Answer::Default;
+        return FrameAction::Default;
     }
     let generation = generation();
     let compiled = match frame::remembered(code, generation, FOR_EVER) {
-        Answered::Nothing => None,
-        Answered::Compiled(compiled) => Some(compiled),
-        Answered::Unknown => ask(&frame, generation),
+        CachedAnswer::Nothing => None,
+        CachedAnswer::Compiled(compiled) => Some(compiled),
+        CachedAnswer::Unknown => ask(&frame, generation),
     };
     match compiled {
-        None => Answer::Default,
+        None => FrameAction::Default,
         Some(compiled) => compiled::frame(compiled.get(), frame),
     }
 }

@@ -1,7 +1,7 @@
-//! The native engine of pycompiler: everything that happens once per call.
+//! The native engine of pycompiler: all work that happens once for each call.
 //!
-//! `compiled.rs` is the life of a call (`methods.rs`: the Python side of it); `signature.rs` binds, `cache.rs` and `guard/` look up, `entry.rs` runs.
-//! All unsafe code is below `ffi/`.
+//! `compiled.rs` handles a call; `methods.rs` has its Python methods.  `signature.rs` binds arguments, `cache.rs` and
+//! `guard/` find an entry, `entry.rs` runs it.  All unsafe code is in `ffi/`.
 
 #[cfg(Py_GIL_DISABLED)]
 compile_error!("the engine's state is shared by the GIL: builds of CPython without it are not supported");
@@ -13,15 +13,16 @@ mod entry;
 mod ffi;
 mod guard;
 mod guard_tree;
-mod handed;
 mod hook;
+mod hook_state;
 mod methods;
 mod plan;
+mod registered_object;
 mod signature;
 mod tensor_view;
 mod watch;
 
-use ffi::dict_probe::{self, Sign};
+use ffi::dict_probe::{self, ChangeSign};
 use ffi::object::{value_error, Obj, Owned};
 use pyo3::exceptions::PyRuntimeError;
 use pyo3::prelude::*;
@@ -31,26 +32,28 @@ pyo3::create_exception!(
     pycompiler._native,
     RecompileError,
     PyRuntimeError,
-    "A call found no fitting entry while mode 'error' forbids to compile."
+    "A call found no fitting entry while mode 'error' forbids a compile."
 );
 
-/// hand_in(name=object, ...): Python that the engine needs, by the names of `handed_in()`; None takes it back.
+/// hand_in(name=object, ...): stores Python objects that the engine needs, by the names of `handed_in()`.  None removes
+/// one.
 #[pyfunction]
 #[pyo3(signature = (**objects))]
 fn hand_in(objects: Option<&Bound<'_, PyDict>>) -> PyResult<()> {
     for (name, object) in objects.into_iter().flatten() {
-        handed::put(name.extract()?, (!object.is_none()).then(|| Obj::of(&object).own()))?;
+        registered_object::put(name.extract()?, (!object.is_none()).then(|| Obj::of(&object).own()))?;
     }
     Ok(())
 }
 
-/// What the engine needs of the package's Python, by name.
+/// Names of the Python objects of the package that the engine needs.
 #[pyfunction]
 fn handed_in() -> Vec<&'static str> {
-    handed::names().collect()
+    registered_object::names().collect()
 }
 
-/// `callback(code) -> CompiledFunction | None` is asked once per code object met while the hook is on; None turns it off.
+/// Sets the frame hook.  `callback(code, function) -> CompiledFunction | None` is called once for each code object met
+/// while the hook is on.  None turns the hook off.
 #[pyfunction]
 fn set_frame_hook(callback: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
     Ok(hook::set_callback(callback.map(|c| Obj::of(c).own()))?)
@@ -70,12 +73,12 @@ fn exit_hook() {
 /// Ignores the frame hook in this thread, until the matching `resume_hook()`.
 #[pyfunction]
 fn pause_hook() {
-    hook::pause();
+    hook_state::pause();
 }
 
 #[pyfunction]
 fn resume_hook() {
-    hook::resume();
+    hook_state::resume();
 }
 
 /// Freezes all compiled functions in this thread, until the matching `exit_frozen()`: a miss runs eagerly.
@@ -89,17 +92,18 @@ fn exit_frozen() {
     compiled::exit_frozen();
 }
 
-/// Turns the fast path of guards on or off, for all callables; returns whether this interpreter supports it.
+/// Turns the fast path of guards on or off, for all callables.  Returns whether this interpreter supports it.
 #[pyfunction]
 fn set_fast_guards(on: bool) -> bool {
     guard::tree::set_fast_guards(on);
     guard::tree::fast_guards_supported()
 }
 
-const SIGNS: &[(&str, Sign)] = &[("events", Sign::Event), ("versions", Sign::Version), ("nothing", Sign::Nothing)];
+const SIGNS: &[(&str, ChangeSign)] =
+    &[("events", ChangeSign::Event), ("versions", ChangeSign::Version), ("nothing", ChangeSign::Nothing)];
 
-/// By what the fast path of guards learns that a dict changed ("events", "versions", "nothing"), for trees built from now
-/// on; None: the best that works here.  Returns what is in force.
+/// Selects how the fast path of guards finds changed dicts ("events", "versions", "nothing"), for trees built later.
+/// None selects the best way that works here.  Returns the selected way.
 #[pyfunction]
 fn force_dict_sign(sign: Option<&str>) -> PyResult<&'static str> {
     let wanted = match sign.map(|sign| SIGNS.iter().find(|(name, _)| *name == sign)) {
@@ -113,7 +117,7 @@ fn force_dict_sign(sign: Option<&str>) -> PyResult<&'static str> {
     Ok(SIGNS.iter().find(|(_, sign)| *sign == got).map_or("", |(name, _)| name))
 }
 
-/// How many dicts call back when they change, for guards that rely on it.
+/// Number of dicts that call back when they change, for guards that rely on it.
 #[pyfunction]
 fn watched_dicts() -> usize {
     ffi::dict_events::watched()
@@ -125,7 +129,7 @@ const LEVELS: &[(&str, tensor_view::Level)] = &[
     ("slow", tensor_view::Level::Slow),
 ];
 
-/// Caps how tensors are read ("offsets", "c_abi" or "slow"), for guards built from now on; returns the level in force.
+/// Caps how tensors are read ("offsets", "c_abi" or "slow"), for guards built later.  Returns the level in force.
 #[pyfunction]
 fn force_tensor_level(level: &str) -> PyResult<&'static str> {
     let Some((_, wanted)) = LEVELS.iter().find(|(name, _)| *name == level) else {
@@ -135,7 +139,8 @@ fn force_tensor_level(level: &str) -> PyResult<&'static str> {
     Ok(LEVELS.iter().find(|(_, l)| *l == got).map_or("", |(name, _)| name))
 }
 
-/// What the probe found: {"level", "handle", "keys", "dtype", "sizes", "state"} (offsets in bytes, None when not found).
+/// Result of the probe: {"level", "handle", "keys", "dtype", "sizes", "autograd", "state"}.  Offsets are in bytes, None
+/// if not found.
 #[pyfunction]
 fn tensor_probe(py: Python<'_>) -> PyResult<Bound<'_, PyDict>> {
     let torch = tensor_view::torch()?;
@@ -177,7 +182,7 @@ fn _native(m: &Bound<'_, PyModule>) -> PyResult<()> {
     m.add_class::<guard::plain_state::PlainState>()?;
     m.add_class::<guard_tree::GuardTree>()?;
     let error = py.get_type::<RecompileError>();
-    handed::RECOMPILE_ERROR.put(Some(Obj::of(&error).own()));
+    registered_object::RECOMPILE_ERROR.put(Some(Obj::of(&error).own()));
     m.add("RecompileError", error)?;
     m.add_function(wrap_pyfunction!(hand_in, m)?)?;
     m.add_function(wrap_pyfunction!(handed_in, m)?)?;

@@ -8,7 +8,7 @@ use crate::ffi::class::Class;
 use crate::ffi::object::{type_error, value_error};
 use crate::ffi::sync::CompileLock;
 use crate::ffi::{Obj, Owned, Raised, Res};
-use crate::guard::Walk;
+use crate::guard::GuardWalk;
 use crate::signature::{Locals, Mismatch};
 use std::cell::{Cell, RefCell};
 use std::ffi::CStr;
@@ -25,7 +25,7 @@ impl Callable for Compiled {
         Method { name: c"set_mode", doc: c"set_mode('compile' | 'run' | 'eager' | 'error').", run: set_mode },
         Method {
             name: c"install",
-            doc: c"install(entry): stores an entry that nobody compiled here, for the function's code object.",
+            doc: c"install(entry): stores an entry that was compiled elsewhere, for the function's code object.",
             run: install,
         },
         Method {
@@ -41,7 +41,7 @@ impl Callable for Compiled {
     ];
     const PROPERTIES: &'static [Property] = &[
         Property { name: c"entries", doc: c"All entries, most recently used first.", get: entries, set: None },
-        Property { name: c"mode", doc: c"What a call without a fitting entry does.", get: mode, set: None },
+        Property { name: c"mode", doc: c"The action of a call without a fitting entry.", get: mode, set: None },
         Property { name: c"fn", doc: c"The original function.", get: original, set: None },
         Property { name: c"name", doc: c"The name used in messages.", get: name, set: None },
         Property {
@@ -137,7 +137,7 @@ fn options(mut inner: Inner, kwargs: Option<Obj>) -> Res<Inner> {
 
 fn repr(this: Obj) -> Res<Owned> {
     let inner = compiled(&this)?;
-    Owned::str(&format!("<CompiledFunction {}>", inner.name.as_str().unwrap_or("?")))
+    Owned::str(&format!("<CompiledFunction {}>", inner.name.text_or("?")))
 }
 
 fn no_arguments(args: &[Obj], name: &str) -> Res<()> {
@@ -163,7 +163,7 @@ fn reset(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     inner.generation.set(inner.generation.get() + 1);
     inner.accumulated.set(0);
     inner.counters.reset();
-    // Entries that are running keep themselves alive; dropped outside of any borrow, for destructors run Python code.
+    // Running entries keep themselves alive.  Dropped outside of any borrow, because destructors run Python code.
     let dropped: Vec<_> = inner.codes.borrow_mut().drain(..).map(|c| (c.take(), c)).collect();
     drop(dropped);
     Ok(Owned::none())
@@ -224,7 +224,7 @@ fn entries_of(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     Owned::list_from(entries)
 }
 
-/// Stores an entry as the one used last.  It counts as no compilation; limits see it as any other.
+/// Stores an entry as the most recently used one.  It does not count as a compilation; the recompile limit counts it.
 fn install(this: Obj, args: &[Obj], _: Option<Obj>) -> Res<Owned> {
     let [entry] = args else { return Err(type_error("install(entry) takes exactly one argument")) };
     let entry = EntryRef::downcast(*entry).ok_or_else(|| type_error("install(entry) takes an Entry"))?;
@@ -255,7 +255,7 @@ fn explain_miss(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
     let mut reasons = Reasons::new();
     for (i, entry) in cache.snapshot().iter().enumerate() {
         let Some(contents) = entry.contents() else { continue };
-        match contents.check(&locals.slots, frame.globals, &mut Walk::default()) {
+        match contents.check(&locals.slots, frame.globals, &mut GuardWalk::default()) {
             Ok(()) => return Owned::list_from(vec![]),
             Err(guard) => reasons.push((i, guard)),
         }

@@ -1,11 +1,21 @@
 //! The native executor of a compiled graph: `_native.Plan`.
 //!
-//! In: an `ir.plan.Plan` (`build.rs` compiles it).  Out: `Plan::run`, which executes the steps through torch's C ABI
-//! and gives the outputs as Python objects; no Python runs, except for operators that the C ABI cannot call.
+//! In: an `ir.plan.Plan`, compiled by `build.rs`.  Out: `Plan::run_on`, which executes the steps through torch's C ABI
+//! and returns the outputs as Python objects.  Python code runs only for a step that the C ABI cannot do.
 //!
-//! Buffers that only kernels see need no tensor: they are offsets into one scratch block a call and device (`arena.rs`).  The GIL
-//! is released from the first step with much work on, until Python is needed again; what other code may do to the tensors
-//! of a run meanwhile is the matter of `pins.rs`.  A plan is immutable: any number of threads may run it at once.
+//! Buffers that only kernels use need no tensor.  They are offsets into one scratch block for each call and device
+//! (`arena.rs`).  The first step with much work releases the GIL; a step that needs Python takes it again.  `pins.rs`
+//! protects a run against other code that changes its tensors meanwhile.  A plan is immutable: several threads may run
+//! it at once.
+//!
+//! Reading order:
+//! - `build.rs`: compiles a plan;
+//! - `size.rs`, `real.rs`: integers and floats of a call;
+//! - `arena.rs`: memory;
+//! - `argument.rs`, `aten.rs`, and its routes `by_shim.rs`, `by_stack.rs`, `by_python.rs`: operators;
+//! - `launch.rs`: GPU kernels;
+//! - `pins.rs`, `shared.rs`: foreign code, and inputs that share memory;
+//! - `object.rs`: the Python type.
 
 mod arena;
 mod argument;
@@ -28,28 +38,29 @@ use pyo3::types::PyType;
 use smallvec::{smallvec, SmallVec};
 use std::time::Instant;
 
-use crate::ffi::aten::pytype::Taken;
+use crate::ffi::aten::pytype::InputList;
 use crate::ffi::aten::{
-    self as torch, BelowAutograd, Counted, Device, Failure, Gil, Handle, KernelFn, Object, Outcome, Scratch, Tensor,
-    Unwrapped,
+    self as torch, BelowAutograd, Device, Failure, Gil, Handle, KernelFn, Object, Outcome, Scratch, Tensor,
+    UnwrappedTensor, VersionCount,
 };
-use crate::ffi::Obj;
-use crate::handed;
-use crate::hook::paused;
-use crate::watch::{eye, Eye, Range};
-use arena::{Block, Room};
+use crate::ffi::object::{clear_error, import};
+use crate::ffi::{Obj, Owned, Raised, Res};
+use crate::hook_state::paused;
+use crate::registered_object;
+use crate::watch::{eye, CallObserver, Range};
+use arena::{Block, DynamicBlock};
 use aten::Aten;
 use launch::Launch;
 use pins::Pins;
 use real::Real;
 use size::{Dims, Numbers, Size, FLOAT, NUMBER};
 
-/// Work (elements) from which the GIL is released: below, handing it over costs more than the work.
+/// Amount of work (in elements) from which the GIL is released.  For less work, releasing it costs more than the work.
 const RELEASE_WORK: u64 = 20_000;
-/// Plans up to this many slots keep their frame on the stack.
+/// Plans with at most this many slots store their slots on the C stack.
 const SMALL: usize = 32;
 
-/// One step, ready to run.
+/// A step, ready to run.
 enum Step {
     Alloc {
         slot: usize,
@@ -64,8 +75,8 @@ enum Step {
         block: usize,
         offset: usize,
     },
-    /// A buffer without a tensor whose size a call tells, in a part of the host's block.
-    Room {
+    /// A buffer without a tensor whose size is known only in a call.  It is a part of the host's block.
+    DynamicBlock {
         slot: usize,
         room: usize,
     },
@@ -77,7 +88,7 @@ enum Step {
         offset: Size,
         dtype: Option<Cast>,
     },
-    /// A view that only kernels see: an address.
+    /// A view that only kernels use: an address.
     Shift {
         slot: usize,
         base: usize,
@@ -91,7 +102,7 @@ enum Step {
     },
     Launch(Box<Launch>),
     Aten(Box<Aten>),
-    /// An operator's result as kernels read it: a copy, where it is laid out otherwise.
+    /// Gives an operator's result the layout that kernels expect.  Copies the result if its layout differs.
     Expect {
         slot: usize,
         shape: Dims,
@@ -99,14 +110,14 @@ enum Step {
         dtype: i32,
         device: Device,
     },
-    /// The tensors' versions count a write.
+    /// Increments the version counters of the tensors, as a write does.
     CountVersions(Box<[usize]>),
     Free(Box<[usize]>),
     CopyInto {
         target: usize,
         source: usize,
     },
-    /// A float made of symbols.
+    /// Computes a float from symbols.
     Compute(Real),
 }
 
@@ -114,69 +125,71 @@ enum Step {
 struct Cast {
     dtype: i32,
     itemsize: i64,
-    /// Views the flat storage as the dtype.
+    /// The operator that views the flat storage as the dtype.
     view: torch::StorageCast,
 }
 
+/// How the plan builds an output.
 enum Output {
     Input(usize),
     Const(Py<PyAny>),
-    /// A number made of sizes.
+    /// An integer computed from sizes.
     Number(Size),
-    /// The float at a position of the environment.
+    /// The float at this position of the environment.
     Float(usize),
-    /// The position of a tensor that the plan holds.
+    /// The position of a tensor in `Plan::constants`.
     Constant(usize),
-    /// A tensor made by the plan; `keep`: a later output returns the same object.
+    /// A tensor created by the plan.  `keep`: a later output returns the same object.
     Slot {
         slot: usize,
         keep: bool,
     },
-    /// The object of an earlier output.
+    /// The same object as an earlier output.
     Again(usize),
 }
 
-/// A tensor that the plan holds.  Held as an object only, so that the garbage collector sees all of its references.
+/// A tensor that the plan owns.  Stored as a Python object only, so that the garbage collector sees all its references.
 struct Constant {
     slot: usize,
     object: Py<PyAny>,
 }
 
+/// A compiled graph, ready to run.
 pub struct Plan {
     pub name: String,
     n_inputs: usize,
     n_slots: usize,
     steps: Vec<Step>,
-    /// What each step is, for messages.
+    /// A description of each step, for messages.
     labels: Vec<String>,
     outputs: Vec<Output>,
     constants: Vec<Constant>,
     symbols: Vec<(usize, i64)>,
-    /// Names of the environment's words, and whether they are floats.
+    /// The name of each word of the environment, and whether the word is a float.
     words: Vec<(String, bool)>,
-    /// Inputs that a step reads; the others are at most returned, and may be anything.
+    /// Whether a step reads each input.  Other inputs are at most returned, and may be any object.
     reads_input: Vec<bool>,
-    /// For each step the inputs that no later step reads and no output is.
+    /// For each step: the inputs that no later step reads and that are no outputs.
     ends: Vec<Box<[usize]>>,
-    /// Slots whose address kernels need.
+    /// Slots whose address a kernel needs.
     wants_ptr: Vec<bool>,
-    /// The last step that reads each slot.
+    /// For each slot: the last step that reads it.
     last: Vec<usize>,
-    /// Inputs that steps read, and constants.
+    /// Slots of the inputs that steps read, and of the constants.
     outside: Box<[usize]>,
-    /// Whether a step reads a tensor itself, not an address alone.
+    /// Whether a step reads a tensor itself, not only its address.
     reads_tensors: bool,
-    /// Scratch of the host, then of each device that needs some.
+    /// The scratch block of the host, then one for each GPU that needs one.
     blocks: Vec<Block>,
-    /// Behind the static part of the host's, one after the other.
-    rooms: Vec<Room>,
+    /// The dynamic parts of the host's block.  They follow its static part, one after the other.
+    rooms: Vec<DynamicBlock>,
     exclusive: shared::Exclusive,
-    /// Whether a step may run Python code: an operator.
+    /// Whether a step may run Python code: an operator, a version count, or a computed float.
     may_run_python: bool,
     source: Py<PyAny>,
 }
 
-/// What a slot holds during a run.
+/// The contents of a slot during a run.
 pub enum Slot {
     Empty,
     Borrowed(Handle),
@@ -190,28 +203,28 @@ struct Frame<'a, 'py> {
     slots: &'a mut [Slot],
     ptrs: &'a mut [usize],
     env: &'a mut [i64],
-    /// Where each room starts.
+    /// Start of each room, as an offset in the host's block.
     rooms: &'a [usize],
     gil: Gil<'py>,
-    /// Behind `gil`, so that it is dropped with the GIL held.
+    /// Declared after `gil`, so that pins are dropped while the GIL is held.
     pins: Pins,
-    /// The step that runs, or is next.
+    /// The current step, or the next one.
     next: usize,
-    /// Where each block of scratch starts.
+    /// Start address of each scratch block.
     blocks: &'a [usize],
     threads: Option<i32>,
-    /// The stream of the device that the last kernel of a GPU ran on.
+    /// The device of the last GPU kernel, and its stream.
     stream: Option<(i32, usize)>,
     room: (Numbers, Numbers),
 }
 
 impl Plan {
-    /// One word a step: how it runs.
+    /// One word for each step: how the step runs.
     fn routes(&self) -> Vec<String> {
         let route = |step: &Step| match step {
             Step::Alloc { .. } => "alloc",
             Step::Place { .. } => "place",
-            Step::Room { .. } => "room",
+            Step::DynamicBlock { .. } => "room",
             Step::View { .. } => "view",
             Step::Shift { .. } => "shift",
             Step::Kernel { .. } => "kernel",
@@ -226,13 +239,13 @@ impl Plan {
         self.steps.iter().map(|step| route(step).to_owned()).collect()
     }
 
-    /// Runs the plan; hands the outputs to `sink` in order.  `taken`: who owns the inputs, when each of them may go after
-    /// its last use.
+    /// Runs the plan and passes the outputs to `sink` in order.  `taken`: the owner of the inputs, if each input may be
+    /// freed after its last use.
     fn run_on<'py>(
         &self,
         py: Python<'py>,
         inputs: &[Object<'_>],
-        taken: Option<&Taken>,
+        taken: Option<&InputList>,
         sink: &mut dyn FnMut(Bound<'py, PyAny>),
     ) -> PyResult<()> {
         if inputs.len() != self.n_inputs {
@@ -249,7 +262,7 @@ impl Plan {
         &self,
         py: Python<'py>,
         inputs: &[Object<'_>],
-        taken: Option<&Taken>,
+        taken: Option<&InputList>,
         sink: &mut dyn FnMut(Bound<'py, PyAny>),
     ) -> PyResult<()> {
         if self.n_slots <= SMALL {
@@ -262,7 +275,7 @@ impl Plan {
         self.run_in(py, (inputs, taken), &mut slots, &mut ptrs, sink)
     }
 
-    /// Whether a call's outcome depends on the input: else anything may be passed in its place.
+    /// Whether the result of a call depends on the input.  If not, any object may be passed in its place.
     pub fn needs(&self, input: usize) -> bool {
         let is_output = |output: &Output| matches!(output, Output::Input(slot) if *slot == input);
         self.reads_input.get(input).is_none_or(|read| *read)
@@ -274,16 +287,17 @@ impl Plan {
     fn run_in<'py>(
         &self,
         py: Python<'py>,
-        (inputs, taken): (&[Object<'_>], Option<&Taken>),
+        (inputs, taken): (&[Object<'_>], Option<&InputList>),
         slots: &mut [Slot],
         ptrs: &mut [usize],
         sink: &mut dyn FnMut(Bound<'py, PyAny>),
     ) -> PyResult<()> {
+        let mut env = self.numbers(py, inputs)?; // before the first address is read: `__index__` may run any code
         let is_odd = self.bind(py, inputs, slots, ptrs)?;
         if let Some(eager) = self.exclusive.instead(&slots[..self.n_inputs]) {
             return paused(|| shared::run_eager(self, py, eager, inputs, sink));
         }
-        let mut env = self.environment(py, inputs, slots)?;
+        self.measure(&mut env, slots)?;
         let mut room = (Numbers::new(), Numbers::new());
         let (rooms, bytes) = self.room_starts(&env, &mut room).map_err(|Failure(text)| self.unfit(&text))?;
         let scratch = if bytes > 0 { Some(Scratch::take(bytes)?) } else { None };
@@ -320,12 +334,12 @@ impl Plan {
         self.finish(py, &mut frame, sink)
     }
 
-    /// `around` is called before each step, with its position, and after it, with None.
+    /// Calls `around` with the position before each step, and with None after it.
     #[inline]
     fn run_steps(
         &self,
         frame: &mut Frame<'_, '_>,
-        taken: Option<&Taken>,
+        taken: Option<&InputList>,
         mut around: impl FnMut(&mut Frame<'_, '_>, Option<usize>),
     ) -> PyResult<()> {
         for (i, step) in self.steps.iter().enumerate() {
@@ -349,17 +363,17 @@ impl Plan {
         Ok(())
     }
 
-    /// `run_steps` while somebody looks: a range for the graph and one for each step; a step's time is that of its call, so
-    /// kernels of a GPU are started in it, not run.
+    /// `run_steps` while a profiler or watcher is active: one range for the graph and one for each step.  A step's time
+    /// is the time of its call: GPU kernels are only started in it.
     #[cold]
     #[inline(never)]
-    fn run_steps_seen(&self, frame: &mut Frame<'_, '_>, taken: Option<&Taken>, eye: &Eye) -> PyResult<()> {
+    fn run_steps_seen(&self, frame: &mut Frame<'_, '_>, taken: Option<&InputList>, eye: &CallObserver) -> PyResult<()> {
         frame.pin()?;
         let _graph = eye.range(|| format!("graph {}", self.name));
         let mut times = vec![0.0; self.steps.len()];
         let mut current: Option<(usize, Instant, Option<Range>)> = None;
         self.run_steps(frame, taken, |frame, begins| {
-            frame.gil.acquire(); // a range begins and ends with the GIL held
+            frame.gil.acquire(); // a range starts and ends with the GIL held
             if let Some((i, start, range)) = current.take() {
                 times[i] = start.elapsed().as_nanos() as f64;
                 drop(range);
@@ -373,7 +387,8 @@ impl Plan {
         Ok(eye.tell_plan(Obj::of(self.source.bind(py)), &times)?)
     }
 
-    /// Puts inputs and constants into their slots; whether there is one without an address (`Frame::materialise`).
+    /// Puts inputs and constants into their slots.  Returns whether one of them has no dense address (see
+    /// `Frame::materialise`).
     fn bind(&self, py: Python<'_>, inputs: &[Object<'_>], slots: &mut [Slot], ptrs: &mut [usize]) -> PyResult<bool> {
         let mut is_odd = false;
         for (i, input) in inputs.iter().enumerate().filter(|(i, _)| self.reads_input[*i]) {
@@ -404,7 +419,7 @@ impl Plan {
         Ok(is_odd)
     }
 
-    /// Offsets in the host's block, and its bytes.
+    /// The offset of each room in the host's block, and the size of the block in bytes.
     fn room_starts(&self, env: &[i64], room: &mut (Numbers, Numbers)) -> Outcome<(SmallVec<[usize; 8]>, usize)> {
         let (mut starts, mut bytes) = (SmallVec::new(), self.blocks[0].bytes);
         for wanted in &self.rooms {
@@ -428,22 +443,31 @@ impl Plan {
         PyRuntimeError::new_err(format!("graph {}: {text}", self.name))
     }
 
-    /// The values of the size symbols, from the inputs' shapes, or the inputs that are numbers.
-    fn environment(&self, py: Python<'_>, inputs: &[Object<'_>], slots: &[Slot]) -> PyResult<Numbers> {
-        let mut env = Numbers::new();
-        for &(slot, dim) in &self.symbols {
-            let lacks = || PyTypeError::new_err(format!("graph {}: input {slot} has no dimension {dim}", self.name));
-            env.push(match dim {
+    /// The environment: the inputs that are numbers.  `measure` and steps fill the other words.
+    fn numbers(&self, py: Python<'_>, inputs: &[Object<'_>]) -> PyResult<Numbers> {
+        let mut env: Numbers = smallvec![0; self.words.len()];
+        for (word, &(slot, dim)) in env.iter_mut().zip(&self.symbols) {
+            *word = match dim {
                 NUMBER => {
                     let number = inputs[slot].to_bound(py);
                     Obj::of(&number).exact_i64().map_or_else(|| number.extract(), Ok)?
                 }
                 FLOAT => inputs[slot].to_bound(py).extract::<f64>()?.to_bits() as i64,
-                _ => slots[slot].handle()?.size(dim).ok_or_else(lacks)?,
-            });
+                _ => 0,
+            };
         }
-        env.resize(self.words.len(), 0);
         Ok(env)
+    }
+
+    /// Reads the size symbols from the sizes of inputs.
+    fn measure(&self, env: &mut Numbers, slots: &[Slot]) -> PyResult<()> {
+        for (word, &(slot, dim)) in env.iter_mut().zip(&self.symbols) {
+            let lacks = || PyTypeError::new_err(format!("graph {}: input {slot} has no dimension {dim}", self.name));
+            if dim != NUMBER && dim != FLOAT {
+                *word = slots[slot].handle()?.size(dim).ok_or_else(lacks)?;
+            }
+        }
+        Ok(())
     }
 
     fn finish<'py>(
@@ -459,9 +483,9 @@ impl Plan {
                 Output::Const(object) => object.bind(py).clone(),
                 Output::Number(size) => {
                     let value = size.eval(frame.env).map_err(|Failure(text)| self.unfit(&text))?;
-                    value.into_pyobject(py)?.into_any()
+                    Owned::int(value)?.into_bound(py)
                 }
-                Output::Float(at) => f64::from_bits(frame.env[*at] as u64).into_pyobject(py)?.into_any(),
+                Output::Float(at) => Owned::float(f64::from_bits(frame.env[*at] as u64))?.into_bound(py),
                 Output::Constant(at) => self.constants[*at].object.bind(py).clone(),
                 Output::Again(first) => {
                     kept.iter().find(|(j, _)| j == first).map(|(_, o)| o.clone()).ok_or_else(|| self.empty(i))?
@@ -484,10 +508,10 @@ impl Plan {
 
     #[cold]
     fn empty(&self, output: usize) -> PyErr {
-        PyRuntimeError::new_err(format!("graph {}: output {output} holds nothing at the end", self.name))
+        PyRuntimeError::new_err(format!("graph {}: output {output} is empty at the end", self.name))
     }
 
-    /// Says in which step of which graph an error arose; an operator's exception keeps its type and message.
+    /// Adds the graph and the step to an error.  An operator's exception keeps its type and message.
     #[cold]
     fn explain(&self, py: Python<'_>, step: usize, error: StepError) -> PyErr {
         let place = format!("graph {}, step {step} ({})", self.name, self.labels[step]);
@@ -500,10 +524,14 @@ impl Plan {
         }
     }
 
-    /// A note is an extra: an exception that takes none is raised as it is.
+    /// Adds a note to the exception.  If that fails, the exception is raised without it.
     fn note(&self, py: Python<'_>, step: usize, place: &str, error: PyErr) -> PyErr {
-        let told = (self.source.bind(py), step, format!("in the compiled {place}"), error.value(py));
-        drop(handed::STEP_FAILED.bound(py).and_then(|tell| tell.call1(told)));
+        let tell = || -> Res<Owned> {
+            let (step, place) = (Owned::int(step as i64)?, Owned::str(&format!("in the compiled {place}"))?);
+            let (source, error) = (Obj::of(self.source.bind(py)), Obj::of(error.value(py)));
+            registered_object::STEP_FAILED.get()?.call(&[source, *step, *place, error], None)
+        };
+        tell().map_or_else(|_| clear_error(), drop);
         error
     }
 }
@@ -512,6 +540,26 @@ impl std::fmt::Display for Plan {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (inputs, steps, outputs) = (self.n_inputs, self.steps.len(), self.outputs.len());
         write!(f, "<Plan {}: {inputs} inputs, {steps} steps, {outputs} outputs>", self.name)
+    }
+}
+
+impl Step {
+    /// The slots that a step reads, and the slots that it fills.
+    fn traffic(&self) -> (Vec<usize>, Vec<usize>) {
+        match self {
+            Step::Alloc { slot, .. } | Step::Place { slot, .. } | Step::DynamicBlock { slot, .. } => {
+                (vec![], vec![*slot])
+            }
+            Step::View { slot, base, .. } | Step::Shift { slot, base, .. } => (vec![*base], vec![*slot]),
+            Step::Kernel { slots, .. } => (slots.to_vec(), vec![]),
+            Step::Launch(launch) => (launch.slots.to_vec(), vec![]),
+            Step::Aten(call) => (call.reads.clone(), call.out.iter().flatten().copied().collect()),
+            Step::Expect { slot, .. } => (vec![*slot], vec![]),
+            Step::CountVersions(slots) => (slots.to_vec(), vec![]),
+            Step::Free(_) => (vec![], vec![]),
+            Step::CopyInto { target, source } => (vec![*target, *source], vec![]),
+            Step::Compute(_) => (vec![], vec![]),
+        }
     }
 }
 
@@ -526,45 +574,51 @@ impl From<Failure> for StepError {
     }
 }
 
+impl From<Raised> for StepError {
+    fn from(raised: Raised) -> Self {
+        StepError::Python(raised.into())
+    }
+}
+
 impl From<PyErr> for StepError {
     fn from(error: PyErr) -> Self {
         StepError::Python(error)
     }
 }
 
-/// The exception that a kernel's code stands for: a row of `ir.plan.KERNEL_ERRORS`.
+/// The exception for a kernel's error code: a row of `ir.plan.KERNEL_ERRORS`.
 #[cold]
 fn kernel_error(py: Python<'_>, code: i64) -> PyErr {
     let row = || -> PyResult<PyErr> {
-        let table = handed::KERNEL_ERRORS.bound(py)?;
+        let table = registered_object::KERNEL_ERRORS.bound(py)?;
         let (class, text) = table.get_item(code)?.extract::<(Bound<'_, PyType>, String)>()?;
         Ok(PyErr::from_type(class, text))
     };
     row().unwrap_or_else(|_| PyRuntimeError::new_err(format!("a kernel returned the unknown error code {code}")))
 }
 
-/// An operator's result that no kernel can read.
+/// The error for an operator's result with other sizes than the kernels expect.
 #[cold]
 fn other_sizes(py: Python<'_>, given: Vec<i64>, expected: &[i64]) -> PyErr {
     let text = || -> PyResult<String> {
-        let form = handed::OTHER_SIZES.bound(py)?;
+        let form = registered_object::OTHER_SIZES.bound(py)?;
         form.call_method1("format", (given, expected.to_vec()))?.extract()
     };
     text().map_or_else(|error| error, PyRuntimeError::new_err)
 }
 
-/// A write into an inference tensor elsewhere than in inference mode.
+/// The error for a write into an inference tensor outside inference mode.
 #[cold]
 fn inference_tensor(py: Python<'_>) -> PyErr {
-    let text = || handed::INFERENCE_TENSOR.bound(py)?.extract::<String>();
+    let text = || registered_object::INFERENCE_TENSOR.bound(py)?.extract::<String>();
     text().map_or_else(|error| error, PyRuntimeError::new_err)
 }
 
 impl Slot {
-    fn of(tensor: Unwrapped) -> Slot {
+    fn of(tensor: UnwrappedTensor) -> Slot {
         match tensor {
-            Unwrapped::Borrowed(handle) => Slot::Borrowed(handle),
-            Unwrapped::Owned(tensor) => Slot::Owned(tensor),
+            UnwrappedTensor::Borrowed(handle) => Slot::Borrowed(handle),
+            UnwrappedTensor::Owned(tensor) => Slot::Owned(tensor),
         }
     }
 
@@ -572,18 +626,18 @@ impl Slot {
         match self {
             Slot::Borrowed(handle) => Ok(*handle),
             Slot::Owned(tensor) => Ok(tensor.handle()),
-            Slot::Empty => Err(Failure("a slot is read that holds no tensor".into())),
+            Slot::Empty => Err(Failure("a step reads a slot that holds no tensor".into())),
         }
     }
 
-    /// The address of its first element; None where its values are not those of its memory.
+    /// The address of the first element.  None if the tensor is not dense (see `Handle::is_dense`).
     #[inline]
     fn dense_address(&self) -> Outcome<Option<usize>> {
         let handle = self.handle()?;
         handle.is_dense().then(|| handle.data_ptr()).transpose()
     }
 
-    /// The same, where values that are not those of its memory get some.
+    /// The same address.  A tensor that is not dense is replaced by a materialised copy.
     #[inline]
     fn address(&mut self) -> Outcome<usize> {
         if let Some(address) = self.dense_address()? {
@@ -608,7 +662,7 @@ impl Frame<'_, '_> {
                 self.fill(*slot, tensor)?;
             }
             Step::Place { slot, block, offset } => self.ptrs[*slot] = self.blocks[*block] + offset,
-            Step::Room { slot, room } => {
+            Step::DynamicBlock { slot, room } => {
                 self.ptrs[*slot] = self.blocks[0] + self.rooms[*room];
             }
             Step::Shift { slot, base, bytes } => self.ptrs[*slot] = self.ptrs[*base] + bytes,
@@ -668,16 +722,16 @@ impl Frame<'_, '_> {
         Ok(())
     }
 
-    /// As eager does it before it writes.
+    /// Increments the version counter as eager does before a write.
     fn count_version(&mut self, slot: usize) -> Result<(), StepError> {
         match self.handle(slot)?.count_version() {
-            Counted::Yes => Ok(()),
-            Counted::Refused => Err(inference_tensor(self.gil.acquire()).into()),
-            Counted::Unknown => {
+            VersionCount::Yes => Ok(()),
+            VersionCount::Refused => Err(inference_tensor(self.gil.acquire()).into()),
+            VersionCount::Unknown => {
                 self.pin()?;
                 let py = self.gil.acquire();
-                let graph = py.import("torch.autograd.graph")?;
-                graph.call_method1("increment_version", (self.object(py, slot)?,))?;
+                let count = import(c"torch.autograd.graph")?.attr(c"increment_version")?;
+                count.call(&[Obj::of(&self.object(py, slot)?)], None)?;
                 Ok(())
             }
         }
@@ -715,13 +769,13 @@ impl Frame<'_, '_> {
         let sizes = shape.resolve(self.env, &mut self.room.0)?;
         let strides = stride.resolve(self.env, &mut self.room.1)?;
         let Some(cast) = dtype else { return base.reinterpret(sizes, strides, offset) };
-        // the whole storage, flat, seen as the dtype; the base's own offset counts in the new items
+        // The whole storage, flat, viewed as the dtype.  The base's own offset is counted in new items.
         let large = || Failure(format!("a view at item {offset} of a storage: the limit is 2**63 - 1"));
         let start = base.storage_offset().checked_mul(base.itemsize()?).ok_or_else(large)?;
         let flat = base.reinterpret(&[base.storage_size() / base.itemsize()?], &[1], -base.storage_offset())?;
         if start % cast.itemsize != 0 {
             return Err(Failure(format!(
-                "a view starts at byte {start}, which is no multiple of {} bytes",
+                "a view starts at byte {start}, which is not a multiple of {} bytes",
                 cast.itemsize
             )));
         }
@@ -735,7 +789,7 @@ impl Frame<'_, '_> {
         self.slots[slot].handle()
     }
 
-    /// A slot as a Python tensor: the caller's own object where the slot is an input.
+    /// The tensor of a slot as a Python object.  For an input, this is the caller's own object.
     fn object<'py>(&self, py: Python<'py>, slot: usize) -> PyResult<Bound<'py, PyAny>> {
         if let Some(input) = self.inputs.get(slot) {
             return Ok(input.to_bound(py));
@@ -769,21 +823,21 @@ impl Frame<'_, '_> {
     }
 }
 
-/// `_native.torch_routes()`: which way each capability of the loaded torch is used.
+/// `_native.torch_routes()`: how each capability of the loaded torch is used.
 #[pyfunction]
 fn torch_routes(py: Python<'_>) -> PyResult<std::collections::BTreeMap<&'static str, &'static str>> {
     crate::tensor_view::ready(py)?;
     Ok(torch::api()?.routes().into_iter().collect())
 }
 
-/// `_native.force_slow_routes(on)`: tests use the documented fallbacks of wrapping and unwrapping.
+/// `_native.force_slow_routes(on)`: for tests; uses the documented fallbacks of wrapping and unwrapping.
 #[pyfunction]
 fn force_slow_routes(on: bool) {
     torch::force_slow(on);
 }
 
-/// `_native.kind_of(tensor)`: 0 where its values are its memory, 1 where they are that negated or conjugated, 2 for any other
-/// (sparse, without memory, ...).
+/// `_native.kind_of(tensor)`: 0 if the values are stored in memory as they are, 1 if they are stored negated or
+/// conjugated, 2 for any other tensor (sparse, without memory, ...).
 #[pyfunction]
 fn kind_of(py: Python<'_>, tensor: &Bound<'_, PyAny>) -> PyResult<u8> {
     crate::tensor_view::ready(py)?;
@@ -791,14 +845,14 @@ fn kind_of(py: Python<'_>, tensor: &Bound<'_, PyAny>) -> PyResult<u8> {
     Ok(crate::tensor_view::kind_of(Obj::of(tensor))?)
 }
 
-/// `_native.shim_schemas()`: the operators that are called without the dispatcher, by schema.
+/// `_native.shim_schemas()`: schemas of the operators that are called without the dispatcher.
 #[pyfunction]
 fn shim_schemas() -> Vec<&'static str> {
     shims::schemas()
 }
 
-/// `_native.use_gpu_driver(path)`: plans made from now on start their kernels through another library than `libcuda.so.1`
-/// (None: through that one).
+/// `_native.use_gpu_driver(path)`: plans built later start their kernels through this library.  None means
+/// `libcuda.so.1`.
 #[pyfunction]
 fn use_gpu_driver(path: Option<&str>) -> PyResult<()> {
     Ok(crate::ffi::cuda::use_driver(path)?)

@@ -1,18 +1,19 @@
-//! What the engine needs of the package's Python.  `_native.hand_in` puts it here when the package is imported; nothing of the
-//! package is imported by name.
+//! Python objects of the package that the engine needs.  `_native.hand_in` stores them here when the package is
+//! imported.  The engine imports nothing of the package by name.
 
 use crate::ffi::object::{runtime_error, type_error, Owned, Res};
 use crate::ffi::sync::GilCell;
 use pyo3::prelude::*;
 
-pub struct Handed {
+/// One Python object of the package, by name.
+pub struct RegisteredObject {
     name: &'static str,
     object: GilCell<Option<Owned>>,
 }
 
-impl Handed {
-    const fn new(name: &'static str) -> Handed {
-        Handed { name, object: GilCell::new(None) }
+impl RegisteredObject {
+    const fn new(name: &'static str) -> RegisteredObject {
+        RegisteredObject { name, object: GilCell::new(None) }
     }
 
     pub fn known(&self) -> Option<Owned> {
@@ -20,7 +21,7 @@ impl Handed {
     }
 
     pub fn get(&self) -> Res<Owned> {
-        self.known().ok_or_else(|| runtime_error(&format!("nobody has handed {} to the engine", self.name)))
+        self.known().ok_or_else(|| runtime_error(&format!("{} was never handed to the engine", self.name)))
     }
 
     pub fn bound<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
@@ -32,15 +33,15 @@ impl Handed {
     }
 }
 
-macro_rules! handed {
+macro_rules! registered {
     ($($name:literal $row:ident;)*) => {
-        $(pub static $row: Handed = Handed::new($name);)*
-        static ALL: &[&Handed] = &[$(&$row),*];
+        $(pub static $row: RegisteredObject = RegisteredObject::new($name);)*
+        static ALL: &[&RegisteredObject] = &[$(&$row),*];
     };
 }
 
-handed! {
-    // of `ir.guards`: what guards ask where they do not know the answer themselves
+registered! {
+    // `ir.guards`: functions that guards call when native code cannot decide
     "same_constant" SAME_CONSTANT;
     "keys_of" KEYS_OF;
     "set_holds" SET_HOLDS;
@@ -51,7 +52,8 @@ handed! {
     "begun" BEGUN;
     "explain" EXPLAIN;
     "Scope" SCOPE;
-    // of `ir.plan`, `ir.expr` and `ir.symbolic_node`: classes of what stands in a plan, and what is said of one that fails
+    // `ir.plan`, `symbolic.expr` and `symbolic.symbolic_node`: classes of the parts of a plan, and messages of failed
+    // plans
     "SlotRef" SLOT_REF;
     "Expr" EXPR;
     "Real" REAL;
@@ -61,12 +63,12 @@ handed! {
     "plan_log" PLAN_LOG;
     "warn" WARN;
     "step_failed" STEP_FAILED;
-    // of `runtime`: the binary of a kernel for addresses that are not aligned
+    // `runtime`: returns the binary of a kernel for unaligned addresses
     "unaligned" UNALIGNED;
-    // of `errors` and `pipeline`: raised in mode "error" and for wrong outputs of a graph; called at a limit
+    // `errors` and `pipeline`: exceptions of mode "error" and of wrong graph outputs, and a callback at a limit
     "RecompileError" RECOMPILE_ERROR;
     "BadOutputs" BAD_OUTPUTS;
-    // ... what a graph raises where something that it assumed of data does not hold: nothing has happened yet that can be seen
+    // the exception of a graph when an assumption about data does not hold; raised before any visible effect
     "Unfit" UNFIT;
     "on_limit" ON_LIMIT;
 }
@@ -75,11 +77,11 @@ pub fn names() -> impl Iterator<Item = &'static str> {
     ALL.iter().map(|row| row.name)
 }
 
-/// None takes back what was handed in.
+/// None removes the object.
 pub fn put(name: &str, object: Option<Owned>) -> Res<()> {
     let Some(row) = ALL.iter().find(|row| row.name == name) else {
         let known = names().collect::<Vec<_>>().join(", ");
-        return Err(type_error(&format!("hand_in: the engine asks for no {name}; known: {known}")));
+        return Err(type_error(&format!("hand_in: unknown name {name}; known: {known}")));
     };
     row.put(object);
     Ok(())

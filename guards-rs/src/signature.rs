@@ -1,8 +1,8 @@
-//! Binding a call's arguments to the frame's locals, as CPython does.
+//! Binds a call's arguments to the frame's locals, as CPython does.
 //!
-//! In: positional and keyword arguments.  Out: `Locals`, one slot per parameter in `co_varnames` order (`*args` as a tuple,
-//! `**kwargs` as a dict), then the cells of the closure.  A call that does not fit gives `Mismatch`: the caller lets the
-//! original function raise its own TypeError.
+//! In: positional and keyword arguments.  Out: `Locals`: one slot for each parameter in `co_varnames` order (`*args` as
+//! a tuple, `**kwargs` as a dict), followed by the cells of the closure.  Arguments that do not fit give `Mismatch`.
+//! The caller then lets the original function raise its own TypeError.
 
 use crate::ffi::{Obj, Owned, Raised, Res};
 use smallvec::SmallVec;
@@ -10,24 +10,25 @@ use smallvec::SmallVec;
 const VARARGS: i64 = 0x4;
 const VARKEYWORDS: i64 = 0x8;
 
-/// What a code object says about its parameters.
+/// The parameters of a code object.
 pub struct Signature {
-    /// Positional parameters, positional-only ones included.
+    /// Number of positional parameters, including positional-only ones.
     argcount: usize,
     posonly: usize,
     kwonly: usize,
     varargs: bool,
     varkeywords: bool,
-    /// Names of the slots: parameters, then free variables.
+    /// Names of the slots: parameters, followed by free variables.
     pub names: Vec<Owned>,
     pub n_free: usize,
     pub freevars: Owned,
 }
 
+/// The locals array of a call: one slot for each parameter and cell.
 #[derive(Default)]
 pub struct Locals {
     pub slots: SmallVec<[Option<Obj>; 16]>,
-    /// What the slots borrow and the caller does not hold.
+    /// Owners of the slots' values that the caller does not hold.
     held: SmallVec<[Owned; 2]>,
 }
 
@@ -82,7 +83,7 @@ impl Signature {
         self.kwonly == 0 && !self.varargs && !self.varkeywords
     }
 
-    /// Binds; `function` gives defaults and closure.
+    /// Binds the arguments.  `function` provides defaults and closure.
     #[inline]
     pub fn bind(&self, function: Obj, args: &[Obj], kwnames: Option<Obj>, out: &mut Locals) -> Result<(), Mismatch> {
         if kwnames.is_none() && args.len() == self.argcount && self.is_plain() {
@@ -161,7 +162,7 @@ impl Signature {
             let first = self.argcount.checked_sub(defaults.tuple_len());
             for i in given..self.argcount {
                 if out.slots[i].is_none() {
-                    // More defaults than parameters: CPython uses the last ones.
+                    // With more defaults than parameters, CPython uses the last ones.
                     let at = match first {
                         Some(first) => i.checked_sub(first).ok_or(Mismatch::Arguments)?,
                         None => i + defaults.tuple_len() - self.argcount,
@@ -199,19 +200,19 @@ impl Locals {
         borrowed
     }
 
-    /// The cells of a closure; the function holds them.
+    /// Adds the cells of a closure.  The function holds them.
     pub fn add_closure(&mut self, closure: Option<Obj>) {
         if let Some(closure) = closure {
             self.slots.extend(closure.tuple_items().map(Some));
         }
     }
 
-    /// For slots that somebody else holds until code runs that is done with them.
+    /// Drops the held references.  Another holder keeps the slots' values alive until the code has finished with them.
     pub fn let_go(&mut self) {
         self.held.clear();
     }
 
-    /// Takes strong references of everything, before code runs that may drop the caller's.
+    /// Takes strong references to all values, before code runs that may drop the caller's references.
     pub fn hold_all(&mut self) {
         let all: Vec<Owned> = self.slots.iter().flatten().map(|o| o.own()).collect();
         self.held.extend(all);

@@ -1,7 +1,8 @@
-//! Reading tensors without Python: where the C++ object is and what its metadata are.
+//! Reads tensors without Python: finds the C++ object and the layout of its metadata.
 //!
-//! Three levels, the fastest that the probe allows: `Offsets` (words at probed offsets of the TensorImpl, used only when
-//! several tensors agree), `CAbi` (torch's stable C functions), `Slow` (Python attribute access).  `force` picks one.
+//! Three levels; the probe selects the fastest that works.  `Offsets` reads words at probed offsets of the TensorImpl,
+//! if several tensors agree.  `CAbi` calls torch's stable C functions.  `Slow` reads Python attributes.  `force` caps
+//! the level.
 
 use crate::ffi::aten;
 use crate::ffi::object::{clear_error, import};
@@ -11,7 +12,7 @@ use crate::ffi::torch::{
     has_known_version, learn_version, probe_bytes, Autograd, CAbi, Layout, RawTensor, RequiresGrad,
 };
 use crate::ffi::{Obj, Owned, Raised, Res};
-use crate::handed;
+use crate::registered_object;
 use std::collections::HashMap;
 use std::ffi::CStr;
 
@@ -22,21 +23,22 @@ pub enum Level {
     Offsets,
 }
 
-/// What is known about the loaded torch.
+/// Facts about the loaded torch.
 #[derive(Clone, Copy)]
 pub struct Torch {
     pub level: Level,
-    /// Offset of the `at::Tensor` in the Python object: the handle of the C ABI is the object's address plus this.
+    /// Offset of the `at::Tensor` in the Python object.  The handle of the C ABI is the object's address plus this
+    /// offset.
     pub handle: Option<usize>,
     pub layout: Option<Layout>,
     pub abi: Option<CAbi>,
     pub requires_grad: Option<RequiresGrad>,
     pub state: Option<StateSymbols>,
-    /// Whether this is a version of torch whose C++ functions may be called; others stay at level `Slow`.
+    /// Whether the C++ functions of this version of torch may be called.  Unknown versions stay at level `Slow`.
     pub known: bool,
-    /// Key sets with one of these bits may answer sizes from Python or C++ overrides.
+    /// For key sets with one of these bits, a Python or C++ override may answer sizes.
     pub python_keys: u64,
-    /// Keys of tensors that are their memory, and of those that are it negated or conjugated.
+    /// Keys of dense tensors, and keys of tensors that are stored negated or conjugated.
     dense_keys: u64,
     lazy_keys: u64,
 }
@@ -44,7 +46,7 @@ pub struct Torch {
 static TORCH: GilCell<Option<Torch>> = GilCell::new(None);
 static DTYPES: GilCell<Option<HashMap<usize, i32>>> = GilCell::new(None);
 
-/// The probe's result; the first call imports torch.
+/// The probe's result.  The first call imports torch.
 pub fn torch() -> Res<Torch> {
     if let Some(known) = TORCH.read(|t| *t) {
         return Ok(known);
@@ -54,7 +56,7 @@ pub fn torch() -> Res<Torch> {
     Ok(found)
 }
 
-/// Makes torch's C ABI ready for plans, which find tensors where the probe did.
+/// Initialises torch's C ABI for plans, which use the offsets of the probe.
 pub fn ready(py: pyo3::Python<'_>) -> pyo3::PyResult<()> {
     aten::initialise(py, || {
         let torch = torch()?;
@@ -63,7 +65,7 @@ pub fn ready(py: pyo3::Python<'_>) -> pyo3::PyResult<()> {
     })
 }
 
-/// Caps the level, for tests of the slower paths; guards built afterwards use it.  Returns the level in force.
+/// Caps the level, for tests of the slower levels.  Guards built later use it.  Returns the level in force.
 pub fn force(level: Level) -> Res<Level> {
     TORCH.with(|t| *t = None);
     let mut found = torch()?;
@@ -75,7 +77,7 @@ pub fn force(level: Level) -> Res<Level> {
     Ok(found.level)
 }
 
-/// The number that torch's C++ side gives a `torch.dtype`; None for a dtype of which no tensor can be made.
+/// The code of a `torch.dtype` on torch's C++ side.  None for a dtype without tensors.
 pub fn dtype_code(dtype: Obj) -> Res<Option<i32>> {
     if let Some(code) = DTYPES.read(|d| d.as_ref().and_then(|m| m.get(&dtype.id()).copied())) {
         return Ok(Some(code));
@@ -90,13 +92,13 @@ pub fn dtype_code(dtype: Obj) -> Res<Option<i32>> {
     };
     let code = abi.dtype(tensor.id() + offset);
     if let Some(code) = code {
-        // dtypes are immortal singletons, so their addresses are good keys.
+        // dtypes are immortal singletons, so their addresses are valid keys.
         DTYPES.with(|d| d.get_or_insert_with(HashMap::new).insert(dtype.id(), code));
     }
     Ok(code)
 }
 
-/// How a tensor's values are those of its memory: 0: they are; 1: negated or conjugated; 2: it is no dense tensor with memory.
+/// How a tensor stores its values.  0: as they are; 1: negated or conjugated; 2: it is no dense tensor with memory.
 pub fn kind_of(t: Obj) -> Res<u8> {
     let torch = torch()?;
     let keys = match torch.layout {
@@ -113,7 +115,7 @@ pub fn kind_of(t: Obj) -> Res<u8> {
     })
 }
 
-/// What the probe knows of one tensor from Python.
+/// Facts about one tensor, read from Python.
 struct Sample {
     tensor: Owned,
     imp: usize,
@@ -123,7 +125,7 @@ struct Sample {
     requires_grad: bool,
 }
 
-// Tensors that differ in everything the probe looks for.
+// Tensors that differ in every property that the probe looks for.
 const SAMPLES: &std::ffi::CStr = c"(lambda torch: [
     torch.empty(2, 3, 5), torch.empty((), dtype=torch.float64), torch.empty(7, dtype=torch.int64, device='meta'),
     torch.empty(2, 3, 4, 5, 6, dtype=torch.bool).transpose(1, 3), torch.empty(1, 2, 3, 4, 5, 6, 7, dtype=torch.bfloat16),
@@ -187,7 +189,7 @@ fn probe_layout(samples: &[Sample], handle: usize, abi: &CAbi) -> Option<Layout>
     Some(Layout { handle, keys, dtype, sizes, autograd: None })
 }
 
-// Fresh tensors without and with a required gradient.
+// New tensors without and with a required gradient.
 const GRADS: &std::ffi::CStr = c"(lambda torch: (
     (torch.empty(2), torch.empty(3, dtype=torch.int64), torch.empty(2, 2, dtype=torch.bool)),
     (torch.empty(2, requires_grad=True), torch.nn.Parameter(torch.empty(3, 4)), torch.empty((), dtype=torch.float64, requires_grad=True)),
@@ -195,7 +197,8 @@ const GRADS: &std::ffi::CStr = c"(lambda torch: (
 
 const METADATA_BYTES: usize = 200;
 
-/// The metadata pointer is null for the first kind only; the flag is the one byte that `requires_grad_()` flips in all.
+/// Finds the metadata pointer, which is null for the first kind only, and the flag: the one byte that
+/// `requires_grad_()` flips in all tensors.
 fn probe_autograd(keys: usize) -> Res<Option<Autograd>> {
     let made = pyo3::Python::attach(|py| py.eval(GRADS, None, None).map(|v| Owned::of_py(v.unbind())))?;
     let imps = |i: usize| -> Res<Vec<usize>> {
@@ -203,12 +206,13 @@ fn probe_autograd(keys: usize) -> Res<Option<Autograd>> {
     };
     let (plain, with_grad) = (imps(0)?, imps(1)?);
     let pointer_at = |imp: usize, o: usize| word::<8>(imp + o).map_or(0, usize::from_ne_bytes);
-    // Below the key set, which lies in the TensorImpl: what follows it in memory may look like anything.
+    // Below the key set, which lies in the TensorImpl.  Memory behind the TensorImpl may have any contents.
     let mut found = (0..keys).step_by(8).filter(|&o| {
         plain.iter().all(|imp| pointer_at(*imp, o) == 0) && with_grad.iter().all(|imp| pointer_at(*imp, o) > 1 << 16)
     });
     let (Some(pointer), None) = (found.next(), found.next()) else { return Ok(None) };
-    // What follows the metadata in memory may change meanwhile: a flag is what behaves as one in every tensor.
+    // Memory behind the metadata may change meanwhile.  So a byte counts as the flag only if it follows every change in
+    // every tensor.
     let mut flags: Vec<usize> = (0..METADATA_BYTES).collect();
     for (t, imp) in made.tuple_item(1).tuple_items().zip(with_grad) {
         let metadata = pointer_at(imp, pointer);
@@ -223,7 +227,7 @@ fn probe_autograd(keys: usize) -> Res<Option<Autograd>> {
 }
 
 fn probe() -> Res<Torch> {
-    if let (Some(text), Some(warn)) = (learn_version()?, handed::WARN.known()) {
+    if let (Some(text), Some(warn)) = (learn_version()?, registered_object::WARN.known()) {
         warn.call(&[*Owned::str(&text)?], None)?;
     }
     let known = has_known_version();
@@ -259,7 +263,7 @@ fn probe() -> Res<Torch> {
     })
 }
 
-/// Behind which sizes may be answered by an override.
+/// With these keys, an override may answer sizes.
 const PYTHON: &[&CStr] =
     &[c"Python", c"PythonTLSSnapshot", c"FuncTorchBatched", c"FuncTorchGradWrapper", c"Functionalize"];
 const DENSE: &[&CStr] = &[
@@ -278,7 +282,7 @@ const DENSE: &[&CStr] = &[
 ];
 const LAZY: &[&CStr] = &[c"Conjugate", c"Negative"];
 
-/// Bits of dispatch keys in the set of a tensor.
+/// Bits of these dispatch keys in the key set of a tensor.
 fn bits_of(names: &[&CStr]) -> Result<u64, Raised> {
     let c = import(c"torch")?.attr(c"_C")?;
     let (set, key) = (c.attr(c"DispatchKeySet")?, c.attr(c"DispatchKey")?);

@@ -1,15 +1,16 @@
-//! Who looks at calls: torch's profiler, which is shown ranges, and a watcher in Python, which is told what guards and steps cost.
+//! Observers of calls.  torch's profiler receives ranges; a Python watcher receives the costs of guards and steps.
 //!
-//! While nobody does, a call asks `eye()`, which compares two words (`ffi::profiling`).
+//! While no observer is active, a call only runs `eye()`, which compares two words (`ffi::profiling`).
 
-use crate::entry::Contents;
 use crate::ffi::profiling;
 use crate::ffi::sync::GilCell;
 use crate::ffi::{Obj, Owned, Res};
-use crate::hook::paused;
+use crate::guard::profile::Profile;
+use crate::hook_state::paused;
 use pyo3::prelude::*;
 
-/// The variables of the module that says whether torch's profiler is on, the name of the one that does, and what makes a range.
+/// The module variables that say whether torch's profiler is on, the name of that variable, and the function that
+/// creates a range.
 struct Ranges {
     variables: Obj,
     name: Owned,
@@ -20,15 +21,15 @@ struct Ranges {
 static RANGES: GilCell<Option<Ranges>> = GilCell::new(None);
 static WATCHER: GilCell<Option<Owned>> = GilCell::new(None);
 
-/// Those who look, during one call.
-pub struct Eye {
+/// The active observers during one call.
+pub struct CallObserver {
     begin: Option<(Owned, String)>,
     watcher: Option<Owned>,
 }
 
-/// None while nobody looks.
+/// None while no observer is active.
 #[inline]
-pub fn eye() -> Option<Eye> {
+pub fn eye() -> Option<CallObserver> {
     if profiling::on() {
         look()
     } else {
@@ -38,7 +39,7 @@ pub fn eye() -> Option<Eye> {
 
 #[cold]
 #[inline(never)]
-fn look() -> Option<Eye> {
+fn look() -> Option<CallObserver> {
     let watcher = WATCHER.read(|w| w.clone());
     let begin = RANGES.read(|ranges| {
         let ranges = ranges.as_ref()?;
@@ -49,11 +50,11 @@ fn look() -> Option<Eye> {
         profiling::rest();
         return None;
     }
-    Some(Eye { begin, watcher })
+    Some(CallObserver { begin, watcher })
 }
 
-impl Eye {
-    /// A range in torch's profile, and on NVTX, until it is dropped.
+impl CallObserver {
+    /// A range in torch's profile, and in NVTX, until it is dropped.
     pub fn range(&self, name: impl FnOnce() -> String) -> Option<Range> {
         let (begin, prefix) = self.begin.as_ref()?;
         aside(|| {
@@ -63,32 +64,31 @@ impl Eye {
         })
     }
 
-    /// `watcher("call", callable, guards)`: whether it wants to know what they cost; then
+    /// Calls `watcher("call", callable, guards)`, which returns whether it wants the costs.  If so, calls
     /// `watcher("entry", callable, position, guards, call, all, [of each guard])`, in nanoseconds.
     pub fn tell_entry(
         &self,
         this: Obj,
         position: usize,
-        contents: &Contents,
-        locals: &[Option<Obj>],
-        globals: Obj,
+        guards: Obj,
+        costs: impl FnOnce() -> Option<Profile>,
     ) -> Res<()> {
         let Some(watcher) = &self.watcher else { return Ok(()) };
-        let wanted = || watcher.call(&[*Owned::str("call")?, this, contents.guards()], None)?.is_true();
+        let wanted = || watcher.call(&[*Owned::str("call")?, this, guards], None)?.is_true();
         if !paused(wanted)? {
             return Ok(());
         }
-        let Some(found) = contents.profile(locals, globals) else { return Ok(()) };
+        let Some(found) = costs() else { return Ok(()) };
         let each = found.guards.into_iter().map(Owned::float).collect::<Res<Vec<_>>>()?;
         paused(|| {
             let what = Owned::str("entry")?;
             let (position, each) = (Owned::int(position as i64)?, Owned::list_from(each)?);
             let (call, all) = (Owned::float(found.call)?, Owned::float(found.all)?);
-            watcher.call(&[*what, this, *position, contents.guards(), *call, *all, *each], None).map(drop)
+            watcher.call(&[*what, this, *position, guards, *call, *all, *each], None).map(drop)
         })
     }
 
-    /// `watcher("plan", plan, [of each step])`, in nanoseconds.
+    /// Calls `watcher("plan", plan, [of each step])`, in nanoseconds.
     pub fn tell_plan(&self, plan: Obj, steps: &[f64]) -> Res<()> {
         let Some(watcher) = &self.watcher else { return Ok(()) };
         let each = steps.iter().map(|ns| Owned::float(*ns)).collect::<Res<Vec<_>>>()?;
@@ -105,7 +105,7 @@ impl Drop for Range {
     }
 }
 
-/// Runs Python code beside the call: an exception that is set stays set, and none comes of it.
+/// Runs Python code beside the call.  A pending exception stays pending, and an exception of `work` is dropped.
 fn aside<T>(work: impl FnOnce() -> Res<T>) -> Option<T> {
     Python::attach(|py| {
         let pending = PyErr::take(py);
@@ -120,8 +120,8 @@ fn aside<T>(work: impl FnOnce() -> Res<T>) -> Option<T> {
     })
 }
 
-/// `show_ranges(variables, name, begin, prefix)`: while `variables[name]` is True, calls have ranges `begin(prefix + text)`,
-/// context managers.  False where a change of that dict cannot be noticed: then there are none.
+/// `show_ranges(variables, name, begin, prefix)`: while `variables[name]` is True, calls create ranges `begin(prefix +
+/// text)`, which are context managers.  Returns False, and creates none, if changes of that dict cannot be noticed.
 #[pyfunction]
 pub fn show_ranges(
     variables: &Bound<'_, PyAny>,
@@ -135,11 +135,12 @@ pub fn show_ranges(
     let (name, begin) = (Owned::interned(name)?, Obj::of(begin).own());
     let ranges = Ranges { variables: Obj::of(variables), name, begin, prefix };
     drop(RANGES.replace(Some(ranges)));
-    profiling::stir(); // the next call looks
+    profiling::stir(); // the next call looks for observers
     Ok(true)
 }
 
-/// `set_watcher(callback)`: is told of every call, in every thread, what it cost (`Eye::tell_entry`, `tell_plan`); None ends it.
+/// `set_watcher(callback)`: reports the cost of every call, in every thread (`CallObserver::tell_entry`, `tell_plan`).  None
+/// ends it.
 #[pyfunction]
 pub fn set_watcher(callback: Option<&Bound<'_, PyAny>>) {
     drop(WATCHER.replace(callback.map(|c| Obj::of(c).own())));

@@ -1,8 +1,9 @@
-"""What an artefact holds, and the classes whose objects may be in it.
+"""The records of an artefact, and the classes whose objects may be in it.
 
-An artefact is a list of records, each a tuple that `marshal` can write: a tag, then values.  A value is a number, a text,
-bytes, None … or a 1-tuple, the position of the record that makes it.  Records only refer to earlier ones; what refers in a
-circle is made empty first and filled by a later record.  `encode` and `decode` have one function a tag.
+An artefact is a list of records.  A record is a tuple that `marshal` can write: a tag, then values.  A value is a
+number, a string, bytes, None ..., or a 1-tuple: the position of another record.  Records only refer to earlier
+records.  An object in a reference cycle is created empty first, and filled by a later record.  `encode` and `decode`
+have one function per tag.
 """
 
 from __future__ import annotations
@@ -14,14 +15,19 @@ from typing import Any
 import torch
 
 from pycompiler.autograd import joint, partition, replay, runtime, views
-from pycompiler.autograd import saved as saved_tensors
-from pycompiler.capture import again, cached, calls, shown
+from pycompiler.autograd import saved_tensors as saved_tensors
+from pycompiler.capture.assumptions import recompute_checks
 from pycompiler.capture.bytecode.resume import ResumeInfo
-from pycompiler.capture.errors_of_data import Done, ErrorsOfData, Seen
-from pycompiler.capture.recipe import Recipe, Resume
-from pycompiler.ir import guards, late, source
-from pycompiler.pipeline import Made
+from pycompiler.capture.interpreter import calls
+from pycompiler.capture.recipe.recipe import Recipe, Resume
+from pycompiler.capture.recording.data_errors import EffectsBefore, ErrorsOfData, Visibility
+from pycompiler.capture.semantics import lru_cache_calls
+from pycompiler.capture.warnings import replay as replay_warnings
+from pycompiler.ir import guards, source
+from pycompiler.pipeline import EntryParts
 from pycompiler.runtime import segments
+from pycompiler.symbolic import unbacked_symbols
+from pycompiler.torch_compat import warning_listener
 from pycompiler.wrapping import original_of
 
 FORMAT = 1
@@ -29,21 +35,22 @@ INLINE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
 
 
 class Unsavable(Exception):
-    """Something that means nothing in another process, in words."""
+    """An object that means nothing in another process; the message names it."""
 
 
-# what is saved of a compiled callable ---------------------------------------------------------------------------
+# saved parts of a compiled callable -----------------------------------------------------------------------------
 @dataclass(frozen=True)
 class SavedFunction:
-    """A function with what the entries of its code are made of, the one used last first.
+    """A function with the parts of its code's entries, the most recently used first.
 
-    resume: where it goes on after a break, else None. digest: of its code, where that is not in the file.
+    resume: the place where it continues after a break, else None.
+    digest: of its code, if the code is not in the file.
     """
 
     resume: Resume | None
     digest: str
     name: str
-    entries: list[Made] = field(default_factory=list)
+    entries: list[EntryParts] = field(default_factory=list)
 
 
 @dataclass(frozen=True)
@@ -56,37 +63,44 @@ class SavedCallable:
 
 
 # classes ---------------------------------------------------------------------------------------------------------
-# What printed wrappers and generated code hold, besides the dataclasses of `ir` and of autograd.
+# Classes used by printed wrappers and generated code, besides the dataclasses of `ir` and of autograd.
 CLASSES: frozenset[type] = frozenset({
-    SavedFunction, SavedCallable, Made, Recipe, ErrorsOfData, Done, Seen, ResumeInfo,
-    views.Step, joint.Mutation, joint.Output, joint.Path, joint.Way,
-    joint.Joint, partition.Partition, runtime.LazyBackward, runtime.Node, runtime._Variants, runtime._Like, replay.Replay,
-    replay._Like, saved_tensors.Saved, calls.Kept, cached.Cached, shown.OfTorch, shown.Like, again.Again, late.Check,
-    segments.Run, segments.Called, segments.Compiled, segments.Held, segments.Number,
+    SavedFunction, SavedCallable, EntryParts, Recipe, ErrorsOfData, EffectsBefore, Visibility, ResumeInfo,
+    views.ViewStep, joint.Mutation, joint.Output, joint.Path, joint.NodePlan,
+    joint.Joint, partition.Partition, runtime.LazyBackward, runtime.AutogradNode, runtime._Variants, runtime._TangentMetadata,
+    replay.Replay, replay._Like, saved_tensors.SavedTensors, calls.QueryResult, lru_cache_calls.Cached,
+    replay_warnings.TorchWarning, replay_warnings.TensorLike, recompute_checks.RecomputeCheck,
+    unbacked_symbols.UnbackedCheck, warning_listener.SilencedGraph,
+    segments.Run, segments.PythonCall, segments.CompiledPart, segments.ValueRef, segments.LazyNumber,
 })  # fmt: skip
+
+
+DATA = tuple(f"pycompiler.{room}." for room in ("ir", "operators", "symbolic", "torch_compat"))
 
 
 def is_data(cls: type) -> bool:
     """Whether objects of a class are written: by their fields (dataclasses) or by their `__dict__`."""
-    return cls in CLASSES or (dataclasses.is_dataclass(cls) and cls.__module__.startswith("pycompiler.ir."))
+    return cls in CLASSES or (dataclasses.is_dataclass(cls) and cls.__module__.startswith(DATA))
 
 
-SHARED = (guards.UserFrame, source.Source)  # equal ones are written once
+SHARED = (guards.UserFrame, source.Source)  # equal objects are written once
 
-# Attributes whose value is only needed where something unusual is asked of a graph: read when it is.
-LATER: frozenset[tuple[type, str]] = frozenset({(runtime._Variants, "_node"), (runtime.LazyBackward, "_pending")})
+# Attributes whose value is rarely needed: they are decoded on first use.
+DECODED_LATE: frozenset[tuple[type, str]] = frozenset(
+    {(runtime._Variants, "_node"), (runtime.LazyBackward, "_pending")}
+)
 
 
 def fields_of(cls: type) -> tuple[str, ...] | None:
     return tuple(f.name for f in dataclasses.fields(cls)) if dataclasses.is_dataclass(cls) else None
 
 
-# What a guard and a source are written by: all of their fields, so that one that is added cannot be lost (a loaded guard
-# would be weaker).
+# The fields by which a guard and a source are written: all of them, so that a new field cannot be lost.  A loaded
+# guard would otherwise be weaker.
 GUARD, SOURCE = (tuple(f.name for f in dataclasses.fields(cls)) for cls in (guards.Guard, source.Source))
 
 
 def model_name(compiled: Any) -> str | None:
-    """The class of a compiled module: all modules have the same function that is called."""
+    """The class of a compiled module, since all modules have the same called function; None for a function."""
     cls = type(original_of(compiled))
     return f"{cls.__module__}.{cls.__qualname__}" if issubclass(cls, torch.nn.Module) else None

@@ -1,7 +1,8 @@
-"""Records to objects; see `data`.
+"""The decoder: records → objects; see `data`.
 
-In: records, names, libraries, and the function that the artefact is given to.  Out: `Decoder.all(records)`, one object a
-record.  A name that leads to nothing, or to something else than when it was written, raises `ArtefactError`.
+In: records, names, libraries, and the function that receives the artefact.
+Out: `Decoder.all(records)`, one object per record.  A name without an object here, or with another object than when
+it was written, raises `ArtefactError`.
 """
 
 from __future__ import annotations
@@ -25,26 +26,26 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from pycompiler import _native, config
 from pycompiler.artefacts.data import GUARD, fields_of, is_data
 from pycompiler.autograd import runtime
-from pycompiler.autograd.branches import choice_of
-from pycompiler.capture.bytecode.resume import share
-from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Resume
+from pycompiler.autograd.control_flow import choice_of
+from pycompiler.capture.bytecode.resume import register_resume_code
+from pycompiler.capture.recipe.recipe import GRAPH, TAIL_CALL, Resume
 from pycompiler.errors import ArtefactError
-from pycompiler.ir.fake import fake_like, new_fake_mode
+from pycompiler.ir.generated_source import drop_source_when_freed, forward_of
 from pycompiler.ir.guards import Guard
-from pycompiler.ir.later import Later, LaterCall
-from pycompiler.ir.names import Name, NameGone, content, resolve
-from pycompiler.ir.shared import Lock
+from pycompiler.ir.lazy_value import Lazy, LazyCall
+from pycompiler.ir.persistent_names import Name, NameGone, content, resolve
 from pycompiler.ir.source import ACCESSORS, Scope, Source, read
-from pycompiler.ir.symbolic_node import SymbolicNode
-from pycompiler.ir.symbols import Symbols
-from pycompiler.ir.texts import drop_text_with, forward_of
 from pycompiler.pipeline import Family
 from pycompiler.runtime import disk_cache
 from pycompiler.runtime.heap import keep_freed_memory
+from pycompiler.symbolic.symbolic_node import SymbolicNode
+from pycompiler.symbolic.symbols import Symbols
+from pycompiler.torch_compat.fake_mode import fake_like, new_fake_mode
+from pycompiler.torch_compat.process_settings import Lock
 
 
 def read_names(names: Sequence[tuple[Name, str]]) -> list[Any]:
-    """What the names mean here; ArtefactError with one line for each that means nothing, or something else."""
+    """The objects of the names here; ArtefactError with one line for each missing or changed object."""
     found, wrong = [], []
     known: dict[int, str | None] = {}
     for name, expected in names:
@@ -57,7 +58,7 @@ def read_names(names: Sequence[tuple[Name, str]]) -> list[Any]:
         if text is None:
             text = known[id(value)] = content(value)
         if text != expected:
-            wrong.append(f"{_spelled(name)} is not what it was when the artefact was written")
+            wrong.append(f"{_spelled(name)} has changed")
         found.append(value)
     if wrong:
         raise ArtefactError("\n".join(["the program has changed since the artefact was written:", *wrong]))
@@ -69,7 +70,8 @@ def _spelled(name: Name) -> str:
 
 
 class Decoder:
-    """`function`: whose artefact it is now, and `family`: that of its compiled function; `names`: the objects."""
+    """`function`: the function that receives the artefact; `family`: of its compiled function; `names`: the named
+    objects."""
 
     def __init__(
         self, function: types.FunctionType, family: Family, names: Sequence[Any], libraries: Sequence[bytes]
@@ -92,14 +94,14 @@ class Decoder:
         made = self.made
         return [made[t[0]] if type(t) is tuple else t for t in tokens]
 
-    def later(self, text: bytes) -> Later:
+    def later(self, text: bytes) -> Lazy:
         def make() -> Any:
             inner = Decoder(self.function, self.family, self.names, self.libraries)
             records, top = marshal.loads(text)
             inner.all(records)
             return inner.value(top)
 
-        return Later(make)
+        return Lazy(make)
 
     def mode(self, symbolic: bool) -> FakeTensorMode:
         if self._mode is None or (symbolic and not self._symbolic):
@@ -122,7 +124,7 @@ def _source(d: Decoder, *fields: Any) -> Source:
 def _class(d: Decoder, module: str, name: str, fields: tuple[str, ...] | None) -> type:
     found = resolve(("attribute", module, name))
     if not (isinstance(found, type) and is_data(found) and fields_of(found) == fields):
-        raise ArtefactError(f"{module}.{name} is no class of an artefact")
+        raise ArtefactError(f"{module}.{name} is not a class that an artefact may hold")
     return found
 
 
@@ -148,7 +150,7 @@ def _at(d: Decoder, namespace: Any, source: Any, expected: str) -> Any:
             f"the program has changed since the artefact was written: {where} cannot be read ({e})"
         ) from None
     if content(found) != expected:
-        raise ArtefactError(f"the program has changed since the artefact was written: {where} is something else")
+        raise ArtefactError(f"the program has changed since the artefact was written: {where} has another value")
     return found
 
 
@@ -169,8 +171,8 @@ def _code(d: Decoder, text: bytes, constants: tuple[Any, ...]) -> types.CodeType
 
 
 def _resume(d: Decoder, code: Any, namespace: Any) -> Resume:
-    """Where a resume function goes on; a later capture that breaks at the same place finds its code."""
-    share(d.value(code))
+    """A resume function; a later capture that breaks at the same place finds its code."""
+    register_resume_code(d.value(code))
     return Resume.of(d.value(code), d.value(namespace))
 
 
@@ -180,7 +182,7 @@ def _plan(d: Decoder, plan: Any, library: int | None, source: str) -> Any:
     if library is not None:
         data.library, data.source = library_file(d.libraries[library], source), source
     if config.verify_ir:
-        from pycompiler.runtime.rules import check_plan  # brings cffi
+        from pycompiler.runtime.rules import check_plan  # imports cffi
 
         check_plan(data)
     try:
@@ -248,12 +250,12 @@ def _node(d: Decoder, graph: Any, op: str, name: str, parts: tuple[Any, ...], me
 
 def _graph_module(d: Decoder, graph: Any, held: tuple[tuple[str, Any], ...]) -> fx.GraphModule:
     made = fx.GraphModule({k: d.value(v) for k, v in held}, d.value(graph))
-    drop_text_with(made)
+    drop_source_when_freed(made)
     return made
 
 
-def _graph_call(d: Decoder, module: Any) -> LaterCall:
-    return LaterCall(d.value(module), forward_of)
+def _graph_call(d: Decoder, module: Any) -> LazyCall:
+    return LazyCall(d.value(module), forward_of)
 
 
 def _is_unusual() -> Any:

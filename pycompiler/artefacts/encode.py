@@ -1,7 +1,8 @@
-"""Objects to records; see `data`.
+"""The encoder: objects → records; see `data`.
 
-In: `Encoder(root)`, the code object and the globals of the callable's function, which the loading side gives.
-Out: `value(object)`, what stands for it; `records`, `names`, `libraries`.  What cannot be written raises `Unsavable`.
+In: `Encoder(root)`: the code object and the globals of the callable's function, which the loading side provides.
+Out: `value(object)`: the token of an object; `records`, `names`, `libraries`.  Raises `Unsavable` for an object that
+cannot be written.
 """
 
 from __future__ import annotations
@@ -24,33 +25,33 @@ from torch import fx
 from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native
-from pycompiler.artefacts.data import GUARD, INLINE, LATER, SHARED, SOURCE, Unsavable, fields_of, is_data
+from pycompiler.artefacts.data import DECODED_LATE, GUARD, INLINE, SHARED, SOURCE, Unsavable, fields_of, is_data
 from pycompiler.autograd import runtime
-from pycompiler.autograd.branches import Choice
-from pycompiler.capture.recipe import Hole, Resume
+from pycompiler.autograd.control_flow import CompiledSides
+from pycompiler.capture.recipe.recipe import Hole, Resume
 from pycompiler.errors import describe
-from pycompiler.ir import arrays
-from pycompiler.ir.expr import Atom, Expr
 from pycompiler.ir.guards import Guard
-from pycompiler.ir.later import Later, LaterCall
-from pycompiler.ir.names import Name, content, name_of
+from pycompiler.ir.lazy_value import Lazy, LazyCall
+from pycompiler.ir.persistent_names import Name, content, name_of
 from pycompiler.ir.plan import Plan
-from pycompiler.ir.shared import Lock
 from pycompiler.ir.source import ACCESSORS, ClassKey, Source, read
 from pycompiler.ir.source import Scope as ReadScope
-from pycompiler.ir.symbols import Symbols, symbols_of
-from pycompiler.regions import Watched
+from pycompiler.operators import numpy_arrays
+from pycompiler.regions import FailureAwareCompiler
+from pycompiler.symbolic.expr import Atom, Expr
+from pycompiler.symbolic.symbols import Symbols, symbols_of
+from pycompiler.torch_compat.process_settings import Lock
 
 Token = Any  # a plain value, or a 1-tuple: the position of a record
 
-CONSTANT_BYTES = 1 << 24  # a tensor that a graph holds, at most
+CONSTANT_BYTES = 1 << 24  # the most bytes of a tensor that a graph holds
 META = ("val", "requires_grad", "strides", "acts", "mutates", "lasts", "refuses", "user", "constant")
 EXISTING = ("name", "class", "at", "root code", "root globals", "torch", "reader")
 _READERS = {id(accessor.read): kind for kind, accessor in ACCESSORS.items()}
 
 
 class Encoder:
-    """`names`: (name, content) of what exists outside; `libraries`: the files of kernels."""
+    """`names`: (name, content) of existing outside objects; `libraries`: the files of kernels."""
 
     def __init__(self, root: types.FunctionType, parent: Encoder | None = None, meta: tuple[str, ...] = META) -> None:
         self.root = root
@@ -76,7 +77,7 @@ class Encoder:
 
     @contextlib.contextmanager
     def whole_or_nothing(self) -> Iterator[None]:
-        """What was written in the block is forgotten when something in it cannot be."""
+        """Forget the records of the block if an object in it cannot be written."""
         parts = (self.records, self.names, self.libraries)
         before, tables = [len(part) for part in parts], [dict(t) for t in (self.memo, self.shared, self.named)]
         try:
@@ -93,7 +94,7 @@ class Encoder:
         found = self.memo.get(id(value))
         if found is not None:
             return found
-        if type(cls) is not type:  # whose equality may be anything
+        if type(cls) is not type:  # its equality may be any function
             return self.remember(value, self.unusual(value))
         if cls in INLINE:
             return value
@@ -112,7 +113,7 @@ class Encoder:
         return self.remember(value, token)
 
     def once(self, value: Any) -> Token:
-        """The token of what is equal to `value`."""
+        """The token of an object equal to `value`."""
         token = self.shared.get(value)
         if token is None:
             token = self.shared[value] = self.value(value)
@@ -136,13 +137,17 @@ class Encoder:
             return self.add("make", place, self.values(getattr(value, n) for n in names))
         token = self.remember(value, self.add("new", place))
         state = {n: getattr(value, n) for n in names or list(value.__dict__)}
-        written = {n: self.later(v) if (cls, n) in LATER and v is not None else self.value(v) for n, v in state.items()}
+        written = {
+            n: self.later(v) if (cls, n) in DECODED_LATE and v is not None else self.value(v) for n, v in state.items()
+        }
         self.add("state", token, tuple(written.items()))
         return token
 
     def guard_arg(self, guard: Guard) -> Token:
-        """What a guard compares with.  Where it asks for identity, that is an object with a name, or what the guard's own path
-        leads to."""
+        """The token of a guard's argument.
+
+        For an identity guard it is an object with a name, or the object that the guard's own path leads to.
+        """
         if guard.kind != "id_is":
             return self.value(guard.arg)
         weak = isinstance(guard.arg, weakref.ref)
@@ -153,7 +158,8 @@ class Encoder:
         return self.add("weak", token) if weak else token
 
     def exact(self, value: Any) -> Token:
-        """What generated code and the roots of guards hold: an object that existed must be the one of that name, not a copy."""
+        """The token of an object in generated code or at the root of a guard: an existing object must be found by name,
+        not copied."""
         cls = type(value)
         if cls is tuple:
             return self.remember(value, self.add("tuple", tuple(map(self.exact, value))))
@@ -165,7 +171,7 @@ class Encoder:
             return self.value(value)
         token = self.existing(value)
         if token == ():
-            raise Unsavable(f"{describe(value)} has no name that another process could look it up by")
+            raise Unsavable(f"{describe(value)} has no name by which another process could find it")
         return token
 
     def existing(self, value: Any) -> Token:
@@ -183,43 +189,44 @@ class Encoder:
         return token if type(token) is tuple and self.records[token[0]][0] in EXISTING else ()
 
     def at(self, source: Source, value: Any) -> Token:
-        """What a path leads to that starts at a global or at a named object."""
+        """The token of the object at a path that starts at a global or at a named object."""
         text = content(value)
         if source.root.kind == "local" or text is None:
             raise Unsavable(f"{describe(value)}, which is compared by identity at {source}, has no name")
         try:
             if read(source, ReadScope({}, self.namespace)) is not value:
-                raise LookupError("it leads to something else now")
-        except Exception as e:  # whatever a path of the program raises
-            raise Unsavable(f"{source} is not what it was: {e}") from None
+                raise LookupError("the path leads to another object now")
+        except Exception as e:  # a path through the program may raise any exception
+            raise Unsavable(f"{source} has changed: {e}") from None
         token = self.add("at", self.value(self.namespace), self.value(source), text)
         return self.remember(value, token)
 
     def later(self, value: Any, meta: tuple[str, ...] = META) -> Token:
-        """Something that is decoded when it is needed, apart from all else: its records are a text of their own."""
+        """The token of an object that is decoded when it is needed, separately: its records are a separate byte
+        string."""
         inner = Encoder(self.root, self, meta)
         inner.namespace = self.namespace
-        top = inner.value(value.get() if isinstance(value, Later) else value)
+        top = inner.value(value.get() if isinstance(value, Lazy) else value)
         return self.add("later", marshal.dumps((inner.records, top)))
 
     def unusual(self, value: Any) -> Token:
         for kind, write in BY_BASE:
             if issubclass(type(value), kind):
                 return write(self, value)
-        if arrays.is_number(value) and type(value.item()) in (int, float, bool):
+        if numpy_arrays.is_number(value) and type(value.item()) in (int, float, bool):
             return self.add("call", self.value(type(value)), self.value((value.item(),)))
         if _is_enumeration(type(value)):
             return self.add("call", self.value(getattr), self.value((type(value), value.name)))
         return self.named_value(value)
 
     def named_value(self, value: Any) -> Token:
-        """What existed before, by its name."""
+        """The token of an existing object, by its name."""
         if value is self.root.__globals__:
             return self.add("root globals")
         name = name_of(value)
         text = None if name is None else content(value)
         if name is None or text is None:
-            raise Unsavable(f"{describe(value)} has no name that another process could look it up by")
+            raise Unsavable(f"{describe(value)} has no name by which another process could find it")
         place = self.named.get(name)
         if place is None:
             place = self.named[name] = len(self.names)
@@ -255,7 +262,7 @@ def _function(e: Encoder, value: types.FunctionType) -> Token:
 
 
 def _printed(e: Encoder, value: types.FunctionType, text: str) -> Token:
-    """A wrapper of `autograd.runtime`: its text, and its globals."""
+    """A printed wrapper of `autograd.runtime`: its source, and its globals."""
     name = text.partition("(")[0].removeprefix("def ")
     scope = {k: v for k, v in value.__globals__.items() if k not in ("__builtins__", name)}
     token = e.remember(value, e.add("printed", name, text, value.__name__))
@@ -275,7 +282,7 @@ def _code(e: Encoder, value: types.CodeType) -> Token:
 
 
 def _is_of_text(value: types.BuiltinFunctionType) -> bool:
-    """Whether it is a method of a text or a number, which each look at it makes anew."""
+    """Whether it is a method of a string or a number, which each attribute access creates again."""
     return value.__self__ is not None and type(value.__self__) in INLINE
 
 
@@ -337,7 +344,7 @@ def _tensor(e: Encoder, value: torch.Tensor) -> Token:
 
 def _fake(e: Encoder, value: FakeTensor) -> Token:
     if value.layout is not torch.strided or value.is_conj() or value.is_neg() or value.is_inference():
-        raise Unsavable("a graph of tensors of another kind (not strided, conjugated), that may be compiled again")
+        raise Unsavable("a graph that may be compiled again has tensors that are not strided, or conjugated")
     offset: Any = value.storage_offset()
     lies = (e.values(value.shape), e.values(value.stride()), e.value(offset))
     return e.add("fake", *lies, e.value(value.dtype), e.value(value.device), value.requires_grad)
@@ -351,7 +358,7 @@ def _symbolic(e: Encoder, value: Any) -> Token:
 
 
 def _symbols(e: Encoder, value: Symbols) -> Token:
-    """What a compile knows of its symbols; where it was when it assumed something is no matter any more."""
+    """The symbols of a compile. The places of assumptions are no longer needed."""
     token = e.remember(value, e.add("symbols"))
     state = {name: v for name, v in list(vars(value).items()) if name != "place" and name not in Symbols.CACHES}
     e.add("state", token, tuple((name, e.value(v)) for name, v in state.items()))
@@ -371,7 +378,7 @@ def _node(e: Encoder, value: fx.Node) -> Token:
     e.value(value.graph)
     found = e.memo.get(id(value))
     if found is None:
-        raise Unsavable(f"node {value.name} is in no graph any more")
+        raise Unsavable(f"node {value.name} is not in a graph any more")
     return found
 
 
@@ -398,7 +405,7 @@ def _forward_reference(e: Encoder, value: typing.ForwardRef) -> Token:
 
 
 def _is_enumeration(cls: type) -> bool:
-    """Whether a class is an enumeration in C++, whose members are equal, and not always the same object."""
+    """Whether a class is a C++ enumeration, whose members are equal, but not always the same object."""
     return type(cls).__name__ == "pybind11_type" and "__members__" in cls.__dict__
 
 
@@ -410,7 +417,7 @@ def _text(e: Encoder, value: Any) -> Token:
     return e.add("torch", str(value).removeprefix("torch."))
 
 
-# Kinds of `Optional[int]`, `List[int]`: equal ones are one as good as another.
+# Classes of `Optional[int]`, `List[int]`: equal aliases are interchangeable.
 ALIASES = {type(alias) for alias in (typing.Optional[int], typing.List[int], typing.Callable[[int], int])}  # noqa: UP006, UP045
 ALIASES = ALIASES - {types.UnionType} | {type(Callable[[int], int])}  # unions of newer Pythons are written otherwise
 
@@ -438,10 +445,10 @@ WRITE: dict[type, Callable[[Encoder, Any], Token]] = {
     _native.Plan: _plan,
     _native.BackendCall: lambda e, v: e.add("backend call", e.value(v.target)),
     _native.PlainState: lambda e, v: e.add("plain state"),
-    Later: lambda e, v: e.later(v),
-    LaterCall: lambda e, v: e.add("graph call", e.later(v.later)),
-    Watched: lambda e, v: e.value(v.compile),
-    Choice: lambda e, v: e.add("choice", v.number, e.value(v.sides), e.value(v.like), e.value(v.names)),
+    Lazy: lambda e, v: e.later(v),
+    LazyCall: lambda e, v: e.add("graph call", e.later(v.later)),
+    FailureAwareCompiler: lambda e, v: e.value(v.compile),
+    CompiledSides: lambda e, v: e.add("choice", v.number, e.value(v.sides), e.value(v.like), e.value(v.names)),
     torch.SymInt: _symbolic,
     torch.SymFloat: _symbolic,
     torch.SymBool: _symbolic,
@@ -462,7 +469,7 @@ WRITE: dict[type, Callable[[Encoder, Any], Token]] = {
 }  # fmt: skip
 
 CONTAINERS = (dict, list, set, bytearray, collections.OrderedDict, collections.defaultdict, collections.deque)
-# Objects without an identity that anybody could miss, and what belongs to the artefact.
+# Objects whose identity does not matter, and parts of the artefact itself.
 COPIED = (
     *INLINE, frozenset, range, slice, torch.Size, torch.dtype, torch.layout, torch.memory_format, torch.device,
     types.CodeType, _native.Plan, _native.BackendCall, Hole, Resume, Expr,
@@ -481,11 +488,11 @@ ROOTS: dict[str, Callable[[Encoder, Any], Token]] = {
     "const": lambda e, arg: e.exact(arg),
     "class": lambda e, arg: e.add("weak", e.exact(_alive(arg))),
 }
-"""How the roots of sources are written that hold objects."""
+"""The writers for roots of sources that hold objects."""
 
 
 def _alive(reference: Any) -> Any:
     found = reference()
     if found is None:
-        raise Unsavable("a guard compares with an object that is gone")
+        raise Unsavable("a guard compares with an object that was freed")
     return found

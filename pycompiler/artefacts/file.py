@@ -1,8 +1,8 @@
-"""The file: what stands around the records, and what must be equal for it to be read.
+"""The file format, and the facts that must be equal to read a file.
 
-Layout: MAGIC, sha256 of all that follows, length of the header, header (JSON), body (`marshal`: names, records, top, libraries).
-In: header and body.  Out: a file that is complete or not there.  `marshal` and generated code belong to one version of
-Python, kernels to a CPU, guards and dispatch keys to one torch: the header says which.
+Layout: MAGIC, sha256 of all that follows, length of the header, header (JSON), body (`marshal`: names, records, top,
+libraries).  In: header and body.  Out: a complete file, or none.  `marshal` and generated code belong to one version
+of Python, kernels to a CPU, guards and dispatch keys to one torch.  The header records all of these.
 """
 
 from __future__ import annotations
@@ -27,8 +27,8 @@ import torch
 import pycompiler
 from pycompiler.artefacts.data import FORMAT
 from pycompiler.errors import ArtefactError
-from pycompiler.ir.names import VERSIONED
-from pycompiler.runtime import private
+from pycompiler.ir.persistent_names import VERSIONED
+from pycompiler.runtime import private_files
 from pycompiler.runtime.toolchain import cpu_identity, libc_identity
 
 MAGIC = b"pycompiler artefact\n"
@@ -36,7 +36,7 @@ _LENGTH = struct.Struct("<Q")
 _HEAD = len(MAGIC) + 32 + _LENGTH.size
 
 
-# what must be equal ---------------------------------------------------------------------------------------------
+# facts that must be equal ---------------------------------------------------------------------------------------
 @functools.cache
 def own_sources() -> str:
     """A digest of this package's sources: the version alone does not change with each edit."""
@@ -67,7 +67,7 @@ CPU, PACKAGES = "cpu", "packages"
 
 
 def facts(modules: Iterable[str]) -> dict[str, Any]:
-    """What holds here, as the header says it; `modules`: what names lead through."""
+    """The facts of this process, as the header records them; `modules`: the modules of all names."""
     tops = {module.partition(".")[0] for module in modules}
     return {
         **{fact: tell() for fact, tell in FACTS.items()},
@@ -82,7 +82,7 @@ def _version(package: str) -> str | None:
 
 
 def check(header: dict[str, Any]) -> None:
-    """ArtefactError, with one line a fact, when the file was written where something else held."""
+    """Raise ArtefactError, with one line per fact, if the file was written under other facts."""
     wrong = []
     for fact, tell in FACTS.items():
         if header.get(fact) != (here := tell()):
@@ -99,7 +99,7 @@ def check(header: dict[str, Any]) -> None:
 
 # writing ----------------------------------------------------------------------------------------------------------
 def write(path: Path, header: dict[str, Any], body: tuple[Any, ...]) -> int:
-    """Writes a file of its own beside `path`, then gives it the name; its size.  OSError leaves nothing behind."""
+    """Write a temporary file beside `path`, then rename it; returns its size.  An OSError leaves no file behind."""
     text = json.dumps(header, sort_keys=True).encode()
     rest = _LENGTH.pack(len(text)) + text + marshal.dumps(body)
     data = MAGIC + hashlib.sha256(rest).digest() + rest
@@ -119,20 +119,24 @@ def write(path: Path, header: dict[str, Any], body: tuple[Any, ...]) -> int:
 
 # reading ----------------------------------------------------------------------------------------------------------
 def open_safely(path: Path, trust: bool) -> bytes:
-    """The file's bytes; ArtefactError when others than this user can have written them."""
+    """The file's bytes; ArtefactError if another user can have written them."""
     try:
-        return private.read_file(path, trust=trust)
-    except private.Unsafe as e:
-        raise ArtefactError(f"{e}; it holds native code: load(..., trust=True) if you know who wrote it") from None
+        return private_files.read_file(path, trust=trust)
+    except private_files.Unsafe as e:
+        raise ArtefactError(
+            f"{e}; an artefact holds native code: load(..., trust=True) if you know who wrote it"
+        ) from None
     except (OSError, ValueError) as e:
         raise ArtefactError(f"{path} cannot be read: {getattr(e, 'strerror', None) or e}") from None
 
 
 def parse(data: bytes, what: str) -> tuple[dict[str, Any], tuple[Any, ...]]:
-    """(header, body); ArtefactError for what is no artefact, damaged, or from elsewhere.  Nothing of the body is read
-    before its digest and the header were checked."""
+    """(header, body); ArtefactError for a file that is no artefact, damaged, or from elsewhere.
+
+    The body is read only after its digest and the header were checked.
+    """
     if not data.startswith(MAGIC):
-        raise ArtefactError(f"{what} is no artefact of pycompiler")
+        raise ArtefactError(f"{what} is not an artefact of pycompiler")
     if len(data) < _HEAD:
         raise ArtefactError(f"{what} is damaged: it ends after {len(data)} bytes")
     rest = memoryview(data)[len(MAGIC) + 32 :]
@@ -142,7 +146,7 @@ def parse(data: bytes, what: str) -> tuple[dict[str, Any], tuple[Any, ...]]:
     try:
         header = json.loads(bytes(rest[_LENGTH.size : _LENGTH.size + length]))
         if not isinstance(header, dict) or not isinstance(header.get(PACKAGES, {}), dict):
-            raise ValueError("its header is no table")
+            raise ValueError("its header is not a table")
     except (ValueError, RecursionError) as e:
         raise ArtefactError(f"{what} is damaged: {e}") from None
     check(header)

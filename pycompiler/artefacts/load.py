@@ -1,7 +1,8 @@
-"""A file → a compiled callable.
+"""The loader: a file → a compiled callable.
 
-In: what `save` wrote, and the function or module that was compiled, from the same sources.  Out: it, compiled, with the
-entries of the file: a call that fits one of their guards runs it, and nothing is compiled.
+In: a file of `save`, and the same function or module, from the same sources.
+Out: it, compiled, with the entries of the file.  A call that fits the guards of an entry runs the entry, and no
+compile takes place.
 """
 
 from __future__ import annotations
@@ -19,34 +20,32 @@ from pycompiler import _native
 from pycompiler.artefacts import file
 from pycompiler.artefacts.data import SavedCallable, SavedFunction, model_name
 from pycompiler.artefacts.decode import Decoder, read_names
-from pycompiler.capture.recipe import Recipe
+from pycompiler.capture.recipe.recipe import Recipe
 from pycompiler.capture.values.attributes import REGISTRATIONS
 from pycompiler.errors import ArtefactError
-from pycompiler.ir.mortal import strongly
-from pycompiler.ir.names import code_digest
+from pycompiler.ir.persistent_names import code_digest
+from pycompiler.ir.weak_guards import strongly
 from pycompiler.logs import follow_torch
-from pycompiler.pipeline import Family, Made, assemble
+from pycompiler.pipeline import EntryParts, Family, assemble
 from pycompiler.wrapping import compiled_of
 
 
 def load(path: str | os.PathLike[str], make: Callable[[dict[str, Any]], Any], *, trust: bool = False) -> Any:
-    """See `api.load`.  `make(settings)` compiles what the entries are given to."""
+    """See `api.load`. `make(settings)` compiles the function that receives the entries."""
     follow_torch()
     what = os.fspath(path)
     header, body = file.parse(file.open_safely(Path(what), trust), what)
     compiled = make(header["settings"])
     made = compiled_of(compiled)
     if made is None:
-        raise ArtefactError("load() takes the function or module that was compiled")
+        raise ArtefactError("load() takes the function or nn.Module that was compiled for save()")
     model, digest = model_name(compiled), code_digest(made.fn.__code__)
     if header.get("model") != model:
         raise ArtefactError(
-            f"{what} is of {header.get('model') or header.get('callable')}, not of {model or made.name}"
+            f"{what} was saved from {header.get('model') or header.get('callable')}, not from {model or made.name}"
         )
     if header.get("code") != digest:
-        raise ArtefactError(
-            f"{what} is of {header.get('callable')}, whose code is another than that of {made.name} here"
-        )
+        raise ArtefactError(f"{what} was saved from {header.get('callable')}, whose code differs from {made.name} here")
     family: Family = made._pycompiler_family
     found = decoded(what, made.fn, family, body)
     for saved in (found.root, *found.resumes, *found.hooked):
@@ -70,16 +69,16 @@ def decoded(what: str, function: types.FunctionType, family: Family, body: tuple
         found = decoder.value(top)
     except ArtefactError:
         raise
-    except Exception as e:  # whatever records give that nobody wrote so
+    except Exception as e:  # foreign records may raise any exception
         raise ArtefactError(f"{what} is damaged: {type(e).__name__}: {e}") from e
     if not isinstance(found, SavedCallable):
-        raise ArtefactError(f"{what} is damaged: it holds no callable")
+        raise ArtefactError(f"{what} is damaged: it does not hold a callable")
     return found
 
 
 def install(made: _native.CompiledFunction, saved: SavedFunction, family: Family) -> None:
     for entry in reversed(saved.entries):
-        made.install(assemble(family, made.fn, current(entry)))
+        made.install(assemble(family, made.fn, with_current_registrations(entry)))
 
 
 def check_abstract(recipe: Recipe) -> None:
@@ -92,8 +91,8 @@ def check_abstract(recipe: Recipe) -> None:
             )
 
 
-def current(entry: Made) -> Made:
-    """With the guards that no class is registered with an abstract one any more, from now on."""
+def with_current_registrations(entry: EntryParts) -> EntryParts:
+    """The entry with guards on the present registrations of abstract classes."""
     recipe = entry.recipe
     if not recipe.abstract:
         return entry

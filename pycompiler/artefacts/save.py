@@ -1,7 +1,8 @@
-"""A compiled callable → a file.
+"""The writer: a compiled callable → a file.
 
-In: what `compile` returned, after calls that compiled it.  Out: a file with all its entries, those of its resume functions
-and of the functions that the frame hook met, with their graphs, forward and backward; `Saved` says what is not in it.
+In: the result of `compile`, after calls that compiled it.
+Out: a file with all its entries, and the entries of its resume functions and of the functions that the frame hook
+met.  Their graphs are included, forward and backward.  `SaveReport` lists omissions.
 """
 
 from __future__ import annotations
@@ -16,9 +17,9 @@ from pycompiler._native import CompiledFunction
 from pycompiler.artefacts import file
 from pycompiler.artefacts.data import SavedCallable, SavedFunction, Unsavable, model_name
 from pycompiler.artefacts.encode import Encoder
-from pycompiler.capture.recipe import Resume
+from pycompiler.capture.recipe.recipe import Resume
 from pycompiler.errors import ArtefactError
-from pycompiler.ir.names import code_digest, naming
+from pycompiler.ir.persistent_names import code_digest, naming
 from pycompiler.logs import stage
 from pycompiler.pipeline import Family
 from pycompiler.wrapping import compiled_of
@@ -27,33 +28,37 @@ log = stage("dynamo")
 
 
 @dataclass(frozen=True)
-class Saved:
-    """`entries` are in the file of `size` bytes; `left_out` has one line for each that is not, with the reason."""
+class SaveReport:
+    """The result of `save`.
+
+    Attributes:
+        entries: The number of entries in the file.
+        left_out: A line, with the reason, for each omission.
+        size: The file's size in bytes.
+    """
 
     entries: int
     left_out: tuple[str, ...]
     size: int
 
 
-def save(compiled: Any, path: str | os.PathLike[str]) -> Saved:
+def save(compiled: Any, path: str | os.PathLike[str]) -> SaveReport:
     """See `api.save`."""
     made = compiled_of(compiled)
     if made is None:
-        raise ArtefactError("save() takes what pycompiler.compile returned")
+        raise ArtefactError("save() takes a result of pycompiler.compile")
     family: Family = made._pycompiler_family
     if not family.ours:
-        raise ArtefactError(f"what backend {family.backend_name!r} makes of a graph cannot be saved; those of ours can")
+        raise ArtefactError(
+            f"graphs of backend {family.backend_name!r} cannot be saved; graphs of pycompiler's own backends can"
+        )
     writer = _Writer(made, family)
     if family.guard_filter is not None:
         writer.left_out.append("the guard filter: entries that are compiled after load() keep all their guards")
     with naming():
         top = writer.encoder.value(writer.callable())
     if not writer.count:
-        first = (
-            "nothing of it can be saved:"
-            if writer.left_out
-            else "nothing to save: call it first, so that it is compiled"
-        )
+        first = "no entry can be saved:" if writer.left_out else "nothing to save: call the compiled callable first"
         raise ArtefactError("\n".join([first, *writer.left_out]))
     modules = [name[1] for name, _ in writer.encoder.names if name[0] != "operator"]
     encoder, target = writer.encoder, Path(os.path.abspath(os.fspath(path)))
@@ -63,7 +68,7 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> Saved:
         "model": model_name(compiled),
         "code": code_digest(made.fn.__code__),
         "settings": settings(family),
-        **file.facts([made.fn.__module__, *modules]),
+        **file.facts([made.fn.__module__ or "", *modules]),
     }
     try:
         size = file.write(target, header, (encoder.names, encoder.records, top, encoder.libraries))
@@ -71,7 +76,7 @@ def save(compiled: Any, path: str | os.PathLike[str]) -> Saved:
         raise ArtefactError(f"{target} cannot be written: {e.strerror or e}") from e
     for line in writer.left_out:
         log.warning("not saved: %s", line)
-    return Saved(writer.count, tuple(writer.left_out), size)
+    return SaveReport(writer.count, tuple(writer.left_out), size)
 
 
 class _Writer:
@@ -91,7 +96,8 @@ class _Writer:
         )
 
     def hooked(self) -> list[CompiledFunction]:
-        """Functions that the frame hook met; not those that torch.compiler.disable made, which it knows anywhere."""
+        """Functions that the frame hook met, without results of torch.compiler.disable, which the hook recognises in any
+        process."""
         members = set(map(id, self.family.members))
         return [made for made in list(self.family.hooked.values()) if id(made) in members and made.entries]
 
@@ -111,7 +117,7 @@ class _Writer:
         for place, entry in enumerate(made.entries_of(code)):
             saved = self.family.made.get(entry)
             if saved is None:
-                continue  # no compile made it: it runs the original
+                continue  # an entry that runs the original, not a compile's
             try:
                 with self.encoder.whole_or_nothing():
                     if saved.recipe.process:
@@ -126,7 +132,7 @@ class _Writer:
 
 
 def settings(family: Family) -> dict[str, Any]:
-    """What `compile` was told."""
+    """The arguments of `compile`."""
     return {
         "backend": family.backend_name, "fullgraph": family.fullgraph, "dynamic": family.dynamic,
         "recompile_limit": family.recompile_limit, "options": dict(family.knobs), "background": family.background,

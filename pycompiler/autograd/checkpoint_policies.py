@@ -1,7 +1,8 @@
-"""Selective checkpoints: which operators' results the program's policy saves.
+"""Selective checkpoints: the operators whose results the program's policy saves.
 
-In: the `context_fn` of a checkpoint.  Out: a `Policy`, asked for each ATen operator while the checkpoint's body is recorded.
-Eager asks at every call, compiled code when it is made: so a policy that changes what outlives the call runs eagerly.
+In: the `context_fn` of a checkpoint.  Out: a `PolicyCall`, queried for each ATen operator while the checkpoint's body is
+recorded.  Eager queries the policy at every call, compiled code only at compile time.  So a policy with side effects
+runs eagerly.
 """
 
 from __future__ import annotations
@@ -13,19 +14,24 @@ import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
+from torch._ops import OperatorBase, OpOverloadPacket
 from torch.utils import checkpoint as torch_checkpoint
 
 from pycompiler.autograd.unsupported import AutogradUnsupported
 
 HINT = "the graph runs eagerly"
-MOST = 20_000
-"""How many objects are looked at for changes."""
+MAX_OBJECTS = 20_000
+"""The most objects that are checked for changes."""
+
+_NOT_OF_THE_PROGRAM = (types.ModuleType, type, OperatorBase, OpOverloadPacket)
+"""Objects that are not searched.  An operator of torch caches kernels and overloads in its attributes at its first call.
+"""
 
 _SAVING = (torch_checkpoint.CheckpointPolicy.MUST_SAVE, torch_checkpoint.CheckpointPolicy.PREFER_SAVE)
 _TELLS_RESULTS = "op_output" in inspect.signature(torch_checkpoint.SelectiveCheckpointContext).parameters
 
 
-class Policy:
+class PolicyCall:
     """One call of `context_fn`."""
 
     def __init__(self, context_fn: Callable[[], Any]) -> None:
@@ -39,11 +45,13 @@ class Policy:
             raise AutogradUnsupported("a checkpoint's context_fn raises", repr(e), HINT) from e
         modes = torch_checkpoint._CachingTorchDispatchMode, torch_checkpoint._CachedTorchDispatchMode
         if (type(forward), type(again)) != modes or forward.storage is not again.storage:
-            raise AutogradUnsupported("contexts of a checkpoint that no policy makes", repr(forward), HINT)
+            raise AutogradUnsupported(
+                "contexts of a checkpoint that create_selective_checkpoint_contexts did not make", repr(forward), HINT
+            )
         return forward.policy_fn  # type: ignore[no-any-return]
 
     def saves(self, func: Any, args: Any, kwargs: Any, out: Any) -> bool:
-        """Whether the backward takes what `func` gave from the forward."""
+        """Whether the backward takes the result of `func` from the forward."""
         if func in torch_checkpoint.SAC_IGNORED_OPS:
             return False
         given = {"op_output": out} if _TELLS_RESULTS else {}
@@ -55,19 +63,20 @@ class Policy:
         return found in _SAVING or found is True
 
     def end(self) -> None:
-        """The body is recorded.  Raises where the policy has changed what was there before, which is put back."""
+        """The body is recorded.  Raises if the policy has changed existing objects, after restoring them."""
         changed = [(restore, old) for read, restore, old in self._places.values() if not _same(read(), old)]
         for restore, old in changed:
             restore(old)
         if changed:
-            raise AutogradUnsupported("a checkpoint's policy changes something", repr(changed[0][1]), HINT)
+            raise AutogradUnsupported("a checkpoint's policy changes an object from outside", repr(changed[0][1]), HINT)
 
 
-Place = tuple[Callable[[], Any], Callable[[Any], None], Any]  # reads what is there, puts it back, what it was
+# reads the current contents, restores them; the old contents
+SettingAccess = tuple[Callable[[], Any], Callable[[Any], None], Any]
 
 
 def _same(a: Any, b: Any) -> bool:
-    """Whether the very same objects are at a place."""
+    """Whether two contents consist of the very same objects."""
     if type(a) is dict and type(b) is dict:
         return list(a) == list(b) and all(a[k] is b[k] for k in a)
     if type(a) is list and type(b) is list:
@@ -75,17 +84,17 @@ def _same(a: Any, b: Any) -> bool:
     return a is b or (type(a) is set and type(b) is set and a == b)
 
 
-def _places(root: Any) -> Iterator[tuple[Any, Place]]:
-    """What functions below `root` can reach and write: cells, globals, containers, attributes."""
+def _places(root: Any) -> Iterator[tuple[Any, SettingAccess]]:
+    """The objects that functions below `root` can reach and write: cells, globals, containers, attributes."""
     seen: set[int] = set()
     todo = [root]
     while todo:
         value = todo.pop()
-        if id(value) in seen or isinstance(value, (types.ModuleType, type)):
+        if id(value) in seen or isinstance(value, _NOT_OF_THE_PROGRAM):
             continue
         seen.add(id(value))
-        if len(seen) > MOST:
-            raise AutogradUnsupported("a checkpoint's policy that reaches too much", repr(root), HINT)
+        if len(seen) > MAX_OBJECTS:
+            raise AutogradUnsupported("a checkpoint's policy that reaches too many objects", repr(root), HINT)
         if isinstance(value, functools.partial):
             todo += [value.func, *value.args, *value.keywords.values()]
         elif isinstance(value, types.MethodType):
@@ -133,7 +142,7 @@ def _contents(cell: types.CellType) -> list[Any]:
         return []
 
 
-def _cell(cell: types.CellType) -> Place:
+def _cell(cell: types.CellType) -> SettingAccess:
     def restore(old: list[Any]) -> None:
         if old:
             cell.cell_contents = old[0]
@@ -143,11 +152,11 @@ def _cell(cell: types.CellType) -> Place:
     return functools.partial(_contents, cell), restore, _contents(cell)
 
 
-def _item(namespace: dict[str, Any], name: str) -> Place:
+def _item(namespace: dict[str, Any], name: str) -> SettingAccess:
     return functools.partial(namespace.get, name), functools.partial(namespace.__setitem__, name), namespace[name]
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """The names that a function's code, and code within it, looks up."""
+    """The names that a function's code object, and nested code objects, look up."""
     inside = (c for c in code.co_consts if isinstance(c, types.CodeType))
     return set(code.co_names).union(*(_names(c) for c in inside))

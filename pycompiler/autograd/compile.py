@@ -1,7 +1,8 @@
-"""Compile a torch-level graph with its gradients: trace, partition, hand both graphs to compilers, wrap.
+"""Compile a torch-level graph with its gradients: trace, partition, pass both graphs to compilers, wrap.
 
 In: an ``fx.GraphModule`` (placeholders are tensors and numbers), example inputs, three compilers.
-Out: a callable of the graph's inputs that returns a tuple and behaves as eager does: gradients, mutation, aliasing.
+Out: a callable of the graph's inputs that returns a tuple and behaves as eager does: gradients, in-place writes, aliases.
+
 Example: ``compile_joint(gm, fakes, fw_compiler=c, bw_compiler=c)(*inputs)``.
 """
 
@@ -18,7 +19,7 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from pycompiler.autograd import runtime
-from pycompiler.autograd.branches import Branches
+from pycompiler.autograd.control_flow import Branches
 from pycompiler.autograd.decompositions import default_decompositions
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.partition import Partition, forward_only
@@ -27,24 +28,24 @@ from pycompiler.autograd.recorder import Decomposition
 from pycompiler.autograd.replay import Replay
 from pycompiler.autograd.trace import trace_joint
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.ir.fake import fake_as, fake_of, is_inference, new_fake_mode, with_history
-from pycompiler.ir.numbers import SYMBOLIC
-from pycompiler.ir.texts import forward_of
-from pycompiler.ir.watch import artefact, phase
+from pycompiler.ir.generated_source import forward_of
+from pycompiler.ir.phases import artefact, phase
 from pycompiler.logs import artifact
+from pycompiler.symbolic.number_nodes import SYMBOLIC
+from pycompiler.torch_compat.fake_mode import fake_as, fake_of, is_inference, new_fake_mode, with_history
 
 _log_joint = artifact("aot_joint_graph")
 
-Compiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Sequence[Any]]]
+GraphCompiler = Callable[[fx.GraphModule, list[Any]], Callable[..., Sequence[Any]]]
 
 
 def compile_joint(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],
     *,
-    fw_compiler: Compiler,
-    bw_compiler: Compiler,
-    inference_compiler: Compiler | None = None,
+    fw_compiler: GraphCompiler,
+    bw_compiler: GraphCompiler,
+    inference_compiler: GraphCompiler | None = None,
     partition: str = "min_cut",
     decompositions: Mapping[OpOverload, Decomposition] | None = None,
     activation_memory_budget: float = 1.0,
@@ -54,17 +55,19 @@ def compile_joint(
 ) -> Callable[..., Sequence[Any]]:
     """Compile `gm`; see the module docstring.
 
-    Compilers get a functional ATen graph (``meta["val"]`` on every node) and its FakeTensors, and return a callable of
-    positional tensors that returns the graph's outputs with the strides of their ``meta["val"]``.
+    Compilers get a functional ATen graph (``meta["val"]`` on every node) and its FakeTensors.  They return a callable of
+    positional tensors, whose results have the strides of their ``meta["val"]``.
     `store_in_graph`: new values of inputs that autograd need not see are written by ``aten.copy_`` nodes at the end of
     the forward graph, not by a wrapper around it, so that a compiler can fuse the write.
     `ahead`: the backward for gradients of all outputs is compiled now, not at its first call.
-    Raises `AutogradUnsupported` for graphs that must run eagerly; an error that eager would raise comes as it is.
+    Raises `AutogradUnsupported` for graphs that must run eagerly; an error of eager itself propagates unchanged.
     """
     for node in gm.graph.nodes:
         if node.meta.get("python"):
             called = getattr(node.target, "__qualname__", node.target)
-            raise AutogradUnsupported("a function that gives no tensor", str(called), "the graph calls it each time")
+            raise AutogradUnsupported(
+                "a Python function that each call of the graph calls", str(called), "the graph runs eagerly"
+            )
     symbolic = any(isinstance(e, SYMBOLIC) for e in example_inputs)
     mode = detect_fake_mode(tuple(example_inputs)) or new_fake_mode(symbolic=symbolic)
     gm, lifted = lift_attributes(gm)
@@ -83,9 +86,9 @@ def compile_joint(
     branches.prepare(gm)
     if branches.choices:
         fw_compiler, bw_compiler, inference_compiler = (
-            _holding(c, branches.choices) for c in (fw_compiler, bw_compiler, inference_compiler or fw_compiler)
+            _keeping_alive(c, branches.choices) for c in (fw_compiler, bw_compiler, inference_compiler or fw_compiler)
         )
-    _refuse_kept(gm, fakes, mode)
+    _refuse_saved_inference(gm, fakes, mode)
     with phase("joint"):
         joint = trace_joint(gm, fakes, mode, table, store_in_graph, branches.calls, cut=True)
     artefact("joint", joint.graph)
@@ -110,11 +113,11 @@ def compile_joint(
         if computes and torch.is_grad_enabled() and any(n.meta.get("requires_grad") for n in joint.inputs):
             inner = runtime.grad_free(inner)
     run = runtime.epilogue(joint, inner, name=name)
-    joint.more, joint.hooks = [], []  # what is captured ends with the compile
-    eager = runtime.left_to_eager if any(n.meta.get("refuses") for n in gm.graph.nodes) else gm.forward
+    joint.more, joint.hooks = [], []  # captured nodes must not outlive the compile
+    eager = runtime.raise_unfit if any(n.meta.get("refuses") for n in gm.graph.nodes) else gm.forward
     bodies = [m for m in gm.modules() if isinstance(m, fx.GraphModule)]
     if any(n.meta.get("switches") for body in bodies for n in body.graph.nodes):
-        eager = runtime.switched_back(eager)
+        eager = runtime.restoring_state(eager)
     counted = sorted({*joint.written, *(joint.touched if joint.needs_backward else ())})
     if counted and len(joint.inputs) > 1:
         run = runtime.unless_shared(run, counted, eager, name=name, pairs=runtime.empty_pairs(joint, counted))
@@ -125,16 +128,16 @@ def compile_joint(
 
 
 def _refuse_inference(part: Partition, inputs: Sequence[Any]) -> None:
-    """Autograd keeps no tensor of inference mode; eager's nodes may keep others here, or raise."""
+    """Autograd does not save inference tensors.  Eager's nodes may save other tensors here, or raise."""
     for kind, index in part.saved:
         if kind == "input" and isinstance(inputs[index], torch.Tensor) and is_inference(inputs[index]):
             raise AutogradUnsupported(
-                "a tensor of inference mode would be saved for backward", f"input {index}", "clone it first"
+                "an inference tensor would be saved for backward", f"input {index}", "clone it first"
             )
 
 
-def _refuse_kept(gm: fx.GraphModule, inputs: Sequence[Any], mode: FakeTensorMode) -> None:
-    """Eager's nodes keep no tensor of inference mode either, and raise, also where no result leads to them."""
+def _refuse_saved_inference(gm: fx.GraphModule, inputs: Sequence[Any], mode: FakeTensorMode) -> None:
+    """Eager's nodes do not save inference tensors either.  They raise, even for a node that no result depends on."""
     of_inference = [isinstance(t, torch.Tensor) and is_inference(t) for t in inputs]
     tracked = torch.is_grad_enabled() and any(isinstance(t, torch.Tensor) and t.requires_grad for t in inputs)
     if not (any(of_inference) and tracked):
@@ -145,20 +148,20 @@ def _refuse_kept(gm: fx.GraphModule, inputs: Sequence[Any], mode: FakeTensorMode
     try:
         with mode, torch.enable_grad():
             gm.forward(*given)
-    except Exception as error:  # others come again where the graph is traced
+    except Exception as error:  # other errors arise again when the graph is traced
         if "Inference tensors cannot be saved" in str(error):
             raise AutogradUnsupported(
-                "a tensor of inference mode would be saved for backward", "an input", "clone it first"
+                "an inference tensor would be saved for backward", "an input", "clone it first"
             ) from error
 
 
-def _holding(compiler: Compiler, held: object) -> Compiler:
-    """`compiler`, whose results keep alive what their graphs only name."""
+def _keeping_alive(compiler: GraphCompiler, held: object) -> GraphCompiler:
+    """A version of `compiler` whose results keep alive objects that their graphs only refer to by name."""
     return functools.partial(_compile_holding, compiler, held)
 
 
 def _compile_holding(
-    compiler: Compiler, held: object, module: fx.GraphModule, inputs: list[Any]
+    compiler: GraphCompiler, held: object, module: fx.GraphModule, inputs: list[Any]
 ) -> Callable[..., Sequence[Any]]:
     return functools.partial(_run_holding, compiler(module, inputs), held)
 
@@ -168,7 +171,7 @@ def _run_holding(made: Callable[..., Sequence[Any]], held: object, *args: Any) -
 
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
-    """`compile_joint` with compilers that run the ATen graphs as they are."""
+    """`compile_joint` with compilers that run the ATen graphs unchanged."""
 
     def run_graph(module: fx.GraphModule, inputs: list[Any]) -> Callable[..., Sequence[Any]]:
         return forward_of(module)
@@ -181,14 +184,14 @@ def _example_values(module: fx.GraphModule) -> list[Any]:
 
 
 def fakeify(value: Any, mode: FakeTensorMode) -> Any:
-    """`value` as a FakeTensor of `mode` with static sizes; numbers stay as they are."""
+    """`value` as a FakeTensor of `mode` with static sizes; a number unchanged."""
     if isinstance(value, FakeTensor) or not isinstance(value, torch.Tensor):
         return value
     return fake_of(mode, value)
 
 
 def lift_attributes(gm: fx.GraphModule) -> tuple[fx.GraphModule, list[torch.Tensor]]:
-    """`gm` with tensors that it holds as attributes turned into leading placeholders, and those tensors.
+    """`gm` with its tensor attributes turned into leading placeholders, and those tensors.
 
     The given module is not changed: without tensor attributes it is returned itself.
     """

@@ -1,15 +1,19 @@
 """Branches and loops (`torch.cond`, `while_loop`, `scan`, `map`) in ATen graphs: operators that run compiled graphs.
 
-In: a captured graph with calls of `transforms.cond`, `while_loop` and `scan`.  Out: for each such node a function of its
-tensors, for the trace.  Example: in ATen graphs it is ``pycompiler.branch(pred, tensors, number, numbers)``,
-``pycompiler.loop(carried, others, number, numbers)`` or ``pycompiler.scan(tensors, counts, number, numbers)``, the gradients of
-loops are ``pycompiler.unwound(..., tangents)`` and ``pycompiler.unscanned(..., tangents)``.  `number` names a `Choice`, and
-`numbers` are the symbols that the sides compute with, which they take after their tensors.
+In: a captured graph with calls of `higher_order.cond`, `while_loop` and `scan`.
+Out: for each such node a function of its tensors, for the trace.
 
-Both sides are graphs of their own, forward and backward; the backward of a side computes its forward again, so that the
-operator keeps what it was given and nothing else. A loop's sides are its test and its body; its backward makes the passes
-again, keeps what each was given, and goes back through them by a third side, the backward of one pass. A scan's sides are its
-body, which takes what is carried, a row of each tensor that it goes along, and the others, and the backward of one row.
+ATen graphs contain ``pycompiler.branch(pred, tensors, number, numbers)``, ``pycompiler.loop(carried, others, number,
+numbers)`` or ``pycompiler.scan(tensors, counts, number, numbers)``.  The gradients of loops are
+``pycompiler.unwound(..., tangents)`` and
+``pycompiler.unscanned(..., tangents)``.  `number` identifies a `CompiledSides`.  `numbers` are the symbols that the sides
+compute with; the sides take them after their tensors.
+
+Each side is a graph of its own, forward and backward.  The backward of a side recomputes its forward, so the
+operator saves only its inputs.  The sides of a loop are its test and its body.  The backward of a loop repeats the
+passes, saves the inputs of each pass, and goes back through them with a third side, the backward of one pass.
+The sides of a scan are its body and the backward of one row.  The body takes the carried tensors, one row of each
+tensor that is scanned, and the other tensors.
 """
 
 from __future__ import annotations
@@ -27,26 +31,27 @@ from pycompiler.autograd.joint import Joint, Output
 from pycompiler.autograd.partition import ancestors, forward_only, graph_module
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import view_root
-from pycompiler.ir import transforms
-from pycompiler.ir.effects import acts, draws
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.numbers import Numbers, symbol_of, symbols_in, value_of
-from pycompiler.ir.symbols import Specialise, Symbols, expr_of, hint_of, symbols_of
-from pycompiler.ir.watch import artefact
+from pycompiler.ir import higher_order
+from pycompiler.ir.phases import artefact
+from pycompiler.operators.operator_effects import draws, has_side_effects
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.number_nodes import Numbers, symbol_of, symbols_in, value_of
+from pycompiler.symbolic.symbols import Specialise, Symbols, expr_of, hint_of, symbols_of
 
 aten = torch.ops.aten
 
 Side = Callable[..., Sequence[torch.Tensor]]
 Tracer = Callable[[fx.GraphModule, Sequence[Any]], Joint]
-Compiler = Callable[[fx.GraphModule, list[Any]], Side]
+BranchCompiler = Callable[[fx.GraphModule, list[Any]], Side]
 Traced = Callable[..., tuple[torch.Tensor, ...]]
 
 
-class Choice:
-    """Compiled graphs of the same inputs, the last of which are the symbols `names`; `like` is the metadata of the results,
-    of a loop those of its body, over these symbols.
+class CompiledSides:
+    """Compiled graphs with the same inputs.  The last inputs are the symbols `names`.
 
-    Graphs name it by a number that no other process has. It lives as long as the function that was compiled with it.
+    `like`: the metadata of the results (for a loop, of the body's results) over these symbols.
+    Graphs refer to a choice by a number that is unique across processes.  It lives as long as the function compiled
+    with it.
     """
 
     def __init__(self, sides: tuple[Side, ...], like: Sequence[torch.Tensor], names: Sequence[str]) -> None:
@@ -68,8 +73,8 @@ class Choice:
                 return carried
 
     def scan(self, tensors: list[torch.Tensor], counts: Sequence[int], numbers: Sequence[Any]) -> list[torch.Tensor]:
-        """What is carried in the end, and the stacked rest of what the body gives for each row."""
-        carried, rows, others = _parted(tensors, counts)
+        """The final carried tensors, and the stacked other results of the body."""
+        carried, rows, others = _split_scan_tensors(tensors, counts)
         made = []
         for row in zip(*rows, strict=True):
             results = self.sides[0](*carried, *row, *others, *numbers)
@@ -80,9 +85,11 @@ class Choice:
     def unscanned(
         self, tensors: list[torch.Tensor], counts: Sequence[int], numbers: Sequence[Any], given: list[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """The gradients of what a scan carries and has one for, of ``counts[2]`` tensors that it goes along, and of others,
-        where `given` are those of its results."""
-        carried, rows, others = _parted(tensors, counts)
+        """The gradients of a scan, where `given` are the gradients of its results.
+
+        In order: of carried floating-point tensors, of ``counts[2]`` scanned tensors, and of other tensors.
+        """
+        carried, rows, others = _split_scan_tensors(tensors, counts)
         body, back = self.sides
         count = sum(t.is_floating_point() for t in carried)
         slices = list(zip(*rows, strict=True))
@@ -101,7 +108,7 @@ class Choice:
     def unwound(
         self, carried: list[torch.Tensor], others: list[torch.Tensor], numbers: Sequence[Any], given: list[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """The gradients of what a loop carries, and of others, where `given` are those of its results."""
+        """The gradients of a loop's carried tensors, and of other tensors, where `given` are the gradients of its results."""
         test, body, back = self.sides
         passes, tangents, count = list[list[torch.Tensor]](), given, len(given)
         while test(*carried, *others, *numbers)[0]:
@@ -120,7 +127,7 @@ class Choice:
         ]
 
     def shapes(self, numbers: Sequence[Any]) -> list[torch.Tensor]:
-        """What the results are like where the symbols are these."""
+        """Metadata of the results for these values of the symbols."""
         now = {
             k: expr_of(n)
             for k, n in zip(self.names, numbers, strict=True)
@@ -137,30 +144,30 @@ class Choice:
         ]
 
 
-def _parted(tensors: Sequence[Any], counts: Sequence[int]) -> tuple[list[Any], list[Any], list[Any]]:
-    """Of a scan's tensors: what is carried, what it goes along, and the others."""
+def _split_scan_tensors(tensors: Sequence[Any], counts: Sequence[int]) -> tuple[list[Any], list[Any], list[Any]]:
+    """A scan's tensors: carried, scanned, and others."""
     first, second = counts[0], counts[0] + counts[1]
     return list(tensors[:first]), list(tensors[first:second]), list(tensors[second:])
 
 
-def choice_of(number: int, sides: tuple[Side, ...], like: list[Any], names: Sequence[str]) -> Choice:
-    """The choice of that number, which another process has made, or this one."""
+def choice_of(number: int, sides: tuple[Side, ...], like: list[Any], names: Sequence[str]) -> CompiledSides:
+    """The choice with this number, which this or another process created."""
     made = _ALIVE.get(number)
     if made is None:
-        made = object.__new__(Choice)
+        made = object.__new__(CompiledSides)
         made.sides, made.like, made.number, made.names = sides, like, number, tuple(names)
         made = _ALIVE.setdefault(number, made)
     return made
 
 
-_ALIVE: weakref.WeakValueDictionary[int, Choice] = weakref.WeakValueDictionary()
+_ALIVE: weakref.WeakValueDictionary[int, CompiledSides] = weakref.WeakValueDictionary()
 
 
-def _chosen(number: int) -> Choice:
+def _chosen(number: int) -> CompiledSides:
     choice = _ALIVE.get(number)
     if choice is None:
         raise RuntimeError(
-            "this graph has a branch on a tensor's value, which only the process that compiled it can run"
+            "this graph has a branch on a tensor's value: only the process that compiled the graph can run it"
         )
     return choice
 
@@ -218,17 +225,23 @@ for _name, _kernel in _KERNELS.items():
     _LIBRARY.impl(_name, _shapes, "Meta")  # type: ignore[no-untyped-call]
 branch = torch.ops.pycompiler.branch.default
 loop = torch.ops.pycompiler.loop.default
-unwound = torch.ops.pycompiler.unwound.default
+loop_backward = torch.ops.pycompiler.unwound.default
 scan = torch.ops.pycompiler.scan.default
-unscanned = torch.ops.pycompiler.unscanned.default
+scan_backward = torch.ops.pycompiler.unscanned.default
 
 
 class _Differentiable(torch.autograd.Function):
-    """One choice in the forward, another in the backward; `kinds` says which results have gradients."""
+    """One choice in the forward, another in the backward; `kinds`: for each result, whether it has a gradient."""
 
     @staticmethod
     def forward(
-        ctx: Any, forth: Choice, back: Choice, kinds: Sequence[bool], numbers: Any, pred: Any, *tensors: Any
+        ctx: Any,
+        forth: CompiledSides,
+        back: CompiledSides,
+        kinds: Sequence[bool],
+        numbers: Any,
+        pred: Any,
+        *tensors: Any,
     ) -> Any:
         results = branch(pred, list(tensors), forth.number, numbers)
         ctx.save_for_backward(pred, *tensors)
@@ -244,9 +257,12 @@ class _Differentiable(torch.autograd.Function):
         return *[None] * 5, *(next(made) if needed else None for needed in ctx.needs_input_grad[5:])
 
 
-class _Repeated(torch.autograd.Function):
-    """A loop or a scan, `forth` of the tensors, and its gradients for the tensors `wanted`, `back` of the tensors and the
-    gradients of the results; `kinds` says which results have some."""
+class _LoopFunction(torch.autograd.Function):
+    """A loop or a scan with its gradients.
+
+    `forth` takes the tensors; `back` takes the tensors and the results' gradients, and returns gradients of the tensors `wanted`.
+    `kinds`: for each result, whether it has a gradient.
+    """
 
     @staticmethod
     def forward(ctx: Any, forth: Traced, back: Any, kinds: Sequence[bool], wanted: Any, *tensors: Any) -> Any:
@@ -264,21 +280,21 @@ class _Repeated(torch.autograd.Function):
 
 
 class Branches:
-    """The branches of a captured graph, compiled: node → what the trace calls instead."""
+    """The compiled branches of a captured graph: node → function that the trace calls instead."""
 
-    def __init__(self, mode: FakeTensorMode, trace: Callable[..., Joint], compiler: Compiler) -> None:
+    def __init__(self, mode: FakeTensorMode, trace: Callable[..., Joint], compiler: BranchCompiler) -> None:
         self.mode, self.trace, self.compiler = mode, trace, compiler
         self.calls: dict[fx.Node, Traced] = {}
-        self.choices: list[Choice] = []
+        self.choices: list[CompiledSides] = []
 
     def prepare(self, gm: fx.GraphModule) -> None:
-        """Compile every branch of `gm`, those in its branches and checkpoints first."""
+        """Compile every branch of `gm`, nested branches (also in checkpoints) first."""
         for node in gm.graph.nodes:
             compiled = self.KINDS.get(node.target)  # type: ignore[arg-type]
-            if node.op == "call_function" and (compiled or transforms.is_checkpoint(node.target)):
+            if node.op == "call_function" and (compiled or higher_order.is_checkpoint(node.target)):
                 bodies = [getattr(gm, str(a.target)) for a in node.args if _is_body(a)]
                 if compiled is not None:
-                    given = _Given(node)
+                    given = _SideInputs(node)
                     bodies = [given.body(body) for body in bodies]
                 for body in bodies:
                     self.prepare(body)
@@ -287,9 +303,11 @@ class Branches:
         if self.calls and any(
             str(getattr(n.target, "__name__", "")).startswith("set_autocast") for n in gm.graph.nodes
         ):
-            raise AutogradUnsupported("autocast around a branch", "autocast changes", "the graph runs eagerly")
+            raise AutogradUnsupported(
+                "a branch or loop in a graph that changes autocast", "set_autocast", "the graph runs eagerly"
+            )
 
-    def _branch(self, node: fx.Node, bodies: list[fx.GraphModule], given: _Given) -> Traced:
+    def _branch(self, node: fx.Node, bodies: list[fx.GraphModule], given: _SideInputs) -> Traced:
         kinds: Any
         pred: Any
         kinds, pred = node.args[2:4]
@@ -300,7 +318,11 @@ class Branches:
         if len(devices) > 1 or (
             wanted and not all(r.is_contiguous() for r, k in zip(results, kinds, strict=True) if k)
         ):
-            raise AutogradUnsupported("a branch on several devices, or with transposed results", str(node), "none")
+            raise AutogradUnsupported(
+                "a branch on several devices, or with results that are not contiguous",
+                str(node),
+                "use one device, and contiguous results",
+            )
         with torch.no_grad():
             plain = [self._joint(body, [*(e.detach() for e in examples), *given.numbers]) for body in bodies]
         forth = self._choice([forward_only(joint) for joint in plain], [results, results], given)
@@ -314,21 +336,23 @@ class Branches:
             forth, back, kinds, given.numbers, pred, *given.seen(operands)
         )
 
-    def _loop(self, node: fx.Node, bodies: list[fx.GraphModule], given: _Given) -> Traced:
+    def _loop(self, node: fx.Node, bodies: list[fx.GraphModule], given: _SideInputs) -> Traced:
         kinds: Any = node.args[2]
         count = len(kinds)
         results = node.meta["example_value"]
         with torch.no_grad():
             examples = [self._leaf(t).detach() for t in given.tensors]
             if len({t.device for t in (*examples, *results)}) > 1:
-                raise AutogradUnsupported("a loop on several devices", str(node), "none")
+                raise AutogradUnsupported("a loop on several devices", str(node), "use one device")
             joints = [self._joint(body, [*examples, *given.numbers]) for body in bodies]
         test = [n.meta["val"] for n in joints[0].fresh]
         modules = [forward_only(joint) for joint in joints]
         choice, back = self._choice(modules, [test, results], given), None
         if torch.is_grad_enabled() and any(kinds):
             if not all(r.is_contiguous() for r, k in zip(results, kinds, strict=True) if k):
-                raise AutogradUnsupported("a loop with transposed results", str(node), "none")
+                raise AutogradUnsupported(
+                    "a loop with results that are not contiguous", str(node), "make them contiguous"
+                )
             needed = [*kinds, *(t.requires_grad for t in given.tensors[count:])]
             leaves = [e.requires_grad_() if n else e for e, n in zip(examples, needed, strict=True)]
             wanted = [i for i, n in enumerate(needed) if n]
@@ -343,11 +367,11 @@ class Branches:
             return lambda *operands: forth(*(t.detach() for t in given.seen(operands)))
 
         def gradients(tensors: Sequence[torch.Tensor], tangents: list[torch.Tensor]) -> list[torch.Tensor]:
-            return unwound(list(tensors[:count]), list(tensors[count:]), back.number, given.numbers, tangents)  # type: ignore[no-any-return]
+            return loop_backward(list(tensors[:count]), list(tensors[count:]), back.number, given.numbers, tangents)  # type: ignore[no-any-return]
 
-        return lambda *operands: _Repeated.apply(forth, gradients, kinds, wanted, *given.seen(operands))  # type: ignore[no-any-return, no-untyped-call]
+        return lambda *operands: _LoopFunction.apply(forth, gradients, kinds, wanted, *given.seen(operands))  # type: ignore[no-any-return, no-untyped-call]
 
-    def _scan(self, node: fx.Node, bodies: list[fx.GraphModule], given: _Given) -> Traced:
+    def _scan(self, node: fx.Node, bodies: list[fx.GraphModule], given: _SideInputs) -> Traced:
         kinds: Any
         counts: Any
         kinds, counts = node.args[1:3]
@@ -357,13 +381,15 @@ class Branches:
         with torch.no_grad():
             examples = [self._leaf(t).detach() for t in inputs]
             if len({t.device for t in (*examples, *results)}) > 1:
-                raise AutogradUnsupported("a scan on several devices", str(node), "none")
+                raise AutogradUnsupported("a scan on several devices", str(node), "use one device")
             joint = self._joint(body, [*examples, *given.numbers])
         one, graph = [n.meta["val"] for n in joint.fresh], forward_only(joint)
         choice, back = self._choice([graph], [one], given, results), None
         if torch.is_grad_enabled() and any(kinds):
             if not all(r.is_contiguous() for r, k in zip(one, kinds, strict=True) if k):
-                raise AutogradUnsupported("a scan with transposed results", str(node), "none")
+                raise AutogradUnsupported(
+                    "a scan with results that are not contiguous", str(node), "make them contiguous"
+                )
             floats = [t.is_floating_point() for t in examples[:first]]
             needed = [*floats, *(t.requires_grad for t in given.tensors[first:])]
             leaves = [e.requires_grad_() if n else e for e, n in zip(examples, needed, strict=True)]
@@ -380,16 +406,16 @@ class Branches:
         columns = sum(first <= i < after for i in wanted)
 
         def gradients(tensors: Sequence[torch.Tensor], tangents: list[torch.Tensor]) -> list[torch.Tensor]:
-            return unscanned(list(tensors), [*counts, columns], back.number, given.numbers, tangents)  # type: ignore[no-any-return]
+            return scan_backward(list(tensors), [*counts, columns], back.number, given.numbers, tangents)  # type: ignore[no-any-return]
 
-        return lambda *operands: _Repeated.apply(forth, gradients, kinds, wanted, *given.seen(operands))  # type: ignore[no-any-return, no-untyped-call]
+        return lambda *operands: _LoopFunction.apply(forth, gradients, kinds, wanted, *given.seen(operands))  # type: ignore[no-any-return, no-untyped-call]
 
-    KINDS: ClassVar[dict[Any, Callable[[Branches, fx.Node, list[fx.GraphModule], _Given], Traced]]] = {
-        transforms.cond: _branch,
-        transforms.while_loop: _loop,
-        transforms.scan: _scan,
+    KINDS: ClassVar[dict[Any, Callable[[Branches, fx.Node, list[fx.GraphModule], _SideInputs], Traced]]] = {
+        higher_order.cond: _branch,
+        higher_order.while_loop: _loop,
+        higher_order.scan: _scan,
     }
-    """What is called with the operands of such a node: its arguments but for the first three."""
+    """Builds the function for a node; it takes the node's operands, which are all arguments after the first three."""
 
     def _leaf(self, example: torch.Tensor) -> torch.Tensor:
         with torch.no_grad(), self.mode:
@@ -398,27 +424,40 @@ class Branches:
 
     def _joint(self, body: fx.GraphModule, examples: Sequence[Any]) -> Joint:
         joint = self.trace(body, examples, self)
-        if any(draws(n.target) or acts(n.target) for n in joint.graph.nodes if n.op == "call_function"):
-            raise AutogradUnsupported("a branch draws random numbers, or acts", body.print_readable(False), "none")
+        if any(draws(n.target) or has_side_effects(n.target) for n in joint.graph.nodes if n.op == "call_function"):
+            raise AutogradUnsupported(
+                "a branch draws random numbers, or has side effects",
+                body.print_readable(False),
+                "the graph runs eagerly",
+            )
         if joint.mutations or joint.touched or joint.outputs != [Output("fresh", k) for k in range(len(joint.fresh))]:
-            raise AutogradUnsupported("a branch writes, or returns views", body.print_readable(False), "clone them")
+            raise AutogradUnsupported(
+                "a branch writes to its inputs, or returns views",
+                body.print_readable(False),
+                "clone them in the branch",
+            )
         return joint
 
     def _choice(
         self,
         modules: list[fx.GraphModule],
         likes: Sequence[Sequence[Any]],
-        given: _Given,
+        given: _SideInputs,
         results: Sequence[Any] | None = None,
-    ) -> Choice:
-        """`likes`: of each module what its results are like; `results`: those of the operator, the last module's if not said."""
+    ) -> CompiledSides:
+        """Compile the sides.  `likes`: metadata of each module's results.  `results`: of the operator's (default: of
+        the last module's)."""
         sides = []
         for module, like in zip(modules, likes, strict=True):
             made = [n.meta["val"] for n in module.graph.output_node().args[0]]  # type: ignore[union-attr]
             if [_layout(t) for t in made] != [_layout(t) for t in like]:
-                raise AutogradUnsupported("branches whose results lie otherwise", str(module.graph), "none")
+                raise AutogradUnsupported(
+                    "branches whose results have another layout than captured",
+                    str(module.graph),
+                    "the graph runs eagerly",
+                )
             sides.append(self.compiler(module, [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]))
-        choice = Choice(tuple(sides), likes[-1] if results is None else results, given.names)
+        choice = CompiledSides(tuple(sides), likes[-1] if results is None else results, given.names)
         artefact("branch", (choice.number, modules, given.today(choice.like), choice.names))
         self.choices.append(choice)
         return choice
@@ -428,14 +467,17 @@ def _is_body(argument: Any) -> bool:
     return isinstance(argument, fx.Node) and isinstance(argument.meta.get("example_value"), fx.GraphModule)
 
 
-class _Given:
-    """What the sides of a node are given: its tensors in order, then the symbols of their sizes, and those that the sides
-    compute with, each once.  A side is compiled by itself, so that all of them are inputs of its own."""
+class _SideInputs:
+    """The inputs of a node's sides: its tensors in order, then each symbol once.
+
+    The symbols are the symbols of the tensors' sizes and all others that the sides compute with.  A side is compiled
+    separately, so all of them are its own inputs.
+    """
 
     def __init__(self, node: fx.Node) -> None:
         operands = [a for a in node.args[3:] if isinstance(a, fx.Node)]
-        if node.target is transforms.cond:
-            operands = operands[1:]  # the first is what decides
+        if node.target is higher_order.cond:
+            operands = operands[1:]  # the first operand is the condition
         self.tensors: list[Any] = [e for a in operands if isinstance(e := a.meta["example_value"], torch.Tensor)]
         self.strides = [t.stride() for t in self.tensors]
         values = [a.meta["example_value"] for a in operands]
@@ -446,7 +488,7 @@ class _Given:
         self.numbers = [] if symbols is None else [symbols.symbol(name) for name in self.names]
 
     def body(self, body: fx.GraphModule) -> fx.GraphModule:
-        """A side, which takes what is given in this order."""
+        """A side with its inputs in this order."""
         graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
         placeholders = body.graph.find_nodes(op="placeholder")
         for n in placeholders:
@@ -464,26 +506,28 @@ class _Given:
         return fx.GraphModule(body, graph)
 
     def today(self, like: Sequence[Any]) -> list[Any]:
-        """What results are like where the symbols are what they were in the call that was captured."""
+        """The metadata of results, with the symbols' hints."""
         now = dict(zip(self.names, map(hint_of, self.numbers), strict=True))
         return [(*(tuple(Expr.of(e).eval(now) for e in part) for part in sizes), dtype) for *sizes, dtype in like]
 
     def seen(self, operands: Sequence[Any]) -> list[torch.Tensor]:
-        """The tensors among them, if they lie as they did when the sides were compiled."""
+        """The tensors among the operands; raises if their layouts differ from the compiled ones."""
         tensors = [t for t in operands if isinstance(t, torch.Tensor)]
         if any(t.stride() != s for t, s in zip(tensors, self.strides, strict=True)):
-            raise AutogradUnsupported("a branch's tensor lies otherwise than captured", str(self.strides), "none")
+            raise AutogradUnsupported(
+                "an input of a branch has other strides than captured", str(self.strides), "the graph runs eagerly"
+            )
         return tensors
 
 
 def _numbers(values: Sequence[Any]) -> Iterator[Any]:
-    """The numbers among these values, and among sizes and strides of the tensors."""
+    """The numbers among these values, and in the sizes and strides of the tensors."""
     for v in values:
         yield from (*v.shape, *v.stride()) if isinstance(v, torch.Tensor) else (v,)
 
 
 def _known(sizes: Sequence[Any]) -> tuple[Any, ...]:
-    """Each as an int, or as an Expr over symbols."""
+    """Each size as an int, or as an Expr over symbols."""
     return tuple(value_of(n) if isinstance(n, torch.SymInt) else n for n in sizes)
 
 
@@ -492,7 +536,10 @@ def _layout(t: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _backward(joint: Joint, kinds: Sequence[bool], wanted: Sequence[int], count: int) -> fx.GraphModule:
-    """`count` tensors, tangents and symbols → gradients of the inputs `wanted`, contiguous memory of their own."""
+    """The backward graph of a side.
+
+    `count` tensors, tangents and symbols → gradients of the inputs `wanted`, each in contiguous memory of its own.
+    """
     graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
 
     def place(n: fx.Node) -> None:

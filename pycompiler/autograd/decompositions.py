@@ -1,11 +1,11 @@
 """The default table of decompositions: ATen operator → Python function in smaller operators.
 
-In: an operator. Out: a function of its arguments, or None when the operator stays whole.
-Example: ``default_decompositions().get(aten.silu.default)`` is `decomp.activations.silu`; of ``aten.mm.default`` it is
-None.
+In: an operator. Out: a function of its arguments, or None if the operator stays whole.
 
-Order: our own rules (`decomp/`: few nodes, fast to trace); then operators that stay whole (random ones, those of ATen's
-core set, those in `WHOLE`); then torch's table of decompositions into that core set.
+Example: ``default_decompositions().get(aten.silu.default)`` is `decomp.activations.silu`; for ``aten.mm.default`` it is None.
+
+Order: our own rules (`decomp/`: few nodes, fast to trace); then operators that stay whole (random operators, ATen's
+core set, and `WHOLE`); then torch's table of decompositions into that core set.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from pycompiler.autograd import decomp  # noqa: F401  (fills RULES)
 from pycompiler.autograd.decomp.foreach import foreach
 from pycompiler.autograd.decomp.registry import RULES
 from pycompiler.autograd.recorder import Decomposition
-from pycompiler.ir.effects import draws
+from pycompiler.operators.operator_effects import draws
 
 aten = torch.ops.aten
 
-# Not in the core set, yet a library kernel or one loop of our own beats their parts.
+# Not in the core set, but a library kernel or one of our own loops is faster than their parts.
 WHOLE = frozenset(
     (
         *(aten.baddbmm, aten.addmv, aten.mv, aten.dot, aten.addbmm),
@@ -52,7 +52,7 @@ WHOLE = frozenset(
 
 
 class DefaultTable(Mapping[OpOverload, Decomposition]):
-    """Reads the families at once and torch's table only for an operator that nobody else claims."""
+    """Reads our own rules at once, and torch's table only for an operator that no other rule covers."""
 
     def __init__(self) -> None:
         self._known: dict[OpOverload, Decomposition | None] = dict(RULES)
@@ -85,12 +85,12 @@ def _torch_table() -> Mapping[OpOverload, Decomposition]:
     from torch._decomp import core_aten_decompositions, decomposition_table
 
     table: dict[Any, Any] = dict(core_aten_decompositions())
-    norm = aten.linalg_vector_norm.default  # in newer torches' table only
+    norm = aten.linalg_vector_norm.default  # only in the table of newer versions of torch
     table.setdefault(norm, decomposition_table[norm])
     return {op: fn for op, fn in table.items() if isinstance(op, OpOverload)}
 
 
 @cache
 def default_decompositions() -> DefaultTable:
-    """The table that `compile_joint` uses unless it is given another."""
+    """The default table of `compile_joint`."""
     return DefaultTable()

@@ -1,6 +1,10 @@
-"""What the trace of a captured graph gives: one functional ATen graph, forward and backward, and data about it.
+"""The joint graph: one functional ATen graph of forward and backward, traced from a captured graph, and data about it.
 
-A `Joint` is made by `trace`, cut in two by `partition`, and run by `runtime`.
+In: a trace (`trace/`).  Out: a `Joint`, cut in two by `partition` and run by `runtime`.
+
+Terms.  The caller's outputs are the outputs of the captured graph.  Fresh outputs are tensors that the forward graph
+returns; the runtime wrappers build the caller's outputs from them.  A node, with autograd in context, is a node of
+autograd's graph.
 """
 
 from __future__ import annotations
@@ -14,18 +18,18 @@ import torch
 from torch import fx
 
 from pycompiler.autograd.recompute import SMALL, size_bytes
-from pycompiler.autograd.views import Step, is_view_op
-from pycompiler.ir.effects import node_stays
+from pycompiler.autograd.views import ViewStep, is_view_op
+from pycompiler.operators.operator_effects import node_stays
 
 MOST_NODES = 8
-"""So many nodes of autograd's graph are made to tell leaves apart: each is a backward to compile, and to run."""
+"""The most autograd nodes of one call that distinguish sets of leaves; each node needs a backward graph of its own."""
 
 
 @dataclass(frozen=True)
 class Mutation:
-    """Input `index` holds the value of fresh output `fresh` after the call.
+    """Input `index` has the value of fresh output `fresh` after the call.
 
-    how: "grad" (recorded by autograd), "no_grad" (bumps the version only), "hidden" (through ``.data``: not even that).
+    how: "grad" (recorded by autograd), "no_grad" (only increments the version), "hidden" (through ``.data``: not even that).
     """
 
     index: int
@@ -35,31 +39,40 @@ class Mutation:
 
 @dataclass(frozen=True)
 class Output:
-    """How one output of the caller is made.
+    """How to build one of the caller's outputs.
 
-    kind: "fresh" (fresh output `index`), "input" (input `index` itself), "view" (of the input or fresh output `index`, or with
-    `of_result` of the caller's output `index`, by `steps`), "constant" (`value`), "same" (the very object of output `index`).
-    pieces: a number that outputs share whose last step is one call, of which each is an item.
+    kind:
+
+    - "fresh": fresh output `index`
+    - "input": input `index` itself
+    - "view": a view, by `steps`, of the input or fresh output `index`, or with `of_result` of the caller's output `index`
+    - "constant": `value`
+    - "same": the very object of output `index`
+
+    pieces: a number shared by outputs whose last step is one common call; each output is an item of its result.
     """
 
     kind: str
     index: int = -1
     of_input: bool = False
     of_result: bool = False
-    steps: tuple[Step, ...] = ()
+    steps: tuple[ViewStep, ...] = ()
     value: Any = None
     pieces: int | None = None
 
 
 @dataclass(frozen=True)
 class Path:
-    """A gradient's way through the nodes of autograd's graph, as eager would go it.
+    """The way of a gradient through eager's autograd nodes.
 
-    inputs: those that it reaches, then cuts (`Joint.cuts`), numbered on from the inputs. given: those of them that get one,
-    be it zero. nodes: numbers of the nodes that keep something, which can be gone through once. kept: the inputs ("input", i)
-    and fresh outputs ("fresh", k) that these keep, whose versions are checked. begins: the number of the node that it begins
-    at. held: whether nodes keep the output that it is of, be it this one. led: the inputs, and cuts, that the histories of what
-    the nodes keep lead to, whose derivatives that of the gradient has a part of, be it zero.
+    - inputs: the inputs that it reaches, then the cuts (`Joint.cuts`), numbered after the inputs
+    - given: those inputs and cuts for which eager gets a gradient, even if it is zero
+    - nodes: numbers of the nodes with saved tensors, which can run only once
+    - kept: the inputs ("input", i) and fresh outputs ("fresh", k) saved by these nodes, whose versions are checked
+    - begins: the number of its first node
+    - held: whether a node saves the output of this path
+    - led: the inputs and cuts reached by the histories of saved tensors: the gradient's own derivative has a part
+      there, even zero
     """
 
     inputs: frozenset[int]
@@ -72,7 +85,7 @@ class Path:
 
 
 def _joined(found: Mapping[frozenset[int], list[int]]) -> dict[frozenset[int], list[int]]:
-    """Groups of tangents, of which those that reach a same input, or cut, are one."""
+    """Groups of tangents, joined where they reach a common input or cut."""
     joined: dict[frozenset[int], list[int]] = {}
     for inputs, tangents in found.items():
         for other in [o for o in joined if o & inputs]:
@@ -82,17 +95,20 @@ def _joined(found: Mapping[frozenset[int], list[int]]) -> dict[frozenset[int], l
 
 
 @dataclass(frozen=True)
-class Way:
-    """The tangents that one node of autograd's graph takes, and the inputs, then cuts, that their gradients reach."""
+class NodePlan:
+    """The tangents of one autograd node, and the inputs, then cuts, that their gradients reach."""
 
     tangents: tuple[int, ...]
     inputs: frozenset[int]
 
 
 @dataclass(frozen=True)
-class Hook:
-    """A hook: the call of the captured graph that registers it, what it does, the number of the result that it hangs on, and
-    the numbers of those that it reads (`Joint.more` among them)."""
+class ResultHook:
+    """A hook on a result.
+
+    The call of the captured graph that registers it, its body, the number of its result, and the numbers of the results
+    that it reads (`Joint.more` included).
+    """
 
     call: fx.Node
     body: fx.GraphModule
@@ -102,24 +118,24 @@ class Hook:
 
 @dataclass
 class Joint:
-    """One graph whose placeholders are the inputs then the tangents, whose outputs are the new values of mutated inputs, the
-    fresh outputs, then the gradients; plus how the caller's outputs are made of all that.
+    """One graph and data about it.  Placeholders: the inputs, then the tangents.  Outputs: the new values of mutated
+    inputs, the fresh outputs, then the gradients.
 
-    `fresh` lists nodes; the first ``len(mutations)`` are new values of inputs.
-    cuts: the fresh outputs ("fresh", k), those that inputs get among them, and views of such or of inputs ("view", number of
-    the caller's output), that others were computed from, where gradients of these end: a node of autograd's graph takes them from
-    there on, with what else arrives, as in eager. `grads` has one for each input, then one for each cut.
-    paths: for each tangent what autograd's own graph says of its gradient.
-    more: nodes of the captured graph that are outputs here, though not the caller's, because outputs and what was computed from
-    these share them: their tensors are the last results.
-    hooks: those that the program registers on results, and that are hooks of the caller's.
-    counts: whether elements are counted from the start of a storage: then inputs must start in theirs where they did.
-    arrived: inputs that are results of other work which requires grad: nodes of autograd's that others made lie behind.
-    touched: inputs that were written, with the values that they had: only their versions tell.
-    rebased: inputs that were written, with gradients, while there were views of them, whose gradients pass the inputs then; of
-    inputs that are views themselves they pass what these view.
-    origins: for each fresh output which tensor of the captured graph it is: ("input", i) after the run, ("result", k) of
-    its outputs, or ("base", k), the base of that output.
+    - fresh: nodes; the first ``len(mutations)`` are new values of inputs.
+    - cuts: where gradients of other fresh outputs end: a fresh output ("fresh", k), also the new value of an input, or
+      a view of one or of an input ("view", number of the caller's output).  A separate autograd node continues there,
+      together with gradients from elsewhere, as in eager.  `grads` has one entry per input, then one per cut.
+    - paths: for each tangent, the path of its gradient in eager's autograd graph.
+    - more: further outputs, nodes of the captured graph that are not the caller's.  The caller's outputs, and values
+      computed from them, share this work.  Their tensors are the last results.
+    - hooks: hooks of the program on results, which become hooks of the caller's tensors.
+    - counts: whether elements are counted from the start of a storage.  Then inputs must have the traced storage offsets.
+    - arrived: inputs that require grad and are results of earlier work, so autograd nodes of other code lie behind them.
+    - touched: inputs written with their own old values: only their versions change.
+    - rebased: inputs written with gradients while views of them existed.  The views' gradients then pass the inputs.
+      If such an input is a view itself, they pass the base of the input.
+    - origins: for each fresh output, the tensor of the captured graph: ("input", i) after the run, ("result", k) of
+      its outputs, or ("base", k), the base of that output.
     """
 
     graph: fx.Graph
@@ -139,7 +155,7 @@ class Joint:
     paths: list[Path] = field(default_factory=list)
     arrived: frozenset[int] = frozenset()
     more: list[fx.Node] = field(default_factory=list)
-    hooks: list[Hook] = field(default_factory=list)
+    hooks: list[ResultHook] = field(default_factory=list)
     counts: bool = False
 
     def store_in_graph(self) -> list[int]:
@@ -173,13 +189,13 @@ class Joint:
         return [m for m in self.mutations if m.how == "grad"]
 
     def between(self) -> list[Mutation]:
-        """The writes that are done between the nodes of autograd's graph, at which gradients of others end."""
+        """The writes that happen between the creation of autograd nodes, because gradients of other outputs end at them."""
         begun = {self.begins(cut) for cut in self.cuts}
         return [m for m in self.recorded if m.fresh in begun]
 
     @property
     def needs_backward(self) -> bool:
-        """True when some output requires grad (even if its gradient reaches no input)."""
+        """Whether some output requires grad (even if its gradient reaches no input)."""
         return bool(self.tangents)
 
     def is_tensor(self, index: int) -> bool:
@@ -187,26 +203,29 @@ class Joint:
         return isinstance(self.inputs[index].meta["val"], torch.Tensor)
 
     def kept(self, tangents: Iterable[int] | None = None) -> frozenset[tuple[str, int]]:
-        """What autograd's nodes keep on the way of the gradients of `tangents` (default: of all)."""
+        """Tensors saved by eager's nodes on the paths of `tangents` (default: of all)."""
         paths = self.paths if tangents is None else [self.paths[k] for k in tangents]
         return frozenset[tuple[str, int]]().union(*(p.kept for p in paths))
 
-    def ways(self) -> list[Way]:
-        """The nodes of autograd's graph that a call makes, each after those whose outputs its gradients end at: one for all
-        outputs whose gradients reach the same inputs, and end at the same cuts. A node that is reached runs those behind it,
-        and their hooks, gradient or not, and they look at what they keep. Of more than `MOST_NODES` it is one for all whose
-        gradients reach the same results of other work.
+    def ways(self) -> list[NodePlan]:
+        """The autograd nodes that a call creates, each after the nodes at whose outputs its gradients end.
 
-        Nodes compute alone what their gradients have in common; where that is much, those that share a way are one. Those
-        that end at other cuts have nothing in common (`trace.paths.cuts`)."""
+        One node covers all outputs whose gradients reach the same inputs and end at the same cuts.  In eager, a node
+        that is reached runs the nodes behind it and their hooks, even without a gradient, and these check their saved
+        tensors.  If there would be more than `MOST_NODES` nodes, one node covers all outputs whose gradients reach the
+        same `arrived` inputs.
+
+        Separate nodes repeat the work that their gradients share.  If that is much work, nodes that share an input are
+        merged.  Nodes that end at different cuts share no work (`trace.gradient_paths.cuts`).
+        """
         groups = self._groups(frozenset(range(len(self.inputs))))
         if len(groups) > MOST_NODES:
             groups = self._groups(self.arrived)
-        ways = [Way(tuple(ks), frozenset[int]().union(*(self.paths[k].inputs for k in ks))) for ks in groups]
+        ways = [NodePlan(tuple(ks), frozenset[int]().union(*(self.paths[k].inputs for k in ks))) for ks in groups]
         return self._in_order(ways) if self.cuts else ways
 
     def _groups(self, apart: frozenset[int]) -> list[list[int]]:
-        """The tangents of each node, where those are told apart that reach others of these inputs."""
+        """The tangents of each node.  Nodes are separate if they reach different inputs of `apart`."""
         cuts = range(len(self.inputs), len(self.inputs) + len(self.cuts))
         found: dict[frozenset[int], dict[frozenset[int], list[int]]] = {}
         for k, path in enumerate(self.paths):
@@ -219,8 +238,8 @@ class Joint:
             groups += same.values()
         return groups
 
-    def _in_order(self, ways: list[Way]) -> list[Way]:
-        """`ways`, each after those of the outputs that its gradients end at."""
+    def _in_order(self, ways: list[NodePlan]) -> list[NodePlan]:
+        """`ways`, each after the nodes of the outputs at which its gradients end."""
         tangents = {fresh: k for k, fresh in enumerate(self.tangent_of)}
         of = {k: j for j, way in enumerate(ways) for k in way.tangents}
         first = len(self.inputs)
@@ -232,12 +251,12 @@ class Joint:
         return [ways[j] for j in graphlib.TopologicalSorter(behind).static_order()]
 
     def cut_of(self, result: int) -> tuple[str, int]:
-        """What stands for the caller's output `result` where gradients of others end at it, or at views of it."""
+        """The cut for the caller's output `result`, where gradients of others end at this output or at views of it."""
         output = self.outputs[result]
         return ("view", result) if output.kind == "view" else ("fresh", output.index)
 
     def views(self) -> list[int]:
-        """The caller's outputs that are views at which gradients end, and those that these view."""
+        """The caller's outputs that are views and at which gradients end, and the outputs that these view."""
         found: dict[int, None] = {}
         for kind, k in self.cuts:
             while kind == "view":
@@ -246,7 +265,8 @@ class Joint:
         return list(found)
 
     def begins(self, cut: tuple[str, int]) -> int | None:
-        """The fresh output that a cut is, or views, which a written input gets; None for a view of another input."""
+        """The fresh output of a cut, or the fresh output that it views; for a written input its new value.
+        None for a view of another input."""
         kind, k = cut
         while kind == "view":
             output = self.outputs[k]
@@ -256,7 +276,7 @@ class Joint:
         return k
 
     def _common(self, groups: Sequence[Sequence[int]]) -> int:
-        """Bytes that gradients of more than one group of tangents compute, once for each group but the first."""
+        """Bytes of gradients computed by more than one group of tangents, counted once per group except the first."""
         reach = {self.tangents[k]: 1 << j for j, ks in enumerate(groups) for k in ks}
         total = 0
         for node in self.graph.nodes:
@@ -275,7 +295,7 @@ class Joint:
 
 
 def drop_dead(graph: fx.Graph, stays: Callable[[fx.Node], bool] = node_stays) -> None:
-    """Erase nodes without users; operators that do more than compute their results stay."""
+    """Erase nodes without users, except operators with effects beside their results."""
     for node in reversed(graph.nodes):
         if not node.users and node.op not in ("placeholder", "output") and not stays(node):
             graph.erase_node(node)

@@ -1,8 +1,9 @@
-"""ATen kernels that do something else below autograd than in eager, and what graphs call instead.
+"""Substitutes of ATen kernels that behave differently below autograd than in eager.
 
 In: an operator. Out: the operator to record.
-Example: a graph calls ``pycompiler::mkldnn_rnn_layer``, which switches gradients on around ATen's: without them that kernel
-keeps no workspace, which its backward needs, though its argument says that it trains.
+
+Example: a graph calls ``pycompiler::mkldnn_rnn_layer``, which enables gradients around ATen's kernel.  Without gradients
+that kernel does not create the workspace that its backward needs, even with the argument for training.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ _LIBRARY = torch.library.Library("pycompiler", "FRAGMENT")  # type: ignore[no-un
 
 
 def _with_gradients_on(op: OpOverload) -> OpOverload:
-    """`op` under another name, whose kernel sees that gradients are on."""
+    """`op` under another name, with a kernel that runs with gradients enabled."""
     name = op.overloadpacket.__name__
     arguments = str(op._schema).partition("(")[2]
     _LIBRARY.define(f"{name}({arguments}")  # type: ignore[no-untyped-call]
@@ -37,6 +38,6 @@ if hasattr(aten, "mkldnn_rnn_layer"):
     _INSTEAD[aten.mkldnn_rnn_layer.default] = _with_gradients_on(aten.mkldnn_rnn_layer.default)
 
 
-def recorded(op: OpOverload) -> OpOverload:
-    """What a graph calls where a program calls `op`."""
+def substitute_of(op: OpOverload) -> OpOverload:
+    """The operator that a graph calls where a program calls `op`."""
     return _INSTEAD.get(op, op)

@@ -1,10 +1,11 @@
-"""Whether what the program makes of gradients, in a hook or in the backward of an autograd Function, is linear in them.
+"""Linearity check of the program's functions of gradients: hooks, and backwards of autograd Functions.
 
-In: a body (of gradients, then of what it was given besides), and gradients. Out: the answer, from runs on others.
-Example: ``grad * mask`` is, ``grad.clamp(-1, 1)`` is not, however small the gradients are that it has seen.
+In: a body (of gradients, then of its other inputs), and gradients. Out: the answer, from runs with other gradients.
 
-A second derivative reaches what a compiled graph computed by two ways, through its own node and through its replay. Eager adds
-them up before such a body is asked; here each way asks for itself, which is the same where the body is linear.
+Example: ``grad * mask`` is linear.  ``grad.clamp(-1, 1)`` is not, however small the gradients are.
+
+A second derivative reaches a compiled graph's values in two ways: through its own autograd node and through its replay.
+Eager adds both before it calls such a body.  Here the body runs once for each, which is equal only if it is linear.
 """
 
 from __future__ import annotations
@@ -17,12 +18,12 @@ import torch
 from torch import fx
 
 FAR = 2.0**20
-"""Times a gradient: where a bound that it is cut at is passed. Of 16 bits with 5 for the exponent it would overflow."""
+"""Factor of a gradient that exceeds typical clipping bounds.  float16 would overflow, so it gets a smaller one."""
 TOLERANCE = {torch.float64: 1e-9, torch.complex128: 1e-9, torch.float32: 1e-3, torch.complex64: 1e-3}
 
 
 def may_run_again(body: fx.GraphModule) -> bool:
-    """Whether more runs of a body are seen by nobody: it writes nothing, and draws no numbers."""
+    """Whether further runs of a body are unobservable: it writes nothing, and draws no random numbers."""
     return not any(_acts(n) for n in body.graph.nodes)
 
 
@@ -38,7 +39,7 @@ IN_PLACE = frozenset(f for n, f in vars(operator).items() if n.startswith("__i")
 
 
 def is_linear(run: Callable[..., Sequence[Any]], gradients: Sequence[Any], others: Sequence[Any]) -> bool:
-    """Whether `run(*gradients, *others)` is linear in the gradients, which may be None, as far as a few runs tell."""
+    """Whether `run(*gradients, *others)` is linear in the gradients, as far as a few runs show.  A gradient may be None."""
     given = [g for g in gradients if g is not None]
     if not all(g.layout is torch.strided and (g.is_floating_point() or g.is_complex()) for g in given):
         return True
@@ -62,7 +63,7 @@ def is_linear(run: Callable[..., Sequence[Any]], gradients: Sequence[Any], other
 
 
 def _other(gradient: torch.Tensor) -> torch.Tensor:
-    """Some values of about the gradient's size."""
+    """Other values of about the gradient's magnitude."""
     size = gradient.abs().max().item() if gradient.numel() else 0.0
     steps = torch.arange(gradient.numel(), dtype=torch.float64, device=gradient.device)
     return ((steps * 1.7 + 0.3).cos() * (size or 1.0)).reshape(gradient.shape).to(gradient.dtype)

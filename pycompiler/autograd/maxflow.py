@@ -1,10 +1,11 @@
 """Minimum cut by Dinic's algorithm, in integers.
 
-In: a directed network with capacities. Out: the vertices on the sink's side of the minimum cut that is nearest to the
-sink.
+In: a directed network with capacities. Out: the vertices on the sink's side of the minimum cut that is nearest to the sink.
+
 Example: source →3→ a →2→ sink has minimum cut 2, and only the sink is on its side.
 
-Unit-free: the partitioner gives bytes. Network size is a few times the number of graph nodes, paths are short.
+Capacities have no unit: the partitioner uses bytes. The network has a few times as many vertices as the graph has
+nodes, and paths are short.
 """
 
 from __future__ import annotations
@@ -43,7 +44,7 @@ class FlowNetwork:
         return side
 
     def _levels(self, source: int, sink: int) -> list[int] | None:
-        """Distance to `sink` of every vertex (-1: none) while a path from `source` is left."""
+        """Distance to `sink` of every vertex (-1: none), or None if no path from `source` is left."""
         level = [-1] * len(self._out)
         level[sink] = 0
         queue = [sink]
@@ -57,7 +58,7 @@ class FlowNetwork:
         return level if level[source] >= 0 else None
 
     def _block(self, source: int, sink: int, level: list[int]) -> None:
-        """Augment along shortest paths until none is left; a vertex with no way on is left for good."""
+        """Augment along shortest paths until none is left; a vertex that is a dead end is never visited again."""
         head, room, out = self._head, self._room, self._out
         at = [0] * len(out)
         path: list[int] = []

@@ -1,11 +1,12 @@
-"""Backward graphs for outputs of which only some got a gradient.
+"""Backward graphs for calls in which only some outputs got a gradient.
 
-In: a backward graph and its tangents that are undefined. Out: the graph without them, and which of its results are
-then undefined too.
-Example: of ``a, b = x.sqrt(), x * 2`` with a gradient for `b` only, the gradient of `x` is twice that. A gradient of
-zeros for `a` would add ``0 / 0`` where `x` is 0, and would give a zero gradient to inputs that eager leaves alone.
+In: a backward graph and its undefined tangents. Out: the graph without them, and the results that are then undefined too.
 
-A backward graph is linear in its tangents: what depends on undefined ones only is undefined.
+Example: for ``a, b = x.sqrt(), x * 2`` with a gradient for `b` only, the gradient of `x` is twice that gradient. A
+gradient of zeros for `a` would add ``0 / 0`` where `x` is 0.  It would also give a zero gradient to inputs that eager
+leaves without one.
+
+A backward graph is linear in its tangents: a value that depends only on undefined tangents is undefined.
 """
 
 from __future__ import annotations
@@ -18,20 +19,21 @@ from torch import fx
 
 from pycompiler.autograd.recorder import is_probably_dense
 from pycompiler.autograd.views import view_root
-from pycompiler.ir.numbers import Numbers, symbol_of
-from pycompiler.ir.symbols import expr_of, hint_of
+from pycompiler.symbolic.number_nodes import Numbers, symbol_of
+from pycompiler.symbolic.symbols import expr_of, hint_of
 
 aten = torch.ops.aten
 
 
 def without(module: fx.GraphModule, tangents: int, missing: Collection[int]) -> tuple[Numbers, list[fx.Node | None]]:
-    """`module`'s graph without those of its last `tangents` placeholders that `missing` counts, still without output.
+    """The graph of `module` without the tangents `missing`, and without an output.
 
-    Returns the graph, in `numbers`, and of each result its node there, or None for one that is undefined.
+    `tangents`: how many of the last placeholders are tangents.  Returns the graph, in `numbers`, and for each result
+    its node there, or None if it is undefined.
     """
     placeholders = [n for n in module.graph.nodes if n.op == "placeholder"]
     last = placeholders[len(placeholders) - tangents :]
-    cut = _Cut({last[k] for k in missing}, set(last))
+    cut = _ReducedGraph({last[k] for k in missing}, set(last))
     for node in module.graph.nodes:
         if node.op != "output":
             cut.copy(node)
@@ -39,14 +41,14 @@ def without(module: fx.GraphModule, tangents: int, missing: Collection[int]) -> 
     return cut.numbers, cut.apart(results)
 
 
-class _Cut:
+class _ReducedGraph:
     def __init__(self, undefined: set[fx.Node], dependent: set[fx.Node]) -> None:
         self.graph = fx.Graph()
         self.numbers = Numbers(self.graph, {})
         self.env: dict[fx.Node, fx.Node] = {}
         self.undefined = undefined
-        self.dependent = dependent  # on a tangent
-        self.sums: set[fx.Node] = set()  # that are one of their terms
+        self.dependent = dependent  # nodes that depend on a tangent
+        self.sums: set[fx.Node] = set()  # nodes that are sums in the old graph and one of their terms here
 
     def copy(self, node: fx.Node) -> None:
         if node in self.undefined:
@@ -67,8 +69,11 @@ class _Cut:
         self.env[node] = self.graph.node_copy(node, self._read) if rest is None else self.env[rest]
 
     def apart(self, results: Sequence[fx.Node]) -> list[fx.Node | None]:
-        """Results in the cut graph. What lay in a sum of its own has memory of its own also where that is one of its terms, which
-        may be a tangent, or what another result lies in (`trace.memory`)."""
+        """Results in the new graph.
+
+        A result that was a sum had memory of its own.  If only one term is left, it is copied where the term is a
+        tangent, or shares memory with another result (`trace.gradient_memory`).
+        """
         found = [None if n in self.undefined else self.env[n] for n in results]
         of_sums = [view_root(n) in self.sums for n in results]
         taken = {
@@ -89,14 +94,14 @@ class _Cut:
         return copy
 
     def _sum_without(self, node: fx.Node) -> fx.Node | None:
-        """The other term of a sum with an undefined one: where gradients of one value meet."""
+        """The other term of a sum with an undefined term: such a sum joins gradients of one value."""
         if node.target is not aten.add.Tensor or node.kwargs or len(node.args) != 2:
             return None
         a, b = node.args
         if not (isinstance(a, fx.Node) and isinstance(b, fx.Node)) or not (a in self.undefined or b in self.undefined):
             return None
         rest = b if a in self.undefined else a
-        return rest if _lies(rest.meta["val"]) == _lies(node.meta["val"]) else None
+        return rest if _layout(rest.meta["val"]) == _layout(node.meta["val"]) else None
 
     def _read(self, node: fx.Node) -> fx.Node:
         if node not in self.undefined:
@@ -104,12 +109,12 @@ class _Cut:
         return zeros(self.numbers, node.meta["val"])
 
 
-def _lies(t: torch.Tensor) -> tuple[Any, ...]:
+def _layout(t: torch.Tensor) -> tuple[Any, ...]:
     return t.dtype, *map(expr_of, (*t.shape, *t.stride()))
 
 
 def zeros(numbers: Numbers, value: torch.Tensor) -> fx.Node:
-    """Zeros like `value`."""
+    """Zeros with the layout of `value`."""
     graph = numbers.graph
     order = list(range(value.dim()))
     if is_probably_dense(value):

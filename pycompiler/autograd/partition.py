@@ -1,12 +1,13 @@
 """Split a joint graph into a forward and a backward graph.
 
 In: a `Joint`. Out: a `Partition`: two graph modules and the list of values that travel between them.
+
 Example: for ``y = relu(x @ w)`` the backward reads ``x``, ``w`` and ``y``; the forward returns ``y`` once, as output
 and as saved value.
 
-A *cut* is a set of forward values from which every gradient can be computed. `default_cut` takes what the backward
-reads; `min_cut` takes the set of fewest bytes, computing cheap operators again (pointwise, views, casts) and never dear
-ones. Values that depend on tangents are the backward; everything else can be computed in either graph. A cut never
+A *cut* is a set of forward values from which every gradient can be computed. `default_cut` takes the values that the
+backward reads.  `min_cut` takes the set of fewest bytes: it recomputes cheap operators (pointwise, views, casts), never
+dear ones. Values that depend on tangents belong to the backward; all others can be computed in either graph. A cut never
 saves a tuple: its elements are saved one by one.
 """
 
@@ -21,7 +22,7 @@ import torch
 from torch import fx
 from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_module
 
-from pycompiler.autograd import undefined
+from pycompiler.autograd import missing_tangents
 from pycompiler.autograd.joint import Joint, drop_dead
 from pycompiler.autograd.maxflow import INFINITE, FlowNetwork
 from pycompiler.autograd.recompute import (
@@ -35,20 +36,19 @@ from pycompiler.autograd.recompute import (
 )
 from pycompiler.autograd.recorder import is_dense, is_probably_dense, overlaps_itself
 from pycompiler.autograd.views import view_parent, view_root
-from pycompiler.ir.effects import node_stays, ordered
-from pycompiler.ir.numbers import Numbers, symbol_of
+from pycompiler.operators.operator_effects import node_stays, ordered
+from pycompiler.symbolic.number_nodes import Numbers, symbol_of
 
 aten = torch.ops.aten
 
 
 @dataclass
 class Partition:
-    """`forward` returns fresh outputs then `saved_outputs` new ones; `backward` takes the saved values then the
-    tangents.
+    """`forward` returns the fresh outputs, then further saved values; `backward` takes the saved values, then the tangents.
 
     saved: for each value that travels, ``("input", i)`` (input i of the forward) or ``("output", i)`` (its output i).
-    grads: for each input, then each cut, None or where its gradient is: ``("result", i)`` of the backward, ``("tangent", k)`` or
-    ``("saved", j)`` when it is one of the backward's own inputs, which then needs no output.
+    grads: for each input, then each cut, None or the place of its gradient.  The place is ``("result", i)`` of the
+    backward, or ``("tangent", k)`` or ``("saved", j)`` if it is one of the backward's own inputs, which then needs no output.
     """
 
     forward: fx.GraphModule
@@ -60,26 +60,26 @@ class Partition:
 
 
 def partition(joint: Joint, how: str = "min_cut", budget: float = 1.0) -> Partition:
-    """Cut `joint` in two. `how` is "min_cut" or "default", `budget` in [0, 1] the share of memory to keep."""
+    """Cut `joint` in two. `how` is "min_cut" or "default"; `budget` in [0, 1] is the share of activation memory to save."""
     if how not in ("min_cut", "default"):
         raise ValueError(f"partition must be 'min_cut' or 'default', not {how!r}")
     if not 0.0 <= budget <= 1.0:
         raise ValueError(f"activation_memory_budget must be within [0, 1], not {budget!r}")
     apart: frozenset[tuple[str, int]] = frozenset()
     while True:
-        region = Region(joint, apart)
+        region = BackwardRegion(joint, apart)
         cut = region.default_cut() if how == "default" else region.budget_cut(budget)
-        part = _extract(joint, region, _tidy(joint, region, cut))
-        more = _taken_unkept(joint, part) - apart
+        part = _extract(joint, region, _save_owners(joint, region, cut))
+        more = _saved_unlike_eager(joint, part) - apart
         if not more:
             return part
         apart |= more
 
 
-class Region:
-    """Which nodes are backward (depend on a tangent), and cuts through the rest.
+class BackwardRegion:
+    """The backward nodes of a joint graph (nodes that depend on a tangent), and cuts through the rest.
 
-    apart: the caller's tensors that eager keeps for some tangents, and that others, for which it does not, would read.
+    apart: the caller's tensors that eager saves for some tangents only, and that the backward of other tangents would read.
     """
 
     def __init__(self, joint: Joint, apart: frozenset[tuple[str, int]] = frozenset()) -> None:
@@ -107,24 +107,24 @@ class Region:
         self.late = self._late()
         self.decisions = self._decisions()
         live = ancestors(self.grads)
-        # What the backward reads of the forward: the sinks of every cut.
+        # Forward values that the backward reads: the sinks of every cut.
         reads = {a: None for n in joint.graph.nodes if n in live and n in self.backward for a in n.all_input_nodes}
         reads.update(dict.fromkeys(self.grads))
         self.reads = [n for n in reads if n not in self.backward]
         self.live = ancestors(self.reads)
 
     def default_cut(self) -> list[fx.Node]:
-        """What the backward reads, without views of what can be read itself."""
+        """The values that the backward reads, without views of values that are saved themselves."""
         if self.checkpointed or self.late:
             again = self.checkpointed | self.late
             return self.min_cut({n for n in self.live if n.op == "call_function"} - again)
         return [n for n in self.reads if n.op != "get_attr"]
 
     def budget_cut(self, budget: float) -> list[fx.Node]:
-        """The smallest cut for a share of the activation memory that a plain min-cut keeps.
+        """The smallest cut for a share of the activation memory that a plain min-cut saves.
 
-        1 keeps dear operators' results; 0 computes again whatever is not random; between them the operators that are
-        cheapest to compute again per byte saved are released until the bytes fit. More budget never saves fewer bytes.
+        1 saves dear operators' results; 0 recomputes everything except random numbers.  In between, operators are
+        released in the order of their recompute cost per byte until the bytes fit. More budget never saves fewer bytes.
         """
         dear = [n for n in self.joint.graph.nodes if n in self.live and self._is_dear(n)]
         cut = self.min_cut(set(dear))
@@ -144,7 +144,7 @@ class Region:
         return self.min_cut(keep | set(releasable[low:]))
 
     def min_cut(self, dear: set[fx.Node]) -> list[fx.Node]:
-        """The cheapest cut that computes no node of `dear` again; of several, the one nearest to the backward."""
+        """The cheapest cut that recomputes no node of `dear`; among several, the one nearest to the backward."""
         nodes = [n for n in self.joint.graph.nodes if n in self.live]
         index = {n: i for i, n in enumerate(nodes)}
         network = FlowNetwork(2 * len(nodes) + 2)
@@ -163,8 +163,12 @@ class Region:
         return [n for n, i in index.items() if 2 * i + 1 in reaching and (n in forced or 2 * i not in reaching)]
 
     def _late(self) -> set[fx.Node]:
-        """What nodes of eager's compute in the backward of results that they keep, as those are then: written behind the version
-        counter (`.data`), with the new values.  And gradients that depend on no tangent: later ones are added in place."""
+        """Forward nodes that must be computed in the backward.
+
+        First, values that eager's nodes compute in the backward from saved results, with the new values if these were
+        written behind the version counter (`.data`).  Second, gradients that depend on no tangent: later gradients are
+        added to them in place.
+        """
         roots = {view_root(n) for n in self.kept_outputs}
         own = {view_root(g) for g in self.grads}
         own |= {n.args[0] for n in own if n.target is operator.getitem}  # type: ignore[misc]
@@ -177,8 +181,10 @@ class Region:
         return found
 
     def _decisions(self) -> set[fx.Node]:
-        """Comparisons, and their like, of floats that rounding made.  The backward takes the forward's: a value that is
-        computed again is compared with nothing."""
+        """Comparisons and similar decisions on rounded floats.
+
+        The backward takes the forward's decision: a recomputed value must not be compared again.
+        """
         settled: dict[fx.Node, bool] = {}
         found: set[fx.Node] = set()
         for n in self.joint.graph.nodes:
@@ -189,7 +195,7 @@ class Region:
         return found
 
     def compared_anyway(self, n: fx.Node, cut: Set[fx.Node]) -> bool:
-        """Whether what the decision `n` compares is in the cut itself, or handed on from there."""
+        """Whether all operands of the decision `n` are in the cut, or are exact functions of values in it."""
         work = float_operands(n)
         while work:
             a = work.pop()
@@ -201,12 +207,15 @@ class Region:
         return True
 
     def _checkpointed(self) -> set[fx.Node]:
-        """What only the inside of a checkpoint reads, which the backward computes again; but for random numbers, and masks,
-        which are small and may have been made of them, and for what its policy saves."""
+        """Values that only the inside of a checkpoint reads, which the backward recomputes.
+
+        Excluded are random numbers, masks (small, and possibly computed from random numbers), and values saved by the policy.
+        """
         found: set[fx.Node] = set()
         for n in self.joint.graph.nodes:
             region, value = n.meta.get("again"), n.meta.get("val")
-            gradient = "gradient" in n.meta and any(a in found for a in n.all_input_nodes)  # of no tangent, yet for one
+            # depends on no tangent, but is part of a gradient
+            gradient = "gradient" in n.meta and any(a in found for a in n.all_input_nodes)
             if (region is None and not gradient) or n in self.backward or n in self.results or _is_drawn(n):
                 continue
             if "saved" in n.meta or self.reaches_out(n) or not isinstance(value, (torch.Tensor, tuple, list)):  # a size
@@ -227,7 +236,7 @@ class Region:
         )
 
     def reaches_out(self, n: fx.Node) -> bool:
-        """Whether `n` views by strides the storage of an input that is saved as a copy, which has no such storage."""
+        """Whether `n` views by strides the storage of an input that is saved as a copy; the copy has no such storage."""
         return n.target is aten.as_strided.default and view_root(n) in self.loose
 
     def _save_cost(self, n: fx.Node) -> int:
@@ -237,24 +246,24 @@ class Region:
         if n in self.checkpointed or n in self.late:
             return INFINITE
         if n in self.kept_outputs:
-            return 0  # alive anyway, and eager keeps it, too
+            return 0  # alive anyway, and eager saves it too
         if n in self.itself_inputs or n in self.written:
-            return 1  # alive anyway, or what a second derivative needs
+            return 1  # alive anyway, or needed by a second derivative
         if not isinstance(value, torch.Tensor):
-            return INFINITE  # a tuple: its elements are what can be saved
+            return INFINITE  # a tuple: only its elements can be saved
         if view_root(n) in self.itself_roots:
-            return size_bytes(n) + 2  # written anyway, only kept for longer
+            return size_bytes(n) + 2  # written anyway, only kept alive for longer
         if view_root(n) in self.loose:
             return 3 * size_bytes(n) + 3  # a copy
         return 2 * size_bytes(n) + 2
 
     def cost(self, cut: Iterable[fx.Node]) -> int:
-        """What `cut` costs beyond what eager keeps: twice its bytes, of copies more."""
+        """The cost of `cut` beyond the tensors that eager saves: twice its bytes, more for copies."""
         return sum(self._save_cost(n) for n in cut if n not in self.itself_inputs and size_bytes(n))
 
 
 def _is_drawn(n: fx.Node) -> bool:
-    """A call that happens once, or one of its results."""
+    """Whether `n` is a call that must run only once, or one of its results."""
     if n.target is operator.getitem and isinstance(n.args[0], fx.Node):
         return ordered(n.args[0].target)
     return ordered(n.target)
@@ -271,8 +280,8 @@ def ancestors(nodes: Iterable[fx.Node]) -> set[fx.Node]:
     return found
 
 
-def _tidy(joint: Joint, region: Region, cut: Iterable[fx.Node]) -> list[fx.Node]:
-    """Save the owner of the storage instead of a view of it, when that costs nothing; no decision beside what it compares."""
+def _save_owners(joint: Joint, region: BackwardRegion, cut: Iterable[fx.Node]) -> list[fx.Node]:
+    """Save the owner of the storage instead of a view if it costs nothing; drop decisions whose operands are saved."""
     kept = set(cut)
     cut = [n for n in cut if n not in region.decisions or not region.compared_anyway(n, kept - region.decisions)]
     chosen = dict.fromkeys(n for n in cut if n not in region.bound)
@@ -283,7 +292,7 @@ def _tidy(joint: Joint, region: Region, cut: Iterable[fx.Node]) -> list[fx.Node]
             root = parent[0]
         itself = root in region.itself_inputs or root in region.itself_outputs
         free = itself or root in chosen or size_bytes(root) <= size_bytes(n)
-        free |= root in region.loose and not is_dense(n.meta["val"])  # of the root there is a copy that lies like it
+        free |= root in region.loose and not is_dense(n.meta["val"])  # the copy of the root keeps its layout
         result[root if free else n] = None
     return [n for n in result if n.op != "get_attr"]
 
@@ -291,12 +300,12 @@ def _tidy(joint: Joint, region: Region, cut: Iterable[fx.Node]) -> list[fx.Node]
 # -- graphs -----------------------------------------------------------------------------------------------------------
 
 
-def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
-    """Forward: what the outputs and the cut need. Backward: what the gradients need, back to the cut."""
+def _extract(joint: Joint, region: BackwardRegion, cut: list[fx.Node]) -> Partition:
+    """Forward: all that the outputs and the cut need. Backward: all that the gradients need, back to the cut."""
     input_index = {n: i for i, n in enumerate(joint.inputs)}
     output_index = {n: i for i, n in enumerate(joint.fresh)}
     owner_of = {view_root(n): n for n in joint.fresh if n in region.itself_outputs}
-    fw, bw = _forward(joint, region.backward, [*cut, *region.bound]), _Builder(joint)
+    fw, bw = _forward(joint, region.backward, [*cut, *region.bound]), _CopyBuilder(joint)
     outputs = [fw.no_view(n) for n in joint.fresh]
     saved: dict[fx.Node, tuple[str, int]] = {n: ("input", input_index[n]) for n in joint.inputs if is_size(n)}
     for n in region.bound:
@@ -312,7 +321,7 @@ def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
         elif n in region.itself_outputs:
             saved[n] = ("output", output_index[n])
         elif owner is not None and _same_elements(owner, n):
-            # The caller may write to the output; only when that very tensor is saved does its version tell.
+            # The caller may write to the output; only the version of that very tensor shows it.
             saved[owner] = ("output", output_index[owner])
             rebuilt.append((n, owner))
         else:
@@ -337,8 +346,9 @@ def _extract(joint: Joint, region: Region, cut: list[fx.Node]) -> Partition:
     )
 
 
-def _taken_unkept(joint: Joint, part: Partition) -> frozenset[tuple[str, int]]:
-    """The caller's small tensors, saved as they are, which the backward of some tangent takes that in eager keeps no such."""
+def _saved_unlike_eager(joint: Joint, part: Partition) -> frozenset[tuple[str, int]]:
+    """The caller's small tensors, saved without a copy, that the backward of some tangent reads although eager does not
+    save them for this tangent."""
     if len(joint.paths) < 2:
         return frozenset()
     nodes = [n for n in part.backward.graph.nodes if n.op != "output"]
@@ -349,7 +359,7 @@ def _taken_unkept(joint: Joint, part: Partition) -> frozenset[tuple[str, int]]:
         for a in n.all_input_nodes:
             flows[n] |= flows[a]
     takers, results = dict(flows), list(part.backward.graph.output_node().args[0])  # type: ignore[arg-type]
-    for i, g in enumerate(part.grads):  # gradients that no tangent has a part in are those of some all the same
+    for i, g in enumerate(part.grads):  # gradients that depend on no tangent still belong to some tangents
         if g is not None and g[0] == "result":
             takers[results[g[1]]] |= sum(1 << k for k, path in enumerate(joint.paths) if i in path.given)
     for n in reversed(nodes):
@@ -366,8 +376,8 @@ def _taken_unkept(joint: Joint, part: Partition) -> frozenset[tuple[str, int]]:
 
 
 def without_tangents(joint: Joint, part: Partition, missing: frozenset[int]) -> Partition:
-    """`part` with the backward for calls in which the tangents `missing` are undefined; it takes the others only."""
-    numbers, results = undefined.without(part.backward, len(joint.tangents), missing)
+    """`part` with the backward for calls in which the tangents `missing` are undefined; it takes only the others."""
+    numbers, results = missing_tangents.without(part.backward, len(joint.tangents), missing)
     graph = numbers.graph
     reached = frozenset[int]().union(*(p.given for k, p in enumerate(joint.paths) if k not in missing))
     kept: dict[fx.Node, int] = {}
@@ -378,12 +388,13 @@ def without_tangents(joint: Joint, part: Partition, missing: frozenset[int]) -> 
             grads.append(None)
         elif g[0] == "result" or (g[0] == "tangent" and g[1] in missing):
             node = results[g[1]] if g[0] == "result" else None
-            node = undefined.zeros(numbers, joint_node.meta["val"]) if node is None else node
+            node = missing_tangents.zeros(numbers, joint_node.meta["val"]) if node is None else node
             grads.append(("result", kept.setdefault(node, len(kept))))
         else:
             grads.append(g)
     graph.output(tuple(kept))
-    drop_dead(graph, lambda n: ordered(n.target))  # what may only raise is a part of formulas, of the missing ones here
+    # operators that only raise belong to formulas, here to the formulas of missing tangents
+    drop_dead(graph, lambda n: ordered(n.target))
     given = {g[1] for g in grads if g is not None and g[0] == "saved"}
     taken = []
     for j, node in enumerate([n for n in graph.nodes if n.op == "placeholder"][: len(part.saved)]):
@@ -410,9 +421,9 @@ def forward_only(joint: Joint) -> fx.GraphModule:
     return fw.finish(outputs)
 
 
-def _forward(joint: Joint, backward: set[fx.Node], wanted: Sequence[fx.Node]) -> _Builder:
-    """A graph with the inputs and everything that the outputs, `wanted`, stores and random numbers need."""
-    fw = _Builder(joint)
+def _forward(joint: Joint, backward: set[fx.Node], wanted: Sequence[fx.Node]) -> _CopyBuilder:
+    """A graph with the inputs and all nodes that the outputs, `wanted`, stores and random numbers need."""
+    fw = _CopyBuilder(joint)
     for n in joint.inputs:
         fw.placeholder(n)
     staying = [n for n in joint.graph.nodes if n not in backward and node_stays(n)]
@@ -420,8 +431,8 @@ def _forward(joint: Joint, backward: set[fx.Node], wanted: Sequence[fx.Node]) ->
     return fw
 
 
-def _store(fw: _Builder, joint: Joint) -> None:
-    """End a forward graph with the writes into inputs; values that one of them would overwrite are copied first."""
+def _store(fw: _CopyBuilder, joint: Joint) -> None:
+    """End a forward graph with the writes into inputs; values that a write would overwrite are copied first."""
     mutated = _mutated(joint)
     values = [fw.clone(v) if view_root(v) in mutated else fw.env[v] for _, v in joint.stores]
     for (index, _), value in zip(joint.stores, values, strict=True):
@@ -437,13 +448,15 @@ def is_size(n: fx.Node) -> bool:
 
 
 def bound_symbols(joint: Joint) -> list[fx.Node]:
-    """The symbols that the forward binds.  Every backward gets all of them, too."""
+    """The unbacked symbols of the forward.  Every backward gets all of them too."""
     return [n for n in joint.graph.nodes if "bound" in n.meta]
 
 
 def is_copied(n: fx.Node) -> bool:
-    """Whether an input or output that eager does not keep, which the caller may write, is saved as a copy. Large ones are
-    saved themselves: a write to one before the backward is an error there."""
+    """Whether an input or output that eager does not save, and that the caller may write, is saved as a copy.
+
+    Large tensors are saved without a copy: a write before the backward is then an error.
+    """
     value = n.meta["val"]
     return isinstance(value, torch.Tensor) and size_bytes(n) <= SMALL and not overlaps_itself(value)
 
@@ -453,14 +466,14 @@ def _mutated(joint: Joint) -> set[fx.Node]:
 
 
 def _same_elements(owner: fx.Node, n: fx.Node) -> bool:
-    """Whether two views of one memory show the same elements of it in the same order."""
+    """Whether two views of one memory have the same elements in the same order."""
     a, b = owner.meta["val"], n.meta["val"]
     same = a.numel() == b.numel() and a.dtype == b.dtype and a.storage_offset() == b.storage_offset()
     return bool(same and a.is_contiguous() and b.is_contiguous())
 
 
-class _Builder:
-    """A graph made of copies of a joint graph's nodes; `env` maps joint nodes to copies."""
+class _CopyBuilder:
+    """A graph of copies of a joint graph's nodes; `env` maps joint nodes to copies."""
 
     def __init__(self, joint: Joint) -> None:
         self.joint = joint
@@ -482,7 +495,7 @@ class _Builder:
                 self._copy(n)
 
     def emit_with_needs(self, nodes: Sequence[fx.Node], results: Sequence[fx.Node]) -> None:
-        """Copy those of `nodes` that `results` need, in order, each after what has to be computed again for it."""
+        """Copy the nodes that `results` need, in order, each after the nodes recomputed for it."""
         live = ancestors(results)
         for n in (*nodes, *results):
             if n not in live or n in self.env:
@@ -499,7 +512,7 @@ class _Builder:
                     self._copy(top)
 
     def clone(self, n: fx.Node) -> fx.Node:
-        """A copy of `n` that lies as it does, gaps included: whoever reads it reckons with those strides."""
+        """A copy of `n` with its layout, gaps included: readers of the copy assume those strides."""
         value = n.meta["val"]
         if is_probably_dense(value):
             copy = self.graph.call_function(aten.clone.default, (self.env[n],), {})
@@ -517,7 +530,7 @@ class _Builder:
         return copy
 
     def _places(self, n: fx.Node) -> fx.Node:
-        """A copy of the memory that `n`, with several elements in one place, lies in, looked at as `n` looks at its own."""
+        """A copy of `n`, whose elements overlap: a copy of its memory, viewed as `n` views its own."""
         value = n.meta["val"]
         last = sum(((size - 1) * step for size, step in zip(value.shape, value.stride(), strict=True)), 0)
         copy = self.graph.call_function(aten.clone.default, (self._looked_at(self.env[n], value, [last + 1], [1]),), {})
@@ -526,15 +539,17 @@ class _Builder:
         return self._looked_at(copy, copy.meta["val"], list(value.shape), list(value.stride()))
 
     def _looked_at(self, n: fx.Node, value: torch.Tensor, shape: list[Any], stride: list[Any]) -> fx.Node:
-        """`n`, whose value is `value`, by these strides from its first element on."""
+        """`n`, with value `value`, viewed by these strides from its first element on."""
         node = self.graph.call_function(aten.as_strided.default, (n, *self.numbers.arguments([shape, stride])), {})
         with value.fake_mode:  # type: ignore[attr-defined]
             node.meta["val"] = value.as_strided(shape, stride)
         return node
 
     def no_view(self, n: fx.Node) -> fx.Node:
-        """`n`, and where ATen makes it as a view its alias: a view that an autograd Function returns, or a graph under `no_grad`,
-        nobody may write."""
+        """`n`, or its alias if ATen creates it as a view.
+
+        Autograd forbids writes to a view that an autograd Function, or a graph under `no_grad`, returns.
+        """
         if view_parent(n) is None:
             return self.env[n]
         copy = self.graph.call_function(aten.detach.default, (self.env[n],), {})
@@ -560,7 +575,7 @@ class _Builder:
 
 
 def graph_module(graph: fx.Graph, constants: dict[str, torch.Tensor]) -> fx.GraphModule:
-    """A graph module that prints its code only when somebody calls or reads it."""
+    """A graph module that generates its code only when it is called or printed."""
     used = {n.target for n in graph.nodes if n.op == "get_attr"}
     root = {name: value for name, value in constants.items() if name in used}
     with _use_lazy_graph_module(True):

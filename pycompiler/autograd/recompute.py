@@ -1,7 +1,8 @@
-"""What may be computed again in the backward graph, and what that costs.
+"""Rules and costs of recomputing forward values in the backward graph.
 
-In: nodes of a joint graph. Out: `is_cheap` (again at almost no cost, fused into whatever reads it), `recompute_cost`
-(an order among the dear ones), `size_bytes`, and `decides` (a comparison of floats and its like).
+In: nodes of a joint graph. Out: `is_cheap` (recomputed at almost no cost, fused into its readers), `recompute_cost`
+(an order among the dear ones), `size_bytes`, and `decides` (a comparison of floats or similar).
+
 Example: ``aten.add`` and ``aten.permute`` are cheap, ``aten.mm`` and ``aten.sum`` are not.
 """
 
@@ -16,13 +17,13 @@ from torch import fx
 from torch._ops import OpOverload
 
 from pycompiler.autograd.views import is_view_op
-from pycompiler.ir.effects import ordered
-from pycompiler.ir.numbers import is_number
-from pycompiler.ir.symbols import hint_of
+from pycompiler.operators.operator_effects import ordered
+from pycompiler.symbolic.number_nodes import is_number
+from pycompiler.symbolic.symbols import hint_of
 
 aten = torch.ops.aten
 
-SMALL = 1 << 20  # bytes that it may cost to raise exactly where eager raises
+SMALL = 1 << 20  # most bytes spent to raise exactly where eager raises
 
 _CHEAP_PACKETS = frozenset(
     (
@@ -76,12 +77,12 @@ def _is_float(node: fx.Node) -> bool:
     return isinstance(value, torch.Tensor) and (value.dtype.is_floating_point or value.dtype.is_complex)
 
 
-# Pointwise operators on floats, to floats, that jump between neighbouring arguments.
+# Pointwise operators from floats to floats that jump between neighbouring arguments.
 _JUMPS = frozenset(
     (aten.sign, aten.sgn, aten.floor, aten.ceil, aten.round, aten.trunc, aten.frac, aten.fmod, aten.remainder,
-     aten.floor_divide, aten.heaviside)
+     aten.floor_divide, aten.heaviside, aten.copysign)
 )  # fmt: skip
-# Operators whose results are bits of their operands.
+# Operators whose results consist of bits of their operands.
 _SELECTIONS = frozenset(
     (aten.relu, aten.maximum, aten.minimum, aten.clamp, aten.clamp_min, aten.clamp_max, aten.hardtanh, aten.where,
      aten.masked_fill, aten.neg, aten.abs, aten.clone, aten.copy, aten.tril, aten.triu, aten.constant_pad_nd,
@@ -91,8 +92,10 @@ _CASTS = frozenset((aten._to_copy, torch.ops.prims.convert_element_type))
 
 
 def decides(node: fx.Node) -> bool:
-    """Whether the result of a cheap operator jumps when a float operand changes in its last bit: a comparison, a test, a cast
-    to an integer, a rounding.  The backward uses the decision that the forward made."""
+    """Whether the result of a cheap operator jumps when a float operand changes in its last bit.
+
+    Examples: a comparison, a test, a cast to an integer, a rounding.  The backward uses the decision of the forward.
+    """
     if node.op != "call_function" or not is_cheap(node) or not float_operands(node):
         return False
     packet, value = getattr(node.target, "overloadpacket", None), node.meta.get("val")
@@ -102,7 +105,7 @@ def decides(node: fx.Node) -> bool:
 
 
 def is_exact(node: fx.Node) -> bool:
-    """Whether a cheap operator only hands on, selects or widens numbers, so that computing it again cannot round otherwise."""
+    """Whether a cheap operator only passes on, selects or widens numbers, so that recomputing cannot round differently."""
     if node.target is operator.getitem or is_view_op(node.target):
         return True
     packet = getattr(node.target, "overloadpacket", None)
@@ -113,7 +116,7 @@ def is_exact(node: fx.Node) -> bool:
 
 
 def size_bytes(node: fx.Node) -> int:
-    """Bytes of the tensor that `node` computes; 0 for anything else."""
+    """Bytes of the tensor that `node` computes; 0 for other values."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor):
         return 0

@@ -2,10 +2,11 @@
 
 In: operators that reach the dispatch mode `Recorder` with FakeTensor arguments. Out: nodes of `Recorder.graph`, each
 with ``meta["val"]`` (the FakeTensor, or the tuple of them, that the operator returned).
+
 Example: ``with Recorder(fake_mode, table) as r: torch.add(a, b)`` leaves one ``aten.add.Tensor`` node in ``r.graph``.
 
-Invariants: a FakeTensor that was seen once keeps its node for ever (nothing below functionalisation mutates), and is
-kept alive by that node's meta, so ``id`` is a sound key. Equal pure calls give one node (value numbering).
+Invariants: a recorded FakeTensor keeps its node for ever (nothing below functionalisation writes in place).  The node's
+meta keeps the FakeTensor alive, so ``id`` is a sound key. Equal pure calls give one node (value numbering).
 """
 
 from __future__ import annotations
@@ -23,22 +24,23 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from pycompiler.autograd.kernels import recorded
-from pycompiler.autograd.policies import Policy
+from pycompiler.autograd.checkpoint_policies import PolicyCall
+from pycompiler.autograd.kernel_substitutes import substitute_of
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import is_view_op, view_parent, view_root
-from pycompiler.ir import choices, late
-from pycompiler.ir.effects import acts, ordered
-from pycompiler.ir.expr import Expr
+from pycompiler.ir import choices
 from pycompiler.ir.guards import own_place
-from pycompiler.ir.kernels import is_asked
-from pycompiler.ir.late import BINDS
-from pycompiler.ir.modes import OwnMode
-from pycompiler.ir.numbers import SYMBOLIC, Numbers, symbol_of, value_of
-from pycompiler.ir.places import apart
-from pycompiler.ir.propagate import propagate
-from pycompiler.ir.registered import is_replaced, replaced
-from pycompiler.ir.symbols import expr_of, hint_of, symbols_of
+from pycompiler.operators.kernel_type_checks import has_kernel_checks
+from pycompiler.operators.memory_overlap import has_no_overlap
+from pycompiler.operators.operator_effects import has_side_effects, ordered
+from pycompiler.operators.propagate import propagate
+from pycompiler.operators.registered_kernels import is_replaced, replaced
+from pycompiler.symbolic import unbacked_symbols
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.number_nodes import SYMBOLIC, Numbers, symbol_of, value_of
+from pycompiler.symbolic.symbols import expr_of, hint_of, symbols_of
+from pycompiler.symbolic.unbacked_symbols import BINDS
+from pycompiler.torch_compat.dispatch_modes import OwnMode
 
 aten = torch.ops.aten
 prim = torch.ops.prim
@@ -47,11 +49,11 @@ Decomposition = Callable[..., Any]
 
 _MISSING = object()
 _SMALL_CONSTANT = 1
-_VECTOR = 16  # elements from which on `normal_` draws a vector at a time where memory is contiguous
+_VECTOR = 16  # elements from which on `normal_` draws a vector at a time into contiguous memory
 
 
 class _NotFunctional(Exception):
-    """A decomposition wanted to mutate, or gave another dtype; the operator is recorded whole instead."""
+    """A decomposition tried to write in place, or returned another dtype; the operator is recorded whole instead."""
 
 
 def tensors_in(args: Any) -> Iterator[torch.Tensor]:
@@ -66,13 +68,13 @@ def tensors_in(args: Any) -> Iterator[torch.Tensor]:
             yield from tensors_in(a)
 
 
-def identity(generator: torch.Generator) -> int:
-    """What the dispatcher's objects of one generator have in common: it makes a new one for each call."""
+def generator_identity(generator: torch.Generator) -> int:
+    """An identity shared by all Python objects of one generator; the dispatcher creates a new object for each call."""
     return generator._cdata  # type: ignore[attr-defined,no-any-return]
 
 
 def is_dense(t: torch.Tensor) -> bool:
-    """True when the strides of `t` are a permutation of contiguous ones (no overlap, no holes)."""
+    """Whether the strides of `t` are a permutation of contiguous ones (no overlap, no gaps)."""
     expected = 1
     for stride, size in sorted(zip(t.stride(), t.shape, strict=True), key=lambda at: (hint_of(at[0]), hint_of(at[1]))):
         if size == 1:
@@ -84,16 +86,16 @@ def is_dense(t: torch.Tensor) -> bool:
 
 
 def is_probably_dense(t: torch.Tensor) -> bool:
-    """`is_dense` of today's sizes, which assumes nothing of others."""
+    """`is_dense` for the hints of the sizes, without assumptions."""
     shape, stride = ([hint_of(n) for n in ns] for ns in (t.shape, t.stride()))
     return is_dense(torch.empty_strided(shape, stride, device="meta"))
 
 
 def overlaps_itself(t: torch.Tensor, shape: Sequence[int] | None = None, stride: Sequence[int] | None = None) -> bool:
-    """True for a tensor (or its view by `shape` and `stride`) that may have two elements in one place of memory."""
+    """Whether a tensor (or its view by `shape` and `stride`) may have two elements in one place of memory."""
     shape, stride = (t.shape if shape is None else shape), (t.stride() if stride is None else stride)
     if all(type(n) is int for n in (*shape, *stride)):
-        return not apart(shape, stride)
+        return not has_no_overlap(shape, stride)
     if any(n == 0 for n in shape):
         return False
     reach: Any = 0
@@ -106,7 +108,7 @@ def overlaps_itself(t: torch.Tensor, shape: Sequence[int] | None = None, stride:
 
 
 def covers(t: torch.Tensor, shape: Sequence[int], stride: Sequence[int], offset: Any = None) -> bool:
-    """Whether all elements of the view by strides are elements of `t`: its memory may have others beside it, or between."""
+    """Whether all elements of a strided view are elements of `t`; its memory may hold others beside or between them."""
     start = t.storage_offset() if offset is None else offset
     if any(n == 0 for n in shape):
         return True
@@ -118,13 +120,13 @@ def covers(t: torch.Tensor, shape: Sequence[int], stride: Sequence[int], offset:
 
 
 def same_places(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Whether elements of two tensors of one shape lie alike: strides of dimensions with one element do not matter."""
+    """Whether elements of two tensors of one shape have the same places; strides of dimensions with one element do not matter."""
     return a.numel() == 0 or all(n == 1 or s == t for n, s, t in zip(a.shape, a.stride(), b.stride(), strict=True))
 
 
 @contextlib.contextmanager
 def functional() -> Iterator[None]:
-    """C++ functionalisation on: what is made inside is a functional wrapper, views stay views."""
+    """Context manager for C++ functionalisation: tensors created inside are functional wrappers, views stay views."""
     torch._enable_functionalization(reapply_views=True)
     try:
         yield
@@ -133,8 +135,8 @@ def functional() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def plain(mode: FakeTensorMode) -> Iterator[None]:
-    """Inside a trace: make FakeTensors of `mode` that are not recorded."""
+def unrecorded_fakes(mode: FakeTensorMode) -> Iterator[None]:
+    """Context manager inside a trace: create FakeTensors of `mode` without recording."""
     torch._disable_functionalization()  # type: ignore[no-untyped-call]
     try:
         with _disable_current_modes(), torch.no_grad(), mode:
@@ -144,7 +146,7 @@ def plain(mode: FakeTensorMode) -> Iterator[None]:
 
 
 class Recorder(OwnMode):
-    """Dispatch mode that appends what it sees to an fx graph; see the module docstring."""
+    """Dispatch mode that appends each operator to an fx graph; see the module docstring."""
 
     def __init__(self, fake_mode: FakeTensorMode, decompositions: Mapping[OpOverload, Decomposition]) -> None:
         super().__init__()
@@ -153,33 +155,34 @@ class Recorder(OwnMode):
         self.graph = fx.Graph()
         self.constants: dict[str, torch.Tensor] = {}
         self.source: fx.Node | None = None
-        self._began: list[tuple[int, fx.Node]] = []  # numbers that autograd's next node had when sources began
+        self._began: list[tuple[int, fx.Node]] = []  # sequence numbers of autograd's next node when sources began
         self.differentiates = False  # the forward is recorded, the gradients follow
-        self.region: int | None = None  # of a checkpoint: what is recorded now is computed again
-        self.policy: Policy | None = None  # of that checkpoint: what is saved all the same
+        self.region: int | None = None  # the current checkpoint: nodes recorded now are recomputed in the backward
+        self.policy: PolicyCall | None = None  # the policy of that checkpoint: exceptions that are saved
         self._regions = itertools.count()
         self._node_of: dict[int, fx.Node] = {}
         self._constant_of: dict[int, FakeTensor] = {}
         self._seen: dict[Any, Any] = {}
         self._depth = 0
         self._replaced = replaced()
-        self.through: tuple[fx.Node, tuple[Any, ...]] | None = None  # of the call being recorded: what it was a view of
+        # for the call being recorded: the tensor that its result views
+        self.through: tuple[fx.Node, tuple[Any, ...]] | None = None
         self.counts = False  # whether the program counts elements from the start of a storage
-        self._open: list[OpOverload] = []  # operators being decomposed; one that a rule calls itself stays whole
-        self._given: set[int] = set()  # ids of tensors that functionalisation holds
+        self._open: list[OpOverload] = []  # operators being decomposed; an operator that its own rule calls stays whole
+        self._given: set[int] = set()  # ids of tensors held by functionalisation
         self._last_placeholder: fx.Node | None = None
         self.numbers = Numbers(self.graph, {})
-        self.to_bind: list[Any] = []  # symbols that the captured call bound, in order
-        self._bound: list[Any] = []  # those that the operator being recorded has bound
-        self._binds = 0  # how many operators have
-        self._again = False  # whether what an operator gives has a size that was bound before
-        self._known_bound: dict[Any, Any] = {}  # operator and argument -> what was bound of it
+        self.to_bind: list[Any] = []  # unbacked symbols of the captured call, in order
+        self._bound: list[Any] = []  # symbols bound by the operator being recorded
+        self._binds = 0  # number of operators that bound symbols
+        self._again = False  # whether the operator's result has a size that was bound before
+        self._known_bound: dict[Any, Any] = {}  # operator and argument -> symbols bound for them
 
-    # -- symbols that a call binds ----------------------------------------------------------------------------------
+    # -- unbacked symbols -------------------------------------------------------------------------------------------
 
     @contextlib.contextmanager
     def binding(self) -> Iterator[None]:
-        """Operators whose results depend on data give what they gave in capture."""
+        """Context manager: operators whose results depend on data return the results of capture."""
         mode: Any = self.fake_mode
         before, mode.binder = getattr(mode, "binder", None), self._bind
         try:
@@ -194,7 +197,7 @@ class Recorder(OwnMode):
                 self._again = True
                 return known
             if not self.to_bind:
-                raise AutogradUnsupported("a result that depends on data", str(func), "the graph runs eagerly")
+                raise AutogradUnsupported("a size or number that depends on data", str(func), "the graph runs eagerly")
             self._bound.append(self.to_bind.pop(0))
             self._known_bound[func, id(args[0])] = self._bound[-1][0]
             return self._bound[-1][0]
@@ -203,25 +206,27 @@ class Recorder(OwnMode):
             return BINDS[func](new, *args, **kwargs)
 
     def _note_bound(self, node: fx.Node, out: Any) -> None:
-        """Nodes that read the symbols: of a number its parts, of results sizes."""
+        """Add nodes that read the symbols: the parts of a number, the sizes of results."""
         node.meta["binds"], bound, self._bound = True, self._bound, []
         self._binds += 1
         env: Any = symbols_of(bound[0][0])
         for number, names in bound:
             if len(names) == 2:
-                for read, name in zip((late.positive, late.negative), names, strict=True):
+                for read, name in zip((unbacked_symbols.positive, unbacked_symbols.negative), names, strict=True):
                     self._symbol(self.graph.call_function(read, (node,)), name, env.int(Expr.sym(name)))
             elif isinstance(number, torch.SymFloat):
                 self._symbol(node, names[0], number)
             else:
                 dim, t = next((d, t) for t in tensors_in(out) for d, n in enumerate(t.shape) if _is(n, number))
-                self._symbol(self.graph.call_function(late.size, (self._node_of[id(t)], dim)), names[0], number)
+                self._symbol(
+                    self.graph.call_function(unbacked_symbols.size, (self._node_of[id(t)], dim)), names[0], number
+                )
 
     def _symbol(self, node: fx.Node, name: str, number: Any) -> None:
         node.meta["val"], node.meta["bound"] = number, name
         self.numbers.symbols[name] = node
 
-    def check(self, check: late.Check, values: Sequence[Any]) -> None:
+    def check(self, check: unbacked_symbols.UnbackedCheck, values: Sequence[Any]) -> None:
         bound = self.numbers.symbols
         args = (
             bound[n] if n in check.symbols.bound else self._arg(v) for n, v in zip(check.names, values, strict=True)
@@ -235,7 +240,7 @@ class Recorder(OwnMode):
     # -- tensors and nodes ------------------------------------------------------------------------------------------
 
     def placeholder(self, name: str, value: Any) -> fx.Node:
-        """A graph input after the inputs made so far, whatever was recorded meanwhile."""
+        """A graph input after all earlier inputs, even if other nodes were recorded meanwhile."""
         if self._last_placeholder is None:
             at = self.graph._root
         else:
@@ -247,7 +252,7 @@ class Recorder(OwnMode):
         if (symbol := symbol_of(value)) is not None:
             self.numbers.symbols.setdefault(symbol, node)
         if isinstance(value, torch.Generator):
-            self._node_of[identity(value)] = node
+            self._node_of[generator_identity(value)] = node
         if isinstance(value, torch.Tensor):
             self._node_of[id(value)] = node
             self._given.add(id(value))
@@ -258,15 +263,15 @@ class Recorder(OwnMode):
         return self._node_of[id(value)]
 
     def alias(self, value: torch.Tensor, node: fx.Node) -> None:
-        """From now on `value` is what `node` computes (`node.meta` keeps it alive)."""
+        """Register `value` as a result of `node` (`node.meta` keeps it alive)."""
         self._node_of[id(value)] = node
         self._given.add(id(value))
         node.meta.setdefault("aliases", []).append(value)
 
     def copied(self, node: fx.Node) -> fx.Node:
-        """A copy of what `node` computes, in memory of its own."""
+        """A copy of the value of `node`, in memory of its own."""
         copy = self.graph.call_function(aten.clone.default, (node,), {})
-        with plain(self.fake_mode):
+        with unrecorded_fakes(self.fake_mode):
             value = node.meta["val"].clone()
         copy.meta.update({**node.meta, "val": value})
         copy.meta.pop("aliases", None)
@@ -308,7 +313,7 @@ class Recorder(OwnMode):
         if self._depth == 0:
             if self._replaced and is_replaced(func, self._replaced):
                 raise AutogradUnsupported(
-                    "an operator has a kernel of the program's", str(func), "the graph runs eagerly"
+                    "an operator has a kernel that the program registered", str(func), "the graph runs eagerly"
                 )
             if self.differentiates:
                 _refuse_gradient(func, args, kwargs or {})
@@ -356,12 +361,16 @@ class Recorder(OwnMode):
             if len(args) == 1:
                 return args[0]
         decompose = self.decompositions.get(func) if func not in self._open else None
-        if decompose is not None and choices.active and not choices.taken("decomposition", lambda: self._named(func)):
+        if (
+            decompose is not None
+            and choices.active
+            and not choices.step_enabled("decomposition", lambda: self._named(func))
+        ):
             decompose = None
         if decompose is None and is_composite(func):
             decompose = func.decompose
         if func is aten.mul.Tensor and _is_spread(*args):
-            decompose = _spread
+            decompose = _fill_where
         out = self._decomposed(func, decompose, args, kwargs) if decompose is not None else NotImplemented
         if out is NotImplemented:
             out = self._record(func, types, args, kwargs)
@@ -372,20 +381,20 @@ class Recorder(OwnMode):
         return out
 
     def begin(self, source: fx.Node) -> None:
-        """What is recorded from now on is done for this node of the captured graph."""
+        """Start recording for this node of the captured graph."""
         self.source = source
         if source.op in ("call_function", "call_method"):
             self._began.append((torch.autograd._get_sequence_nr(), source))
 
     def _folds(self) -> bool:
-        """Whether the captured graph calls `unfold_backward` itself, or by a gradient that is asked for inside of it."""
+        """Whether the captured graph calls `unfold_backward`, directly or by a gradient computed inside of it."""
         if self.source is not None and self.source.target in (aten.unfold_backward, aten.unfold_backward.default):
             return True
         node = torch._C._current_autograd_node()
         return node is not None and node.name().startswith("Unfold")
 
     def _place(self) -> Mapping[str, Any]:
-        """The `meta` that names the program's line; of a gradient, that of the operator whose gradient it is."""
+        """The `meta` with the program's line.  For a gradient: the meta of the operator whose gradient it is."""
         if self.source is not None:
             return self.source.meta
         node = torch._C._current_autograd_node() if self.differentiates else None
@@ -395,7 +404,7 @@ class Recorder(OwnMode):
         return self._began[k][1].meta if k >= 0 else {}
 
     def _named(self, func: OpOverload) -> str:
-        """An operator with the program's line that is being traced."""
+        """An operator's name with the program's line that is being traced."""
         user = self._place().get("user")
         what = "for the gradient of " if self.differentiates and self.source is None else ""
         return f"{func} ({what}{own_place(user)})" if user else str(func)
@@ -423,7 +432,7 @@ class Recorder(OwnMode):
         try:
             with self:
                 out = decompose(*args, **kwargs)
-            if self._depth == 1 and isinstance(out, torch.Tensor) and is_asked(func):
+            if self._depth == 1 and isinstance(out, torch.Tensor) and has_kernel_checks(func):
                 self._same_dtypes(func, args, kwargs, out)
             return out
         except (_NotFunctional, ZeroDivisionError):  # torch's rules divide by sizes, which may be 0
@@ -439,10 +448,11 @@ class Recorder(OwnMode):
             self._depth -= 1
 
     def _same_dtypes(self, func: OpOverload, args: tuple[Any, ...], kwargs: dict[str, Any], out: Any) -> None:
-        """Raises where operands of several dtypes are promoted otherwise by a decomposition than by the operator.
+        """Raises if a decomposition promotes operands of several dtypes differently from the operator.
 
-        Of operators that programs call, with one result.  Statistics are wider here than a kernel's own, and the kernels behind
-        functions (gradients' formulas among them) do not take such operands, or their shape functions are wrong about dtypes.
+        Checked only for operators that programs call, with one result.  Others are exempt: statistics are wider here
+        than a kernel's own.  Internal kernels (formulas of gradients among them) refuse such operands, or their shape
+        functions give wrong dtypes.
         """
         if len({t.dtype for t in tensors_in((args, kwargs))}) < 2:
             return
@@ -451,8 +461,7 @@ class Recorder(OwnMode):
             raise _NotFunctional(str(func))
 
     def laid_out(self, value: torch.Tensor, strides: Sequence[int], *, exactly: bool = False) -> torch.Tensor:
-        """`value` with `strides`, where they are those of a dense tensor (`exactly`: of dimensions of one element too); the
-        mode is on."""
+        """`value` with `strides` if they are dense (`exactly`: also in dimensions of one element).  The mode must be on."""
         with _disable_current_modes():
             like = torch.empty_strided(value.shape, strides, device="meta")
         if same_places(value, like):
@@ -467,29 +476,37 @@ class Recorder(OwnMode):
         if func._schema.is_mutable:
             if self._depth:
                 raise _NotFunctional(str(func))
-            raise AutogradUnsupported("an operator mutates its arguments unseen", str(func), "the graph runs eagerly")
+            raise AutogradUnsupported(
+                "an operator that writes its arguments, and that functionalisation does not replace",
+                str(func),
+                "the graph runs eagerly",
+            )
         if func is aten.normal_functional.default and args[0].numel() >= _VECTOR and not is_dense(args[0]):
-            # eager's kernel of the CPU draws otherwise into memory with gaps than into the copy that functionalisation makes
+            # eager's CPU kernel draws differently into memory with gaps than into the copy that functionalisation creates
             if args[0].device.type == "cpu":
                 raise AutogradUnsupported(
-                    "normal_ of a view with gaps", str(args[0].stride()), "the graph runs eagerly"
+                    "normal_ on a view with gaps in memory", str(args[0].stride()), "the graph runs eagerly"
                 )
         if func is aten.unfold_backward.default and not (self.differentiates or self._folds()):
-            # functionalisation's inverse of `unfold`; it forgets the elements that no window covers
-            raise AutogradUnsupported("a write through windows", "unfold", "the graph runs eagerly")
+            # functionalisation's inverse of `unfold`, which forgets the elements that no window covers
+            raise AutogradUnsupported("a write through a view", "unfold", "the graph runs eagerly")
         if func is aten.as_strided_scatter.default and not self.differentiates and overlaps_itself(args[0], *args[2:4]):
-            # functionalisation's inverse of `as_strided`: old elements would be written over new ones in their place
-            raise AutogradUnsupported("a write through a view", "as_strided that overlaps", "the graph runs eagerly")
-        if func is aten.as_strided_scatter.default and not self.differentiates and not covers(args[0], *args[2:]):
-            # the same inverse: what lies beside the elements that the graph has would not be written
+            # functionalisation's inverse of `as_strided`: it would write old elements over new ones in the same place
             raise AutogradUnsupported(
-                "a write through a view", "as_strided beside its tensor", "the graph runs eagerly"
+                "a write through a view", "as_strided with elements that overlap", "the graph runs eagerly"
+            )
+        if func is aten.as_strided_scatter.default and not self.differentiates and not covers(args[0], *args[2:]):
+            # the same inverse: memory beside the graph's elements would not be written
+            raise AutogradUnsupported(
+                "a write through a view", "as_strided that leaves the memory of its tensor", "the graph runs eagerly"
             )
         if func is aten.lift_fresh.default or func is aten.lift_fresh_copy.default:
             return self._lift(func, types, args[0])
-        if args and isinstance(args[0], (complex, float, int)) and is_view_op(func):  # of a number there are no views
+        if args and isinstance(args[0], (complex, float, int)) and is_view_op(func):  # a number has no views
             args = (torch.tensor(args[0], dtype=_AS_TENSOR.get(type(args[0]))), *args[1:])
-        if func is aten.view_as_real.default and _is_conjugate(self.node(args[0])):  # `resolve_conj` is not seen here
+        if func is aten.view_as_real.default and _is_conjugate(
+            self.node(args[0])
+        ):  # `resolve_conj` is not recorded here
             args = (self._record(aten.clone.default, types, args, {}),)
         real = [t for t in tensors_in((args, kwargs)) if not isinstance(t, FakeTensor)]
         if real:
@@ -498,13 +515,15 @@ class Recorder(OwnMode):
         try:
             out = propagate(self.fake_mode, func, types, args, kwargs)
         except ZeroDivisionError as e:  # torch's shape functions divide by sizes (huber_loss_backward)
-            raise AutogradUnsupported("an empty tensor", f"{func} of one", "none: the graph runs eagerly") from e
-        if not any(True for _ in tensors_in(out)) and not acts(func) and not self._bound:
+            raise AutogradUnsupported(
+                "a division by the size of an empty tensor", f"{func}", "the graph runs eagerly"
+            ) from e
+        if not any(True for _ in tensors_in(out)) and not has_side_effects(func) and not self._bound:
             return out
         if isinstance(out, torch.Tensor) and id(out) in self._node_of:
             return out
         node = self.graph.create_node(
-            "call_function", recorded(func), self._arg(args), self._arg(kwargs), name=func.overloadpacket.__name__
+            "call_function", substitute_of(func), self._arg(args), self._arg(kwargs), name=func.overloadpacket.__name__
         )
         self._attach(node, out)
         if self._bound:
@@ -535,9 +554,9 @@ class Recorder(OwnMode):
         if kind is torch.Generator:
             if self.differentiates:
                 raise AutogradUnsupported(
-                    "a generator that a backward draws from", str(value), "the graph runs eagerly"
+                    "a backward that draws from a generator", str(value), "the graph runs eagerly"
                 )
-            return self._node_of[identity(value)]
+            return self._node_of[generator_identity(value)]
         if isinstance(value, torch.Size):
             return [self._arg(v) for v in value]
         return self.numbers.node(value) if isinstance(value, SYMBOLIC) else value
@@ -545,7 +564,7 @@ class Recorder(OwnMode):
     def _attach(self, node: fx.Node, out: Any) -> None:
         node.meta["val"] = (
             tuple(out) if isinstance(out, tuple) else out
-        )  # torch's named results have no importable type
+        )  # the types of torch's named results cannot be imported
         if self.region is not None:
             node.meta["again"] = self.region
         if self.differentiates:
@@ -560,12 +579,13 @@ class Recorder(OwnMode):
             self._node_of[id(out)] = node
             return
         for i, item in enumerate(out if isinstance(out, (tuple, list)) else ()):
-            if isinstance(item, (torch.Tensor, tuple, list)):  # a list among the results of another library's operator
+            # another library's operator may return a list among its results
+            if isinstance(item, (torch.Tensor, tuple, list)):
                 self._attach(self.graph.create_node("call_function", operator.getitem, (node, i)), item)
 
 
 def _is_conjugate(node: fx.Node) -> bool:
-    """Whether the memory that `node`'s value is a view of holds the conjugate of it."""
+    """Whether the memory that `node`'s value views holds its conjugate."""
     found = False
     while (parent := view_parent(node)) is not None:
         found ^= node.target is aten._conj.default
@@ -574,19 +594,22 @@ def _is_conjugate(node: fx.Node) -> bool:
 
 
 _SPREADS = ("MaxBackward1", "MinBackward1", "MedianBackward0", "NanmedianBackward0")
-"""Nodes of autograd's that give a gradient to all elements that are the one that was found."""
+"""Autograd nodes that give a gradient to all elements equal to the result."""
 
 
 def _is_spread(mask: Any, share: Any) -> bool:
-    """Whether a product is such a gradient.  The CPU's formula for plain tensors fills in the share: a product with the mask is
-    no number where that is infinite, or where nothing was found."""
+    """Whether a product computes such a gradient.
+
+    On the CPU, the formula for plain tensors fills in the share.  A product with the mask gives NaN where the share is
+    infinite, or where no element matches.
+    """
     if not isinstance(mask, torch.Tensor) or mask.dtype is not torch.bool or mask.device.type != "cpu":
         return False
     node = torch._C._current_autograd_node()
     return node is not None and node.name().startswith(_SPREADS)
 
 
-def _spread(mask: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
+def _fill_where(mask: torch.Tensor, share: torch.Tensor) -> torch.Tensor:
     return torch.where(mask, share, 0)
 
 
@@ -595,17 +618,21 @@ def _is(size: Any, number: Any) -> bool:
 
 
 def _refuse_gradient(func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises for what eager's nodes refuse when their gradient is asked for, and functionalisation allows: writes of floats
-    to integers, which it casts (the gradient of `addcdiv` by an integer)."""
-    if func is not aten._to_copy.default or not isinstance(args[0], torch.Tensor):  # a number, where vmap makes it one
+    """Raises for gradients that eager's nodes refuse and functionalisation allows.
+
+    These are writes of floats to integers, which functionalisation casts (the gradient of `addcdiv` by an integer).
+    """
+    if func is not aten._to_copy.default or not isinstance(args[0], torch.Tensor):  # vmap can make it a number
         return
     given, wanted = args[0].dtype, kwargs.get("dtype")
     if wanted is not None and not torch.can_cast(given, wanted):
-        raise AutogradUnsupported("no gradient", f"{given} is written to {wanted}", "the graph runs eagerly")
+        raise AutogradUnsupported(
+            "autograd refuses the gradient", f"{given} is written to {wanted}", "the graph runs eagerly"
+        )
 
 
 def _fold_view(recorder: Recorder, x: torch.Tensor, size: Sequence[int]) -> tuple[Any, ...]:
-    """A view of a view is a view of the base; of the base's own shape it is the base."""
+    """A view of a view is a view of the base; with the base's own shape it is the base."""
     node = recorder.node(x)
     if node.target is aten.view.default:
         base = node.args[0].meta["val"]  # type: ignore[union-attr]
@@ -615,7 +642,7 @@ def _fold_view(recorder: Recorder, x: torch.Tensor, size: Sequence[int]) -> tupl
 
 
 def _fold_permute(recorder: Recorder, x: torch.Tensor, dims: Sequence[int]) -> tuple[Any, ...]:
-    """A permutation of a permutation is one permutation; the identity is nothing."""
+    """A permutation of a permutation is one permutation; the identity is dropped."""
     rank = x.dim()
     dims = [d % rank for d in dims]
     node = recorder.node(x)
@@ -628,8 +655,10 @@ def _fold_permute(recorder: Recorder, x: torch.Tensor, dims: Sequence[int]) -> t
 def _fold_strided(
     recorder: Recorder, x: torch.Tensor, size: Sequence[int], stride: Sequence[int], offset: Any = None
 ) -> tuple[Any, ...]:
-    """Strides of the storage: a view by them is one of the tensor that owns it, whatever views lie between, which a stage may
-    copy.  Without an offset that of `x` is meant, which is only known where no input owns the storage."""
+    """A strided view becomes a view of the storage's owner, since a stage may copy the views in between.
+
+    Without an offset, the offset of `x` applies, which is only known if no input owns the storage.
+    """
     if offset is not None and not recorder.differentiates:
         recorder.counts = True
     node = recorder.node(x)
@@ -637,8 +666,10 @@ def _fold_strided(
     base: torch.Tensor = root.meta["val"]
     start = x.storage_offset() if offset is None else offset
     if root.op != "placeholder" and not recorder.differentiates and not covers(base, size, stride, start):
-        # what an input became by a write stands for its elements only, not for what lies beside them in its memory
-        raise AutogradUnsupported("a view of a written tensor", "as_strided beside it", "the graph runs eagerly")
+        # a written input stands for its own elements only, not for other elements in its memory
+        raise AutogradUnsupported(
+            "a view of a written tensor", "as_strided that leaves the memory of its tensor", "the graph runs eagerly"
+        )
     if root is node:
         return x, size, stride, offset
     if offset is None and root.op == "placeholder":
@@ -650,7 +681,9 @@ def _fold_strided(
     recorder.through = recorder.node(x), (size, stride, offset)
     if base.dtype != x.dtype or _is_conjugate(node):
         raise AutogradUnsupported(
-            "strides of memory that is of another type", str(base.dtype), "the graph runs eagerly"
+            "as_strided of a tensor whose memory has another dtype, or is conjugated",
+            str(base.dtype),
+            "the graph runs eagerly",
         )
     return base, size, stride, start
 
@@ -663,8 +696,7 @@ def _fold_strided_write(
     return x, value, size, stride, offset
 
 
-# Operator → simpler arguments for it, or the one value that it amounts to. Their recorded arguments are normal (d >=
-# 0).
+# Operator → simpler arguments for it, or the one value that it equals. Recorded arguments are normalised (d >= 0).
 _FOLDS: dict[OpOverload, Callable[..., tuple[Any, ...]]] = {
     aten.view.default: _fold_view,
     aten.permute.default: _fold_permute,
@@ -672,7 +704,7 @@ _FOLDS: dict[OpOverload, Callable[..., tuple[Any, ...]]] = {
     aten.as_strided_scatter.default: _fold_strided_write,
 }
 
-# What numbers are where tensors are expected.
+# Dtypes of numbers in place of tensors.
 _AS_TENSOR = {complex: torch.complex128, float: torch.float64}
 
 _composite: dict[OpOverload, bool] = {}

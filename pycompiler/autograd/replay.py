@@ -1,13 +1,18 @@
-"""Gradients that can be differentiated again: the captured graph is run once more, under autograd, by the backward.
+"""Replay: for double backward, the backward runs the captured graph once more, under autograd.
 
-In: a captured graph, its `Joint` and `Partition`. Out: a `Replay`, which a backward calls where its compiled graph will
-not do: under ``create_graph=True`` (second derivatives), for batched gradients (`torch.vmap` over a backward), for
+In: a captured graph, its `Joint` and `Partition`. Out: a `Replay`, which a backward calls if its compiled graph cannot
+be used: under ``create_graph=True`` (second derivatives), for batched gradients (`torch.vmap` over a backward), for
 gradients that are not strided.
+
 Example: ``hessian(compiled, x)`` gets its first derivatives from eager operators, which autograd can differentiate.
 
-The forward keeps nothing for it but weak references to inputs that the compiled backward does not need (it keeps values
-computed from them), their versions, and, where random numbers are drawn, the generators' states.  What gradients do
-not depend on is replaced by zeros, unless it is still there and operators are asked that refuse some values.
+The forward saves little for the replay:
+
+- weak references, with versions, to inputs that the compiled backward does not need (it saves values computed from them);
+- the states of random generators, if the graph draws random numbers.
+
+Inputs that gradients do not depend on are replaced by zeros.  They keep their values only if they are still alive and
+some operator raises for certain values.
 """
 
 from __future__ import annotations
@@ -26,23 +31,32 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from pycompiler import _native
 from pycompiler.autograd.joint import Joint
-from pycompiler.autograd.linear import is_linear, may_run_again
+from pycompiler.autograd.linearity import is_linear, may_run_again
 from pycompiler.autograd.partition import Partition, is_copied
-from pycompiler.autograd.recorder import identity
-from pycompiler.autograd.replayed import Onward, as_of, bare, end_of, go_on, is_asked, led_to, results_of
-from pycompiler.autograd.saved import TWICE, Look
+from pycompiler.autograd.recorder import generator_identity
+from pycompiler.autograd.replay_graph import (
+    DerivativeRoots,
+    end_of,
+    has_inner_gradient,
+    history_at_version,
+    led_to,
+    mark_run_ended,
+    replay_module,
+    results_of,
+)
+from pycompiler.autograd.saved_tensors import TWICE, SavedTensorCheck
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.errors import DoubleBackwardError
-from pycompiler.ir import transforms
-from pycompiler.ir.effects import draws, node_stays, writes_unseen
-from pycompiler.ir.fake import is_inference
-from pycompiler.ir.numbers import SYMBOLIC, symbol_of, value_of
-from pycompiler.ir.symbols import expr_of
-from pycompiler.ir.texts import forward_of
+from pycompiler.ir import higher_order
+from pycompiler.ir.generated_source import forward_of
+from pycompiler.operators.operator_effects import draws, node_stays, writes_unseen
+from pycompiler.symbolic.number_nodes import SYMBOLIC, symbol_of, value_of
+from pycompiler.symbolic.symbols import expr_of
+from pycompiler.torch_compat.fake_mode import is_inference
 
 aten = torch.ops.aten
 
-_GONE = "is gone, and the compiled backward had kept other values"
+_GONE = "was freed, and the compiled backward had saved other values"
 _CUT_OFF = "has been detached, and eager had kept its history"
 _AUTOCAST_DEVICES = ("cpu", "cuda")
 _VMAP = "VmapMode"  # set by the vmap of `is_grads_batched`, which is not functorch's
@@ -53,21 +67,24 @@ def transformed(
     included: Callable[[Any], bool] = torch._C._dispatch_tls_is_dispatch_key_included,
     watched: Callable[[], int] = torch._C._len_torch_dispatch_stack,
 ) -> bool:
-    """Whether tensors may be more than their memory, batched by a vmap, or with a tangent of forward-mode AD; or a
-    dispatch mode is to see each operator."""
+    """Whether tensors may be batched by a vmap or have a forward-mode tangent, or a dispatch mode must see each operator."""
     return functorch() is not None or included(_VMAP) or forward_ad._current_level >= 0 or watched() > 0
 
 
 class Replay:
-    """`watched`: the inputs to which the forward keeps references, in order, weak ones but for `held`, which are small and
-    which else nobody may have; `random`: the devices whose generators'
-    states it keeps; `before`: small inputs that the graph writes, of whose old values it keeps copies."""
+    """The replay of one compiled graph.
+
+    `watched`: the inputs to which the forward keeps references, in order.  The references are weak, except for `held`:
+    small inputs that may have no other owner.
+    `random`: the devices whose generator states it keeps.
+    `before`: small inputs that the graph writes, whose old values it copies.
+    """
 
     def __init__(self, gm: fx.GraphModule, joint: Joint, part: Partition, examples: Sequence[Any], name: str) -> None:
         ends = [_node_of(gm, joint, cut) for cut in joint.cuts]
-        self.module, self.linked = bare(gm, joint, ends)
+        self.module, self.linked = replay_module(gm, joint, ends)
         self.kept = _kept_results(joint, self.linked)
-        _refuse_asked(gm, [end for end, cut in zip(ends, joint.cuts, strict=True) if cut[1] in self.kept])
+        _refuse_inner_gradients(gm, [end for end, cut in zip(ends, joint.cuts, strict=True) if cut[1] in self.kept])
         self.joint = joint
         self.name = name
         self.origins = joint.origins
@@ -94,12 +111,13 @@ class Replay:
         self.holding = {*joint.arrived, *self.asked, *{*deciding}.difference(gradients)}
         self.before: list[int] = []
         self._find(part)
-        lost = self.lost if len(joint.ways()) < 2 else [i for i in self.needed if i in self.written]  # each saves less
+        # with several nodes each saves less
+        lost = self.lost if len(joint.ways()) < 2 else [i for i in self.needed if i in self.written]
         self.before = [i for i in lost if not self.likes[i].requires_grad and is_copied(joint.inputs[i])]
         self._find(part)
 
     def of(self, part: Partition) -> Replay:
-        """The replay for a node that saves what `part` says."""
+        """The replay for an autograd node that saves the values of `part`."""
         other = copy.copy(self)
         other._find(part)
         return other
@@ -110,20 +128,20 @@ class Replay:
         numbers = [n.meta["val"] for n in part.saved_nodes if not isinstance(n.meta["val"], torch.Tensor)]
         self.sizes = {name: k for k, v in enumerate(numbers) if (name := symbol_of(v)) is not None}
         place = {part.saved_nodes[j]: p for p, j in enumerate(tensors)}
-        # A copy has no history: of an input that requires grad it is no use.
+        # A copy has no history, so it cannot replace an input that requires grad.
         copies = {n for n, (kind, _) in zip(part.saved_nodes, part.saved, strict=True) if kind == "output"}
         found = {i: place[inputs[i]] for i in needed if inputs[i] in place}
         self.saved = {i: p for i, p in found.items() if inputs[i] not in copies or not self.likes[i].requires_grad}
         self.tensors = [part.saved_nodes[j] for j in tensors]
         self._needs: dict[tuple[int, ...], frozenset[int]] = {}
         rest = [i for i in needed if i not in self.saved]
-        # An input that the graph writes has another value now.
+        # An input that the graph writes has another value by now.
         self.lost = [i for i in rest if i in self.written and i not in self.before]
         self.watched = [i for i in rest if i not in self.written]
         self.held = {i for i in self.watched if i in self.holding and is_copied(inputs[i])}
 
     def needs(self, positions: tuple[int, ...]) -> frozenset[int]:
-        """The inputs whose values decide those of the gradients that a backward computes of the saved tensors at `positions`."""
+        """The inputs whose values affect the gradients computed from the saved tensors at `positions`."""
         if positions not in self._needs:
             taken = _inputs_of(self.joint, [self.tensors[p] for p in positions])
             self._needs[positions] = frozenset((*taken, *self.deciding))
@@ -136,26 +154,29 @@ class Replay:
 
     @property
     def keeps_states(self) -> bool:
-        """Whether `states_before` has anything to keep; generators are drawn from."""
+        """Whether `states_before` has anything to save; generators are drawn from."""
         return bool(self.random or self.before)
 
-    # what the forward keeps ----------------------------------------------------------------------------------------
+    # state saved by the forward -------------------------------------------------------------------------------------
     def has_version(self, index: int) -> bool:
         return not self.likes[index].inference
 
     # the backward --------------------------------------------------------------------------------------------------
     def __call__(
-        self, ctx: Any, tangents: Sequence[torch.Tensor | None], look: Look
+        self, ctx: Any, tangents: Sequence[torch.Tensor | None], look: SavedTensorCheck
     ) -> tuple[torch.Tensor | None, ...]:
-        """The gradients of the graph's inputs, then of its cuts, where those of outputs behind end; `ctx` is the autograd
-        node, `tangents` has one for each fresh output, which is None where another node has it; `look` is of the others."""
+        """The gradients of the graph's inputs, then of its cuts, where gradients of other outputs end.
+
+        `ctx`: the autograd node.  `tangents`: one per fresh output; None if another node has it.  `look`: checks and
+        frees the saved tensors of the given tangents.
+        """
         create_graph = torch.is_grad_enabled()
-        with _untransformed():
+        with _outside_transforms():
             inputs = self._inputs(ctx, look)
         _native.pause_hook()
         try:
             with torch.enable_grad(), self._ambient():
-                with _untransformed():
+                with _outside_transforms():
                     ends = self._ends(ctx, tangents) if create_graph and self.kept else {}
                 found, led = self._gradients(ctx, inputs, tangents, ends, create_graph)
                 for some in {*led.values()} - {frozenset(ends)} if self.repeats else ():
@@ -170,16 +191,19 @@ class Replay:
         self, ctx: Any, inputs: Sequence[Any], tangents: Sequence[torch.Tensor | None], kept: Mapping[int, torch.Tensor],
         create_graph: bool
     ) -> tuple[list[torch.Tensor | None], dict[int, frozenset[int]]]:  # fmt: skip
-        """The gradients, whose derivatives reach the results `kept`, and where there are any, which of these each one's do: what
-        reaches none in eager does not run their hooks, and frees nothing there."""
+        """The gradients, whose derivatives reach the results `kept`; and which of these results each gradient's
+        derivative reaches.
+
+        In eager, a derivative that does not reach a result does not run the hooks of the result, and frees nothing there.
+        """
         found: list[torch.Tensor | None] = [None] * (self.count + len(self.cuts))
-        with _untransformed():
-            onward = Onward(kept)
+        with _outside_transforms():
+            onward = DerivativeRoots(kept)
             roots = self._roots(ctx, onward)
             own = [self._own(i, x, onward, roots) for i, x in enumerate(inputs)]
-            # The graph writes copies: gradients are those of what was there before.
+            # The graph writes copies: gradients belong to the values before the writes.
             mine = [x.clone() if i in self.written or i in self.unseen else x for i, x in enumerate(own)]
-        with transforms.shown_to(self._check_linear) if create_graph else contextlib.nullcontext():
+        with higher_order.check_hook_bodies(self._check_linear) if create_graph else contextlib.nullcontext():
             results = self._run(ctx, mine, onward, roots)
         pairs = self._differentiated(mine, results, tangents)
         begun = {(out.grad_fn, out.output_nr) for out, _ in pairs}
@@ -193,7 +217,7 @@ class Replay:
         if not pairs or not wanted:
             return found, {}
         outs, gradients = zip(*pairs, strict=True)
-        with torch._C._DisableAutocast(), transforms.ending([t for _, t in ends if t.requires_grad]):
+        with torch._C._DisableAutocast(), higher_order.ending_gradients([t for _, t in ends if t.requires_grad]):
             asked = torch.autograd.grad(
                 outs, [t for _, t in wanted], gradients, create_graph=create_graph, allow_unused=True
             )
@@ -216,11 +240,12 @@ class Replay:
             assert made is not None
         return made
 
-    def _inputs(self, ctx: Any, look: Look) -> list[Any]:
-        """What the graph is given: of inputs that these gradients do not depend on what is there as it was, else zeros."""
+    def _inputs(self, ctx: Any, look: SavedTensorCheck) -> list[Any]:
+        """The graph's inputs: their values if these gradients depend on them, else the unchanged value if still alive,
+        else zeros."""
         items, needed = look(ctx), self.needs(look.positions)
         if lost := [self.names[i] for i in self.lost if i in needed]:
-            raise self._error(f"it writes {', '.join(lost)}, whose old value is gone")
+            raise self._error(f"the graph writes {', '.join(lost)}, whose old value is gone")
         sizes = {name: ctx.numbers[k] for name, k in self.sizes.items()}
         inputs = [like.zeros(sizes) if isinstance(like, _Like) else _known(like, sizes) for like in self.likes]
         found = ctx.rng[len(self.random) :] if self.generators or self.before else ()
@@ -251,33 +276,42 @@ class Replay:
         )
 
     def _check_linear(self, body: fx.GraphModule, gradients: Sequence[Any], others: Sequence[Any]) -> None:
-        """Of a hook, or the backward of an autograd Function: derivatives come to it from here and through the node."""
+        """Raises if a hook, or the backward of an autograd Function, is not linear.
+
+        Derivatives reach it in two parts, from the replay and through the autograd node.
+        """
         if transformed() or not may_run_again(body) or is_linear(forward_of(body), gradients, others):
             return
         raise DoubleBackwardError(
-            f"double backward through the compiled graph {self.name!r}: a hook, or the backward of an autograd Function, makes "
-            "of gradients what is not linear in them (it may cut them off at a bound), and would be asked for parts of one. Put "
+            f"double backward through the compiled graph {self.name!r}: a hook, or the backward of an autograd Function, is "
+            "not linear in the gradients (it may clip them), so it cannot run on parts of a gradient. Put "
             "pycompiler.disable on the function that registers the hook, or applies the Function, to differentiate it twice."
         )
 
     def _refuse_derivatives(self, ctx: Any, ends: Sequence[tuple[int, torch.Tensor]]) -> None:
-        """Derivatives of gradients by a cut that could not be linked reach what stands for it here, not the caller's tensor: an
-        error where that one would show it."""
+        """Prepare an error for cuts that could not be linked to the caller's tensor.
+
+        A derivative by such a cut reaches the replay's stand-in.  It is an error if the caller's tensor would show the
+        difference.
+        """
 
         def check(reference: Callable[[], torch.Tensor | None], gradients: Sequence[Any]) -> None:
             end = reference()
             if end is not None and (end.retains_grad or end._backward_hooks):
-                raise self._error("an intermediate that it gave back keeps its gradient or has a hook")
+                raise self._error("an intermediate tensor that the graph returned retains its gradient or has a hook")
 
-        own: dict[int, Any] = getattr(ctx, "ends", {})  # none where its gradients end at no output
+        own: dict[int, Any] = getattr(ctx, "ends", {})  # empty if its gradients end at no output
         for i, t in ends:
             c = i - self.count
             if c in own and not self.linked[c] and t.grad_fn is not None:
                 t.grad_fn.register_prehook(functools.partial(check, own[c][0]))
 
     def _ends(self, ctx: Any, tangents: Sequence[torch.Tensor | None]) -> dict[int, torch.Tensor]:
-        """For the results that somebody still has and that are kept on the way of these `tangents`: hooks of others stay unasked.
-        What is kept by a call that gives others, too, only that knows."""
+        """Ends for live results that eager's nodes save on the path of these `tangents`; hooks of other results must
+        not run.
+
+        Only a call with other tangents can decide about the results saved for those.
+        """
         defined = [j for j, k in enumerate(self.joint.tangent_of) if tangents[k] is not None]
         kept = self.joint.kept(defined) | {("fresh", self.joint.tangent_of[j]) for j in defined}
         kept |= {cut for cut, is_linked in zip(self.cuts, self.linked, strict=True) if not is_linked}
@@ -288,8 +322,8 @@ class Replay:
                 ends[k] = end_of(t)
         return ends
 
-    def _roots(self, ctx: Any, onward: Onward) -> dict[int, list[int]]:
-        """For the inputs, then cuts, from which this replay begins, the results that depend on them."""
+    def _roots(self, ctx: Any, onward: DerivativeRoots) -> dict[int, list[int]]:
+        """For the inputs, then cuts, from which this replay begins: the results that depend on them."""
         own, found = getattr(ctx, "ends", {}), dict[int, list[int]]()
         paths = {k: path.inputs for k, path in zip(self.joint.tangent_of, self.joint.paths, strict=True)}
 
@@ -313,9 +347,11 @@ class Replay:
                 found.setdefault(i, []).append(k)
         return found
 
-    def _own(self, index: int, value: Any, onward: Onward, roots: Mapping[int, list[int]]) -> Any:
-        """What the graph gets: gradients with respect to it do not flow on into inputs that it was computed from.  They are
-        handed on as they are: two views of one gradient would be two leaves' own, and added to twice."""
+    def _own(self, index: int, value: Any, onward: DerivativeRoots, roots: Mapping[int, list[int]]) -> Any:
+        """The replay's version of an input: its gradients do not flow on into the history of the input.
+
+        Gradients must be passed on unchanged.  As two views, one gradient would be accumulated twice, by two leaves.
+        """
         if not isinstance(value, torch.Tensor):
             return value
         if not value.requires_grad:
@@ -323,29 +359,33 @@ class Replay:
         root = self._root(index, value, onward, roots)
         return aten.alias.default(value) if root is value else root
 
-    def _root(self, index: int, value: torch.Tensor, onward: Onward, roots: Mapping[int, list[int]]) -> torch.Tensor:
+    def _root(
+        self, index: int, value: torch.Tensor, onward: DerivativeRoots, roots: Mapping[int, list[int]]
+    ) -> torch.Tensor:
         return value if index not in roots else onward.root(value, roots[index], has_memory=True)
 
     def _end_root(
-        self, index: int, end: torch.Tensor, version: int, onward: Onward, roots: Mapping[int, list[int]]
+        self, index: int, end: torch.Tensor, version: int, onward: DerivativeRoots, roots: Mapping[int, list[int]]
     ) -> torch.Tensor:
-        with as_of(end, version) as written:
+        with history_at_version(end, version) as written:
             return onward.root(end, roots.get(index, ()), has_memory=False) if written or index in roots else end
 
-    def _run(self, ctx: Any, inputs: list[Any], onward: Onward, roots: Mapping[int, list[int]]) -> Sequence[Any]:
+    def _run(
+        self, ctx: Any, inputs: list[Any], onward: DerivativeRoots, roots: Mapping[int, list[int]]
+    ) -> Sequence[Any]:
         own: dict[int, tuple[Any, torch.Tensor, int]] = getattr(ctx, "ends", {})
         cuts = range(len(self.cuts))
         ends = [self._end_root(self.count + c, *own[c][1:], onward, roots) if c in own else None for c in cuts]
-        with _untransformed(), self._numbers(ctx):
+        with _outside_transforms(), self._numbers(ctx):
             made = self.module(*inputs, *ends)
             results = made if isinstance(made, (tuple, list)) else (made,)
         if own:
-            go_on(results[len(results) - len(ends) :])
+            mark_run_ended(results[len(results) - len(ends) :])
         return results
 
     @contextlib.contextmanager
     def _numbers(self, ctx: Any) -> Iterator[None]:
-        """The generators draw what the forward drew, and go on afterwards where they were."""
+        """Context manager: generators draw the forward's numbers, and are restored afterwards."""
         if not self.random:
             yield
             return
@@ -356,7 +396,7 @@ class Replay:
 
     @contextlib.contextmanager
     def _ambient(self) -> Iterator[None]:
-        """Autocast as it was when the graph was captured."""
+        """Context manager: autocast as at capture."""
         with contextlib.ExitStack() as stack:
             if torch._C._is_any_autocast_enabled() or any(enabled for _, enabled, _ in self.autocast):
                 for device, enabled, dtype in self.autocast:
@@ -381,23 +421,28 @@ class Replay:
 def states_before(
     devices: Sequence[torch.device], generators: Sequence[int], written: Sequence[int], inputs: Sequence[Any]
 ) -> list[Any]:
-    """The states of the generators of the devices that a graph draws from, then `copies` of those that it is given, then of what
-    it writes."""
+    """The states saved before a forward.
+
+    In order: states of the devices' generators, `copies` of the generators among the inputs, and clones of written inputs.
+    """
     states: list[Any] = [torch.cuda.get_rng_state(d) if d.type == "cuda" else torch.get_rng_state() for d in devices]
     return [*states, *copies([inputs[i] for i in generators]), *(inputs[i].clone() for i in written)]
 
 
 def copies(generators: Sequence[torch.Generator]) -> list[torch.Generator]:
-    """Generators that draw what these will, which stay as they are; one of a device comes as it is, and one twice is one."""
-    made = {identity(g): g for g in (torch.default_generator, *torch.cuda.default_generators)}
+    """Clones of generators, which draw the same numbers without advancing the originals.
+
+    A device's default generator is not cloned, and a generator that occurs twice is cloned once.
+    """
+    made = {generator_identity(g): g for g in (torch.default_generator, *torch.cuda.default_generators)}
     for g in generators:
-        if identity(g) not in made:
-            made[identity(g)] = g.clone_state()
-    return [made[identity(g)] for g in generators]
+        if generator_identity(g) not in made:
+            made[generator_identity(g)] = g.clone_state()
+    return [made[generator_identity(g)] for g in generators]
 
 
 def _is_as_made(k: int, reference: Any, result: torch.Tensor) -> bool:
-    """Whether a fresh output has the history that it came with; who writes one that its node makes again gives it another."""
+    """Whether a fresh output still has the history with which the call returned it; a write by the caller changes the history."""
     node: Any = result.grad_fn
     if node is not None and node.name() == _HANDED_ON:
         return True
@@ -405,18 +450,18 @@ def _is_as_made(k: int, reference: Any, result: torch.Tensor) -> bool:
     return isinstance(made, dict) and made.get(k) is reference
 
 
-_HANDED_ON = "LiftBackward0"  # the node of what begins one of its own (`runtime.Node.begun`)
+_HANDED_ON = "LiftBackward0"  # the autograd node that starts a node of its own (`runtime.AutogradNode.begun`)
 
 
 def _like(example: Any) -> Any:
-    """What stands for an input of which the forward keeps nothing."""
+    """A stand-in for an input of which the forward keeps nothing."""
     if isinstance(example, torch.Generator):
         return None
     return _Like(example) if isinstance(example, torch.Tensor) else example
 
 
 class _Like:
-    """What a tensor is, without its memory."""
+    """Metadata of a tensor, without its memory."""
 
     def __init__(self, example: torch.Tensor) -> None:
         self.shape, self.stride = (tuple(map(expr_of, sizes)) for sizes in (example.shape, example.stride()))
@@ -432,14 +477,17 @@ class _Like:
 def _known(number: Any, sizes: Mapping[str, int]) -> Any:
     value = (
         value_of(number) if isinstance(number, SYMBOLIC) else number
-    )  # a number, where the graph's compile settled it
+    )  # a number, if the compile made the symbol constant
     return value.eval(sizes) if hasattr(value, "eval") else value
 
 
 @contextlib.contextmanager
-def _untransformed() -> Iterator[None]:
-    """Outside of every vmap, whose modes refuse random numbers, while a batch is in the gradients, not in the inputs; and
-    unseen by dispatch modes, which are to see a backward."""
+def _outside_transforms() -> Iterator[None]:
+    """Context manager outside of every vmap, and hidden from dispatch modes.
+
+    vmap modes refuse random numbers.  Here only the gradients are batched, not the inputs.
+    Dispatch modes must only see the backward.
+    """
     levels = 0
     while torch._C._dispatch_tls_is_dispatch_key_included(_VMAP):
         torch._C._vmapmode_decrement_nesting()
@@ -455,7 +503,7 @@ def _untransformed() -> Iterator[None]:
 
 
 def _inputs_of(joint: Joint, nodes: Sequence[fx.Node]) -> list[int]:
-    """The inputs, tensors, that one of these depends on."""
+    """Indices of the tensor inputs that any of these nodes depends on."""
     seen: set[fx.Node] = set()
     stack = [*nodes]
     while stack:
@@ -467,12 +515,12 @@ def _inputs_of(joint: Joint, nodes: Sequence[fx.Node]) -> list[int]:
 
 
 def _decides(node: fx.Node) -> bool:
-    """A call that takes more or fewer random numbers by what it is given: those behind it would be others."""
+    """Whether a call draws a number of random values that depends on its arguments: later draws would differ."""
     return getattr(node.target, "overloadpacket", None) in _TAKE_AS_MANY
 
 
 def _refuses(node: fx.Node) -> bool:
-    """A call that is there for more than its result, which may be an error."""
+    """Whether a call has an effect beside its result, such as an error."""
     return node.op == "call_function" and node_stays(node) and not draws(node.target)
 
 
@@ -480,26 +528,29 @@ _TAKE_AS_MANY = frozenset((aten.poisson, aten.binomial, aten._standard_gamma, at
 
 
 def _kept_results(joint: Joint, linked: Sequence[bool]) -> list[int]:
-    """The fresh outputs that nodes of autograd's graph keep, or from which no replay goes on."""
+    """The fresh outputs that eager's nodes save, or from which no replay continues."""
     apart = {cut for cut, is_linked in zip(joint.cuts, linked, strict=True) if not is_linked}
     found = zip(joint.tangent_of, joint.paths, strict=True)
     return [k for k, path in found if (path.held or ("fresh", k) in apart) and joint.origins[k][0] == "result"]
 
 
-def _refuse_asked(gm: fx.GraphModule, kept: Sequence[fx.Node | None]) -> None:
-    """A gradient that the graph asks for itself depends on a result by what that result's node keeps of it, too, from before the
-    caller's takes its place: the part by the node would reach the inputs beside it."""
+def _refuse_inner_gradients(gm: fx.GraphModule, kept: Sequence[fx.Node | None]) -> None:
+    """Refuse gradients inside the graph that depend on a saved result.
+
+    The result's own node saves it before the caller's tensor takes its place, so a part of the derivative would reach
+    the inputs in another way.
+    """
     for result in kept:
-        if result is not None and is_asked(result, gm.graph.nodes):
+        if result is not None and has_inner_gradient(result, gm.graph.nodes):
             raise AutogradUnsupported(
-                "a result that its own node keeps, behind gradients that the graph asks for",
+                "a gradient inside the graph depends on a result that its own autograd node saves",
                 result.format_node() or result.name,
-                "do not return it beside them",
+                "do not return the result beside the gradient",
             )
 
 
 def _node_of(gm: fx.GraphModule, joint: Joint, cut: tuple[str, int]) -> fx.Node | None:
-    """The captured graph's result or input that a cut is; None for the memory that some view."""
+    """The captured graph's result or input that a cut stands for; None for memory that several results view."""
     kind, k = ("result", cut[1]) if cut[0] == "view" else joint.origins[cut[1]]
     named: dict[str, Sequence[fx.Node]] = {
         "input": [n for n in gm.graph.nodes if n.op == "placeholder"],

@@ -1,9 +1,10 @@
-"""The graph that a replay runs: a captured one, in which results can take the places of what the caller has.
+"""The graph that a replay runs: a captured graph in which the caller's tensors can take the place of results.
 
-In: a captured graph, and which of its results gradients of others end at (`Joint.cuts`). Out: the graph without metadata, and
-for each such result, as an input more, the caller's own tensor, or None.
-Example: of ``y = x.exp(); return y, y.sin()`` the gradient of the second result by `y` is ``cos(y)``, whose own derivative by
-`y` is asked of the caller's `y`: there the graph goes on from that one.
+In: a captured graph, and the results at which gradients of others end (`Joint.cuts`).
+Out: the graph without metadata.  For each such result it has a further input: the caller's own tensor, or None.
+
+Example: for ``y = x.exp(); return y, y.sin()`` the gradient of the second result by `y` is ``cos(y)``.  Its derivative by
+`y` must reach the caller's `y`, so the graph continues from that tensor.
 """
 
 from __future__ import annotations
@@ -20,22 +21,26 @@ from torch.fx._lazy_graph_module import _make_graph_module, _use_lazy_graph_modu
 
 from pycompiler.autograd.joint import Joint
 from pycompiler.autograd.recorder import tensors_in
-from pycompiler.ir import transforms
-from pycompiler.ir.kernels import memory_of
-from pycompiler.ir.texts import drop_text_with
+from pycompiler.ir import higher_order
+from pycompiler.ir.generated_source import drop_source_when_freed
+from pycompiler.operators.kernel_type_checks import memory_of
 
 
-def bare(gm: fx.GraphModule, joint: Joint, ends: Sequence[fx.Node | None]) -> tuple[fx.GraphModule, list[bool]]:
-    """`gm` without the metadata of its nodes, which keeps a compile's tensors alive, and without the hooks of `joint`, which the
-    caller's results have.
+def replay_module(
+    gm: fx.GraphModule, joint: Joint, ends: Sequence[fx.Node | None]
+) -> tuple[fx.GraphModule, list[bool]]:
+    """`gm` without the metadata of its nodes, which keeps a compile's tensors alive, and without the hooks of `joint`.
 
-    Behind its results it gives the values of `Joint.more`, then, of each of the results or inputs `ends` (None: of one that is
-    none), what it goes on from; as many inputs more are what stands for these. Returned too: which of them have an effect."""
+    The caller's results have these hooks.
+    After its results, the graph returns the values of `Joint.more`.  Then, for each result or input of `ends` (or
+    None), it returns the value from which it continues.  It has one further input per end, for the caller's tensor.
+    Also returns, for each end, whether its input has an effect.
+    """
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     results, moved = [*results_of(gm), *joint.more], {hook.call for hook in joint.hooks}
     points = [None if end is None else _point(gm.graph, end) for end in ends]
-    links_of = [linked if end is None or not is_asked(end, gm.graph.nodes) else linked_later for end in ends]
+    links_of = [linked if end is None or not has_inner_gradient(end, gm.graph.nodes) else linked_later for end in ends]
     before: dict[fx.Node, fx.Node] = {}
     links: list[fx.Node] = []
     last = [n for n in gm.graph.nodes if n.op == "placeholder"][-1:]
@@ -45,7 +50,7 @@ def bare(gm: fx.GraphModule, joint: Joint, ends: Sequence[fx.Node | None]) -> tu
         env[node].meta = {}
         if [node] == last:
             links.extend(graph.placeholder(f"end_{k}") for k in range(len(ends)))
-        if node.target is transforms.hooked:
+        if node.target is higher_order.register_gradient_hook:
             env[node].target = hooked
         for link, point, how in zip(links, points, links_of, strict=False):
             if point is not None and point[0] is node:
@@ -62,7 +67,7 @@ def bare(gm: fx.GraphModule, joint: Joint, ends: Sequence[fx.Node | None]) -> tu
         graph.output_node().args = ((*given, *going),)
     with _use_lazy_graph_module(True):
         module: fx.GraphModule = _make_graph_module(gm, graph)
-    drop_text_with(module)
+    drop_source_when_freed(module)
     return module, [point is not None for point in points]
 
 
@@ -77,12 +82,19 @@ def _given(output: fx.Node) -> Sequence[Any]:
 
 
 def _point(graph: fx.Graph, result: fx.Node) -> tuple[fx.Node, list[fx.Node]] | None:
-    """Behind which node a result is what it is at the end, and the nodes that stand for it there; None where what was made of
-    it before that is still read afterwards, or nobody knows."""
+    """The node after which a result has its final value, and the nodes that stand for it there.
+
+    None if an earlier value of the same memory is still read afterwards, or if this is unknown.
+    """
     memory = _memory([result])
     nodes = {n: i for i, n in enumerate(graph.nodes)}
     same = [n for n in nodes if not _memory([n]).isdisjoint(memory)]
-    readers = {user for n in same for user in n.users if user.op != "output" and user.target is not transforms.hooked}
+    readers = {
+        user
+        for n in same
+        for user in n.users
+        if user.op != "output" and user.target is not higher_order.register_gradient_hook
+    }
     writes = {n: _writes(n) for n in (*readers, result)}
     if not memory or any(written is None for written in writes.values()) or _is_one_of(result):
         return None
@@ -91,7 +103,8 @@ def _point(graph: fx.Graph, result: fx.Node) -> tuple[fx.Node, list[fx.Node]] | 
     if at is result and not told[result]:
         return at, [result]
     itself = [result]
-    while (written := itself[-1]).op == "call_method" and str(written.target).endswith("_"):  # gives what it writes
+    # a method that returns the tensor it writes
+    while (written := itself[-1]).op == "call_method" and str(written.target).endswith("_"):
         itself.append(written.args[0])  # type: ignore[arg-type]
     itself += [at] if at.op == "call_method" and at.args[0] in itself and str(at.target).endswith("_") else []
     early = (n for n in same if nodes[n] <= nodes[at] and n not in itself)
@@ -101,37 +114,38 @@ def _point(graph: fx.Graph, result: fx.Node) -> tuple[fx.Node, list[fx.Node]] | 
 
 
 _GIVEN_TOGETHER = (
-    transforms.grad_and_value, transforms.vmap, transforms.jvp, transforms.vjp, transforms.pulled, transforms.part,
+    higher_order.grad_and_value, higher_order.vmap, higher_order.jvp, higher_order.vjp,
+    higher_order.apply_pullback, higher_order.partial_gradients,
     torch.autograd.grad,
 )  # fmt: skip
 
 
 def _is_one_of(value: fx.Node) -> bool:
-    """Whether a call gives it beside what it has computed from it."""
+    """Whether one call returns a value together with other values computed from it."""
     made: Any = value.args[0] if value.target is operator.getitem else None
-    return made is not None and (made.target in _GIVEN_TOGETHER or transforms.is_checkpoint(made.target))
+    return made is not None and (made.target in _GIVEN_TOGETHER or higher_order.is_checkpoint(made.target))
 
 
-def is_asked(tensor: fx.Node, nodes: Iterable[fx.Node]) -> bool:
-    """Whether the graph itself asks for gradients that may pass a tensor of it; `nodes`: all, in order."""
+def has_inner_gradient(tensor: fx.Node, nodes: Iterable[fx.Node]) -> bool:
+    """Whether the graph itself computes gradients that may pass through a tensor; `nodes`: all, in order."""
     behind = {tensor}
     for n in nodes:
         if not behind.isdisjoint(n.all_input_nodes):
-            if n.target in (torch.autograd.grad, transforms.part):
+            if n.target in (torch.autograd.grad, higher_order.partial_gradients):
                 return True
             behind.add(n)
     return False
 
 
 def _writes(node: fx.Node) -> Sequence[fx.Node] | None:
-    """What a call writes; None where nobody knows."""
+    """The tensors that a call writes; None if unknown."""
     if "writes" in node.meta:
         return node.meta["writes"]  # type: ignore[no-any-return]
     if node.op in ("placeholder", "get_attr", "output") or node.target is operator.getitem:
         return ()
     bodies = [a.meta["example_value"] for a in node.all_input_nodes if a.op == "get_attr"]
     inside = [n for body in bodies if isinstance(body, fx.GraphModule) for n in body.graph.nodes]
-    dirty = node.target is transforms.function and node.args[5]
+    dirty = node.target is higher_order.function and node.args[5]
     known = inside and not dirty and all(_writes(n) == [] or _writes(n) == () for n in inside)
     return () if known else None
 
@@ -143,8 +157,9 @@ def _memory(nodes: Sequence[fx.Node]) -> set[int]:
 class _Linked(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, end: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
-        ctx.set_materialize_grads(False)  # nodes of lists hand on to all of them, to most that there is none
-        return value.detach()  # which is no view: what else has its memory may be written
+        # autograd nodes of lists pass gradients on to all items, and most of these are undefined
+        ctx.set_materialize_grads(False)
+        return value.detach()  # not a view: other tensors with its memory may be written
 
     @staticmethod
     def backward(ctx: Any, grad: Any) -> Any:
@@ -152,7 +167,7 @@ class _Linked(torch.autograd.Function):
 
 
 def linked(value: torch.Tensor, end: torch.Tensor | None) -> torch.Tensor:
-    """`value`, whose derivatives are those of `end`, where there is one."""
+    """`value`, with derivatives of `end` if there is one."""
     return value if end is None else _Linked.apply(end, value.detach())  # type: ignore[no-untyped-call,no-any-return]
 
 
@@ -168,34 +183,37 @@ class _LinkedLater(torch.autograd.Function):
 
 
 def linked_later(value: torch.Tensor, end: torch.Tensor | None) -> torch.Tensor:
-    """As `linked`, when the graph has run: gradients that it asks for itself are those of `value`."""
+    """As `linked`, but only after the graph has run: gradients that the graph itself computes flow to `value`."""
     return value if end is None else _LinkedLater.apply(end, value)  # type: ignore[no-untyped-call,no-any-return]
 
 
-def go_on(ends: Sequence[Any]) -> None:
-    """The graph has run, which gave `ends`."""
+def mark_run_ended(ends: Sequence[Any]) -> None:
+    """Mark the end of the graph's run, which returned `ends`."""
     for t in ends:
         if isinstance(t, torch.Tensor) and isinstance(t.grad_fn, torch.autograd.function.BackwardCFunction):
             t.grad_fn.goes_on = True  # type: ignore[attr-defined]
 
 
 def hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) -> None:
-    """As `transforms.hooked`; where no gradient comes, as derivatives go on elsewhere, the hook is not asked."""
-    run = transforms.hook_of(body, others)
+    """As `higher_order.register_gradient_hook`, but the hook does not run without a gradient: derivatives then continue
+    elsewhere."""
+    run = higher_order.hook_of(body, others)
     tensor.register_hook(lambda grad: None if grad is None else run(grad))  # type: ignore[no-untyped-call]
 
 
 def end_of(value: torch.Tensor) -> torch.Tensor:
-    """What derivatives that reach it hand on to `value`, as they are, without its memory; made where gradients are on."""
+    """A tensor without memory that passes derivatives on to `value` unchanged; created while gradients are enabled."""
     end: torch.Tensor = torch.ops.aten.alias.default(value)
     end.data = _NOTHING
     return end
 
 
 @contextlib.contextmanager
-def as_of(end: torch.Tensor, version: int) -> Iterator[bool]:
-    """The history of `end` is that of `version`, though its value may have been written since, which is returned: a view's
-    begins anew then."""
+def history_at_version(end: torch.Tensor, version: int) -> Iterator[bool]:
+    """Context manager: `end` has the history of `version`, even if its value was written since.
+
+    Yields whether it was written; the history of a view then starts anew.
+    """
     now = end._version
     if now == version:
         yield False
@@ -207,24 +225,25 @@ def as_of(end: torch.Tensor, version: int) -> Iterator[bool]:
         _set_versions((end,), (now,))
 
 
-class Onward:
-    """Results that nodes of autograd's graph keep, their own or later ones': derivatives of gradients by such a result reach the
-    caller's tensor, as in eager, where the replay has one of its own.
+class DerivativeRoots:
+    """Results saved by eager's autograd nodes, their own or later ones.
 
-    What arrives at the node that made the replay's own is taken there, and handed on where the replay begins."""
+    Derivatives of gradients by such a result must reach the caller's tensor, as in eager, where the replay has a copy
+    of it.  The derivative that arrives at the copy's node is taken there, and passed on at the start of the replay.
+    """
 
     def __init__(self, ends: Mapping[int, torch.Tensor]) -> None:
         self.ends = ends
         self._taken: dict[int, torch.Tensor] = {}
 
     def root(self, value: torch.Tensor, results: Sequence[int], *, has_memory: bool) -> torch.Tensor:
-        """`value`, from which the replay begins; the `results` depend on it."""
+        """`value`, from which the replay starts; the `results` depend on it."""
         node: Any = value.grad_fn
         like = None if has_memory else node._input_metadata[value.output_nr]
         return _Root.apply(self, results, like, value, *(self.ends[k] for k in results))  # type: ignore[no-untyped-call,no-any-return]
 
     def take(self, result: int, made: torch.Tensor) -> None:
-        """`made` is the replay's own `result`, and the gradients are computed."""
+        """Register `made`, the replay's own `result`, after the gradients are computed."""
         if made.grad_fn is not None:
             made.grad_fn.register_prehook(functools.partial(self._take, result, made.output_nr))
 
@@ -240,8 +259,10 @@ class Onward:
 def led_to(
     gradients: Mapping[int, torch.Tensor], results: Mapping[int, torch.Tensor], behind: Collection[Any]
 ) -> dict[int, frozenset[int]]:
-    """Of each gradient of which of the `results` its derivatives pass the nodes, on their way to the nodes `behind`: hooks of a
-    result are called where another one of the same call gets a gradient, and its node keeps what it gives."""
+    """For each gradient: the `results` whose nodes its derivatives pass on their way to the nodes `behind`.
+
+    Hooks of a result also run if another result of the same call gets a gradient, and their node saves its own result.
+    """
     places: dict[Any, set[int]] = {}
     for k, t in results.items():
         places.setdefault(t.grad_fn, set()).add(k)
@@ -266,7 +287,7 @@ def led_to(
 class _Root(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, onward: Onward, results: Sequence[int], like: Any, value: torch.Tensor, *ends: torch.Tensor
+        ctx: Any, onward: DerivativeRoots, results: Sequence[int], like: Any, value: torch.Tensor, *ends: torch.Tensor
     ) -> torch.Tensor:
         ctx.set_materialize_grads(False)
         ctx.onward, ctx.results = onward, results
@@ -279,8 +300,8 @@ class _Root(torch.autograd.Function):
         return None, None, None, grad, *ctx.onward.taken(ctx.results)
 
 
-class Again(torch.autograd.Function):
-    """A wrapper with a node that hands gradients on as they are: not each class has `aten.alias`."""
+class PassThrough(torch.autograd.Function):
+    """A tensor subclass with a node that passes gradients on unchanged, since not each class supports `aten.alias`."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:

@@ -1,10 +1,11 @@
-"""The code that runs on every call around compiled graphs.
+"""Runtime wrappers: the code that runs on every call around compiled graphs.
 
 In: a `Joint`, its `Partition` and the compiled callables. Out: one callable of the graph's inputs.
-Example: a graph without mutation, aliasing and gradients needs nothing: the compiler's callable is returned as it is.
 
-Each wrapper is printed as straight Python for this one graph (indices are literals, no loops, no kwargs) and compiled
-once; `source_of` gives the text back. Shapes, devices, ``requires_grad`` and grad mode are guarded by the caller.
+Example: a graph without in-place writes, aliases and gradients needs no wrapper: the compiler's callable is returned unchanged.
+
+Each wrapper is printed as straight-line Python for this one graph (indices are literals, no loops, no kwargs) and
+compiled once; `source_of` returns its source. The caller guards shapes, devices, ``requires_grad`` and grad mode.
 """
 
 from __future__ import annotations
@@ -22,33 +23,40 @@ import torch
 from torch import fx
 
 from pycompiler import _native
-from pycompiler.autograd.joint import Joint, Output, Way
+from pycompiler.autograd.joint import Joint, NodePlan, Output
 from pycompiler.autograd.partition import Partition, without_tangents
 from pycompiler.autograd.replay import Replay, states_before, transformed
-from pycompiler.autograd.replayed import end_of, hooked
-from pycompiler.autograd.saved import Look, Saved, changed, held, keeps_graph, version
-from pycompiler.autograd.views import Step, method_of
+from pycompiler.autograd.replay_graph import end_of, hooked
+from pycompiler.autograd.saved_tensors import (
+    SavedTensorCheck,
+    SavedTensors,
+    keeps_graph,
+    raiser_of_written,
+    strong_reference,
+    version,
+)
+from pycompiler.autograd.views import ViewStep, fastest_call
 from pycompiler.errors import DoubleBackwardError, Unfit
-from pycompiler.ir import peer, torch_state
-from pycompiler.ir.later import Later, now
-from pycompiler.ir.numbers import SYMBOLIC, real_text, symbol_of, symbols_in, text_of, value_of
-from pycompiler.ir.shared import Lock
-from pycompiler.ir.symbolic_node import Real
-from pycompiler.ir.symbols import Specialise, hint_of, symbols_of
-from pycompiler.ir.texts import keep_text
+from pycompiler.ir.generated_source import register_source
+from pycompiler.ir.lazy_value import Lazy, force
 from pycompiler.logs import stage
+from pycompiler.symbolic.number_nodes import SYMBOLIC, real_text, symbol_of, symbols_in, text_of, value_of
+from pycompiler.symbolic.symbolic_node import Real
+from pycompiler.symbolic.symbols import Specialise, hint_of, symbols_of
+from pycompiler.torch_compat import torch_compile, torch_state
+from pycompiler.torch_compat.process_settings import Lock
 
 Compiled = Callable[..., Sequence[Any]]
 BackwardCompiler = Callable[[fx.GraphModule, list[Any]], Compiled]
 
 _log = stage("aot")
 
-_FOREACH_FROM = 4  # this many buffers are copied by one call
-_BESIDE = 4  # arguments of a Function that is one of several, before those that it hands gradients to
+_FOREACH_FROM = 4  # so many buffers are copied by one call
+_BESIDE = 4  # leading arguments without gradients, for a Function that is one of several
 
 
 def source_of(fn: Any) -> str:
-    """The printed source of a wrapper made here ('' for anything else)."""
+    """The printed source of a wrapper built here ('' for other functions)."""
     return getattr(fn, "__pycompiler_source__", "")
 
 
@@ -57,18 +65,18 @@ def _build(name: str, lines: Sequence[str], scope: dict[str, Any]) -> Any:
 
 
 def build_text(name: str, text: str, scope: dict[str, Any]) -> Any:
-    """The function `name` that `text` defines; `scope` becomes its globals."""
+    """The function `name` defined by `text`; `scope` becomes its globals."""
     filename = f"<pycompiler.autograd {name} {id(scope):x}>"
     exec(compile(text, filename, "exec"), scope)
     fn = scope[name]
-    peer.leave_out(fn)  # autograd's engine calls it, wherever torch.compile looks on
-    keep_text(fn, filename, text)
+    torch_compile.exclude(fn)  # autograd's engine calls it, also inside of torch.compile
+    register_source(fn, filename, text)
     fn.__pycompiler_source__ = text
     return fn
 
 
 def autocast_free(compiled: Compiled) -> Compiled:
-    """`compiled` with autocast off: its graph contains the casts already."""
+    """`compiled` with autocast off: its graph already contains the casts."""
     return functools.partial(_without_autocast, compiled)
 
 
@@ -84,7 +92,7 @@ def grad_free(compiled: Compiled) -> Compiled:
 
 def _without_grad(compiled: Compiled, *args: Any) -> Sequence[Any]:
     before = _grad_mode()
-    try:  # not `no_grad()`, which costs as much as a small graph; a signal may come behind the first
+    try:  # `no_grad()` costs as much as a small graph; a signal may arrive after the first statement
         _set_grad(False)
         return compiled(*args)
     finally:
@@ -101,7 +109,7 @@ Boxed = Callable[[list[Any]], Sequence[Any]]
 
 
 def boxed(compiled: Compiled) -> Boxed:
-    """`compiled` as a callable of one list of inputs, which may be empty afterwards: a plan frees each after its last use."""
+    """`compiled` as a callable of one list of inputs, which it may empty: a plan frees each input after its last use."""
     if isinstance(compiled, _native.Plan):
         return compiled
     return functools.partial(_unpacked, compiled)
@@ -115,30 +123,30 @@ def _no_gradients(inputs: list[Any]) -> Sequence[Any]:
     return ()
 
 
-# What the graph saved is let go now, unless this backward was told to retain it.  A torch without the method does so when the
-# backward is over.
+# Free the saved tensors now, unless this backward must retain the graph.  A torch without the method frees them after the
+# backward.
 _CLEARS = hasattr(torch._C._FunctionBase, "maybe_clear_saved_tensors")
 
 
 class LazyBackward:
-    """A backward graph that is compiled when it is first needed; from then on `call` takes the list of its inputs."""
+    """A backward graph that is compiled at its first use; after that, `call` takes the list of its inputs."""
 
     def __init__(self, module: fx.GraphModule, compiler: BackwardCompiler) -> None:
         self._lock = Lock()
-        self._pending: tuple[fx.GraphModule, BackwardCompiler] | Later | None = (module, compiler)
+        self._pending: tuple[fx.GraphModule, BackwardCompiler] | Lazy | None = (module, compiler)
         self.call: Boxed | None = None
         if not module.graph.output_node().args[0]:
             self._pending, self.call = None, _no_gradients
 
     def compile(self) -> Boxed:
-        """Compile now, once, whatever thread asks; returns `call`."""
+        """Compile now, once, whichever thread calls first; returns `call`."""
         with self._lock():
             if self._pending is not None:
-                module, compiler = now(self._pending)
+                module, compiler = force(self._pending)
                 inputs = [n.meta["val"] for n in module.graph.nodes if n.op == "placeholder"]
                 _native.pause_hook()  # a backward inside of a compiled program is not part of that program
                 try:
-                    with torch.no_grad(), torch._C._DisableAutocast(), settled(inputs):
+                    with torch.no_grad(), torch._C._DisableAutocast(), without_assumptions(inputs):
                         self.call = boxed(compiler(module, inputs))
                 finally:
                     _native.resume_hook()
@@ -148,20 +156,22 @@ class LazyBackward:
 
 
 @contextlib.contextmanager
-def settled(inputs: Sequence[Any]) -> Iterator[None]:
-    """Nothing more is assumed of the symbolic sizes among a backward's inputs: the calls that come are not checked for it.
-    Whoever needs an assumption runs the graph as it is."""
+def without_assumptions(inputs: Sequence[Any]) -> Iterator[None]:
+    """Context manager: no further assumptions about symbolic sizes among a backward's inputs, since calls do not check them.
+
+    A backward that needs an assumption runs its graph uncompiled.
+    """
     symbols = next((s for n in inputs if isinstance(n, SYMBOLIC) and (s := symbols_of(n)) is not None), None)
     with contextlib.nullcontext() if symbols is None else symbols.settled():
         yield
 
 
 def _coerce(tangent: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """`tangent` with the strides that the backward was compiled for, and its elements as they are in memory."""
+    """`tangent` with the strides that the backward was compiled for, and with resolved conjugate and negative bits."""
     if tangent.is_neg() or tangent.is_conj():
         tangent = tangent.resolve_conj().resolve_neg()
     if tangent.is_contiguous() and like.is_contiguous():
-        return tangent.as_strided(like.shape, like.stride())  # they differ in dimensions of size 1 only
+        return tangent.as_strided(like.shape, like.stride())  # they only differ in dimensions of size 1
     out = torch.empty_strided(like.shape, like.stride(), dtype=like.dtype, device=like.device)
     return out.copy_(tangent)
 
@@ -172,7 +182,7 @@ def _dense(tangent: torch.Tensor | None) -> torch.Tensor | None:
     return tangent.clone() if tangent.layout is torch.strided else tangent.to_dense()
 
 
-class _Like:
+class _TangentMetadata:
     """Shape, strides, dtype and device of a tangent, without its memory."""
 
     def __init__(self, value: torch.Tensor) -> None:
@@ -180,8 +190,8 @@ class _Like:
         self._stride = value.stride()
         self._contiguous = value.is_contiguous()
 
-    def of(self, shape: tuple[int, ...], stride: tuple[int, ...]) -> _Like:
-        """The same of other sizes."""
+    def of(self, shape: tuple[int, ...], stride: tuple[int, ...]) -> _TangentMetadata:
+        """The same with other sizes."""
         other = copy.copy(self)
         other.shape, other._stride = shape, stride
         return other
@@ -202,27 +212,27 @@ def differentiable(
     name: str,
     ahead: bool = False,
 ) -> Compiled:
-    """The autograd Functions around the pair: takes the graph inputs, returns the fresh outputs.  `ahead`: backwards for
-    gradients of all outputs are compiled now.
+    """The autograd Functions around the pair: takes the graph inputs, returns the fresh outputs.
 
-    Mostly it is one, which takes all inputs. Where gradients of some outputs reach other nodes than those of others
-    (`Joint.ways`), or of none an input's, each way has a Function, which takes the inputs that it reaches, and those
-    outputs of others that its gradients end at.
+    `ahead`: backwards for gradients of all outputs are compiled now.
+    Usually there is one Function, which takes all inputs. If gradients of some outputs reach other nodes than gradients
+    of others (`Joint.ways`), or reach no input, each way has a Function.  It takes the inputs that it reaches, and the
+    outputs of other ways at which its gradients end.
     """
     ways, tracked = joint.ways(), {i for i, n in enumerate(joint.inputs) if n.meta.get("requires_grad")}
     if len(ways) == 1 and ways[0].inputs == tracked:
-        lone = Node(joint, part, part, again, range(len(joint.tangents)), range(len(joint.inputs)), alone=True)
+        lone = AutogradNode(joint, part, part, again, range(len(joint.tangents)), range(len(joint.inputs)), alone=True)
         run = _function(lone, compiler, name, forward, ahead)
         return functools.partial(_begun, run, lone.begun) if lone.begun else run
     nodes = [_node_of(joint, part, again, way) for way in ways]
     scope: dict[str, Any] = {"forward_graph": forward, "state": _states(again), "foreach_copy": torch._foreach_copy_}
-    scope |= {"set_grad": _set_grad, "grad_mode": _grad_mode, "begin": _begin, "nowhere": nowhere}
+    scope |= {"set_grad": _set_grad, "grad_mode": _grad_mode, "begin": _pass_through_node, "nowhere": dead_end_input}
     lines = [
         "def run(*args):",
         "    before = grad_mode()",
         "    try:",
         "        set_grad(False)",
-    ]  # a signal may come behind it
+    ]  # a signal may arrive after this line
     lines += [f"        rng = {'state(args)' if again.keeps_states else 'None'}", "        outs = forward_graph(*args)"]
     lines += _hidden_lines(joint, "        ")
     lines += ["    finally:", "        set_grad(before)"]
@@ -231,11 +241,11 @@ def differentiable(
     there, pieces = set[int](), dict[int, str]()
     between, inputs = {m.fresh: m.index for m in joint.between()}, {i: f"args[{i}]" for i in range(first)}
     written = dict(between)
-    scope |= {"as_it_was": as_it_was, "ref": weakref.ref, "end_of": end_of}
+    scope |= {"as_it_was": node_before_write, "ref": weakref.ref, "end_of": end_of}
     ended = set[int]()
 
-    def write(k: int, later: Sequence[Node]) -> None:
-        """The input that gets the fresh output `k` is written; gradients by what it was are those of what it came from."""
+    def write(k: int, later: Sequence[AutogradNode]) -> None:
+        """Write fresh output `k` into its input; gradients by the old value then belong to the input's old history."""
         i = between.pop(k)
         if any(i in node.inputs for node in later):
             lines.append(f"    old{i} = as_it_was(args[{i}])")
@@ -243,7 +253,7 @@ def differentiable(
         lines.append(f"    args[{i}].copy_({made[k]})")
 
     def reach(cut: tuple[str, int]) -> str:
-        """What holds a cut, once it is made: views are made between the nodes."""
+        """The expression of a cut, once it exists; views are created between the nodes."""
         kind, k = cut
         if kind == "fresh":
             return f"args[{written[k]}]" if k in written else made[k]
@@ -278,7 +288,7 @@ def differentiable(
     return _build("run", lines, scope)  # type: ignore[no-any-return]
 
 
-class _AsItWas(torch.autograd.Function):
+class _NodeBeforeWrite(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor) -> torch.Tensor:
         ctx.set_materialize_grads(False)
@@ -289,33 +299,34 @@ class _AsItWas(torch.autograd.Function):
         return grad
 
 
-def as_it_was(value: torch.Tensor) -> torch.Tensor:
-    """What hands gradients on to what `value` is now, when it has been written, without its memory."""
-    return _AsItWas.apply(value)  # type: ignore[no-untyped-call,no-any-return]
+def node_before_write(value: torch.Tensor) -> torch.Tensor:
+    """A tensor without memory that passes gradients on to the current history of `value`, for use after a write."""
+    return _NodeBeforeWrite.apply(value)  # type: ignore[no-untyped-call,no-any-return]
 
 
-def nowhere() -> torch.Tensor:
-    """What a node takes that leads to no input: gradients end there, and no hook of an input is called."""
+def dead_end_input() -> torch.Tensor:
+    """An argument for a node that reaches no input: gradients end there, and no hook of an input runs."""
     return torch.empty(0, requires_grad=True)
 
 
-_begin: Any = torch.ops.aten.lift.default
-"""Gives the tensor itself, whose gradient now passes a node that does nothing."""
+_pass_through_node: Any = torch.ops.aten.lift.default
+"""Returns the tensor itself; its gradient then passes a node that does nothing."""
 
 
 def _begun(run: Compiled, outputs: Sequence[int], *args: Any) -> Sequence[Any]:
     made = run(*args)
     for k in outputs:
-        _begin(made[k])
+        _pass_through_node(made[k])
     return made
 
 
-class Node:
-    """A node of autograd's graph that a call makes.
+class AutogradNode:
+    """An autograd node that a call creates.
 
-    whole: what all of them save; part: what this one saves. outputs: the fresh outputs whose gradients, and inputs: the
-    inputs (then cuts) to whose gradients it leads. alone: there is no other, and its forward runs the graph. behind: the
-    inputs that are written before it is made.
+    - whole: the values saved by all nodes; part: the values saved by this one
+    - outputs: the fresh outputs whose gradients it takes; inputs: the inputs (then cuts) whose gradients it gives
+    - alone: there is no other node, and its forward runs the graph
+    - behind: the inputs that are written before the node is created
     """
 
     def __init__(
@@ -334,46 +345,49 @@ class Node:
 
     @property
     def beside(self) -> int:
-        """How many arguments of its Function get no gradients, ahead of those that it hands them to."""
+        """The number of leading arguments of its Function that get no gradients."""
         return 0 if self.alone else _BESIDE + (not self.inputs)
 
     @property
     def begun(self) -> list[int]:
-        """The fresh outputs that begin nodes of their own, which only hand on: in eager, gradients of the others do not pass
-        them, and neither may their hooks be called."""
+        """The fresh outputs that start nodes of their own, which only pass gradients on.
+
+        In eager, gradients of the other outputs do not pass these outputs, so their hooks must not run.
+        """
         if len({self.joint.paths[k].begins for k in self.tangents}) == 1:
             return []
         return [
             k for k in self.differentiable if not self.joint.fresh[k].meta["val"].is_complex()
-        ]  # `_begin` refuses those
+        ]  # `_pass_through_node` refuses complex tensors
 
     @property
     def takes_apart(self) -> bool:
-        """Whether backwards of some outputs take of what is saved what they need, and leave the rest."""
+        """Whether the backwards of some outputs take only their own share of the saved tensors."""
         tensors = any(isinstance(n.meta["val"], torch.Tensor) for n in self.part.saved_nodes)
         return len(self.tangents) > 1 and (tensors or self.frees(self.tangents))
 
     def asks(self, tangents: Iterable[int]) -> bool:
-        """Whether a backward of these takes what is saved, be it nothing, which says whether it is freed."""
+        """Whether a backward of these tangents reads the saved tensors (even if there are none), which checks that they
+        are not freed."""
         return any(isinstance(n.meta["val"], torch.Tensor) for n in self.part.saved_nodes) or self.frees(tangents)
 
     def frees(self, tangents: Iterable[int]) -> bool:
-        """Whether eager's backward of these frees something, so that it has no second one, whatever ours takes."""
+        """Whether eager's backward of these tangents frees tensors, so that a second backward must fail."""
         return any(self.joint.paths[k].nodes for k in tangents)
 
 
-def _node_of(joint: Joint, part: Partition, again: Replay, way: Way) -> Node:
+def _node_of(joint: Joint, part: Partition, again: Replay, way: NodePlan) -> AutogradNode:
     others = frozenset(range(len(joint.tangents))) - frozenset(way.tangents)
     mine = without_tangents(joint, part, others) if others else part
-    return Node(joint, part, mine, again.of(mine), way.tangents, sorted(way.inputs), alone=False)
+    return AutogradNode(joint, part, mine, again.of(mine), way.tangents, sorted(way.inputs), alone=False)
 
 
-def _function(node: Node, compiler: BackwardCompiler, name: str, forward: Compiled, ahead: bool) -> Compiled:
+def _function(node: AutogradNode, compiler: BackwardCompiler, name: str, forward: Compiled, ahead: bool) -> Compiled:
     scope: dict[str, Any] = {
         "forward_graph": forward,
         "state": _states(node.again),
         "ref": weakref.ref,
-        "held": held,
+        "held": strong_reference,
         "version": version,
         "foreach_copy": torch._foreach_copy_,
     }
@@ -382,19 +396,19 @@ def _function(node: Node, compiler: BackwardCompiler, name: str, forward: Compil
 
 
 def _states(again: Replay) -> Callable[..., Any]:
-    """What a forward keeps of the graph's inputs, and of generators, that are others afterwards."""
+    """A function that saves the inputs' and generators' states which change during the call."""
     return functools.partial(states_before, again.random, again.generators, again.before)
 
 
 def apply_of(name: str, forward: Any, backward: Any) -> Compiled:
-    """`apply` of an autograd Function of two plain functions."""
+    """`apply` of an autograd Function built from two plain functions."""
     members = {"forward": staticmethod(forward), "backward": staticmethod(backward)}
     function = type(name, (torch.autograd.Function,), members)
     # Not Function.apply: its checks for functorch are the caller's guards on dispatch keys.
     return super(torch.autograd.Function, function).apply  # type: ignore[misc,no-any-return]
 
 
-def _forward_lines(node: Node) -> list[str]:
+def _forward_lines(node: AutogradNode) -> list[str]:
     joint, part, again = node.joint, node.part, node.again
     fresh = len(joint.fresh)
     saved = [f"args[{i}]" if kind == "input" else f"outs[{i}]" for kind, i in part.saved]
@@ -427,7 +441,8 @@ def _forward_lines(node: Node) -> list[str]:
     if again.kept:
         lines.append(f"    ctx.made = {{{', '.join(f'{k}: ref(outs[{k}])' for k in again.kept)}}}")
     if node.watched:
-        counted = {m.index for m in joint.mutations if m.how != "hidden"} - node.behind  # they are written yet, once
+        # these are still to be written, once
+        counted = {m.index for m in joint.mutations if m.how != "hidden"} - node.behind
         kept = [
             f"version(args[{i}], {int(i in counted)})" if kind == "input" else f"version(outs[{i}], 0)"
             for kind, i in node.watched
@@ -442,14 +457,14 @@ def _forward_lines(node: Node) -> list[str]:
     if node.alone:
         lines.append("    return tuple(outs)" if count == fresh else f"    return tuple(outs[:{fresh}])")
     else:
-        # A new value of an input may be another input itself, whose own history stays what it is.
+        # A new value of an input may be another input itself, whose own history must not change.
         itself = {k: ".detach()" if joint.fresh[k].op == "placeholder" else "" for k in node.outputs}
         lines.append(f"    return ({' '.join(f'outs[{k}]{itself[k]},' for k in node.outputs)})")
     return lines
 
 
-def _backward(node: Node, compiler: BackwardCompiler, ahead: bool) -> Any:
-    """The backward of the pair: chooses, by what is asked of it, the function that answers."""
+def _backward(node: AutogradNode, compiler: BackwardCompiler, ahead: bool) -> Any:
+    """The backward of the pair: selects the function for the given tangents."""
     variants = _Variants(node, compiler, ahead)
     scope: dict[str, Any] = {
         "is_unusual": _native.PlainState(_is_unusual),
@@ -482,17 +497,17 @@ def _is_unusual() -> bool:
 
 
 class _Variants:
-    """The functions that run compiled backwards: one for each set of a node's outputs that got no gradient."""
+    """The functions that run compiled backwards: one per set of a node's outputs without a gradient."""
 
-    def __init__(self, node: Node, compiler: BackwardCompiler, ahead: bool) -> None:
-        self._node: Node | Later = node
+    def __init__(self, node: AutogradNode, compiler: BackwardCompiler, ahead: bool) -> None:
+        self._node: AutogradNode | Lazy = node
         self.compiler, self.ahead = compiler, ahead
         self.known: dict[tuple[bool, ...], Any] = {}
         self._lock = Lock()
 
     @property
-    def node(self) -> Node:
-        return now(self._node)  # type: ignore[no-any-return]
+    def node(self) -> AutogradNode:
+        return force(self._node)  # type: ignore[no-any-return]
 
     def find(self, pattern: tuple[bool, ...]) -> Any:
         """The function for this pattern of missing tangents."""
@@ -516,15 +531,15 @@ class _Variants:
         tangents = [k for k in node.tangents if k not in missing]
         if node.takes_apart:
             holds = bool(node.again.held)
-            scope["saved"] = Saved(node.joint, node.part, part, tangents, self._positions, holds=holds)
+            scope["saved"] = SavedTensors(node.joint, node.part, part, tangents, self._positions, holds=holds)
         return _build("gradients", _gradient_lines(node, part, tangents, scope), scope)
 
     def _positions(self, tangents: Sequence[int]) -> set[int]:
-        saved: Saved = self.find(tuple(k not in tangents for k in self.node.tangents)).__globals__["saved"]
+        saved: SavedTensors = self.find(tuple(k not in tangents for k in self.node.tangents)).__globals__["saved"]
         return {*saved.positions, *saved.checked, *self.node.again.reads(saved.positions)}
 
     def again(self, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
-        """The gradients, from the captured graph."""
+        """The gradients, computed by the replay of the captured graph."""
         node = self.node
         given = dict(zip(node.outputs, tangents, strict=True))
         look = self._look([k for k in node.tangents if given[node.joint.tangent_of[k]] is not None])
@@ -533,16 +548,20 @@ class _Variants:
         found = node.again(ctx, [given.get(k) for k in range(len(node.joint.fresh))], look)
         return (*(None,) * node.beside, *(found[i] for i in node.inputs))
 
-    def _look(self, tangents: Sequence[int]) -> Look:
-        """Looks as the compiled backward of these does."""
+    def _look(self, tangents: Sequence[int]) -> SavedTensorCheck:
+        """A `SavedTensorCheck` with the checks of the compiled backward of these tangents."""
         node, kept = self.node, self.node.joint.kept(tangents)
         scope = self.find(tuple(k not in tangents for k in node.tangents)).__globals__
         counted = [(j, scope[f"changed{j}"]) for j, watched in enumerate(node.watched) if watched in kept]
-        return Look(scope.get("saved"), node.asks(tangents), counted, len(node.again.tensors), bool(node.again.held))
+        return SavedTensorCheck(
+            scope.get("saved"), node.asks(tangents), counted, len(node.again.tensors), bool(node.again.held)
+        )
 
     def from_odd(self, gradients: Any, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Of tangents that are no dense memory (sparse, zeros without any): the captured graph's, or, where it cannot run again,
-        those of the same values in memory."""
+        """The gradients for tangents without dense memory (sparse tensors, zero tensors without memory).
+
+        The replay computes them; if it cannot run, the compiled backward takes dense copies.
+        """
         try:
             return self.again(ctx, tangents)
         except DoubleBackwardError:
@@ -552,7 +571,7 @@ class _Variants:
         return gradients(ctx, *dense)  # type: ignore[no-any-return]
 
     def unusual(self, backward: Any, ctx: Any, tangents: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Where autocast is on (its casts are in the graph), or gradients are differentiated or transformed."""
+        """The gradients under autocast (its casts are in the graph), or if gradients are differentiated or transformed."""
         if torch.is_grad_enabled() or transformed():
             return self.again(ctx, tangents)
         with torch._C._DisableAutocast():
@@ -560,12 +579,12 @@ class _Variants:
 
 
 def _names(values: Iterable[Any], form: str) -> dict[str, str]:
-    """Where symbols are found: `form` of the position of each that is among the values."""
+    """Symbol -> `form` of its first position among the values."""
     found = ((name, form.format(k)) for k, v in enumerate(values) if (name := symbol_of(v)) is not None)
     return dict(reversed([*found]))
 
 
-def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: dict[str, Any]) -> list[str]:
+def _gradient_lines(node: AutogradNode, part: Partition, defined: Sequence[int], scope: dict[str, Any]) -> list[str]:
     joint = node.joint
     names = [f"g{k}" for k in node.outputs]
     tangents = [joint.tangent_of[k] for k in defined]
@@ -573,7 +592,7 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
     numbers = [n.meta["val"] for n in node.part.saved_nodes if not isinstance(n.meta["val"], torch.Tensor)]
     sizes = _names(numbers, "ctx.numbers[{}]")
     for k, tangent in zip(tangents, defined, strict=True):
-        like = _Like(joint.tangents[tangent].meta["val"])
+        like = _TangentMetadata(joint.tangents[tangent].meta["val"])
         scope[f"like{k}"], scope[f"strides{k}"] = like, like.stride()
         strides = text_of(like.stride(), sizes)
         text = text_of((like.shape, like.stride()), sizes)
@@ -592,20 +611,20 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
     else:
         lines.append(f"    tensors, numbers = iter({tensors}), iter(ctx.numbers)")
         saved = "".join("next(tensors), " if t else "next(numbers), " for t in is_tensor)
-    # compiled first: when that fails, the graph keeps what it saved
+    # compiled first: if this fails, the graph keeps its saved tensors
     lines += ["    run = lazy.call or lazy.compile()"]
     lines.append(f"    inputs = [{saved}{', '.join(f'g{k}' for k in tangents)}]")
     lines += [f"    saved{g[1]} = inputs[{g[1]}]" for g in part.grads if g is not None and g[0] == "saved"]
     if not all(is_tensor):
         lines.append("    del tensors")
-    kept = joint.kept(defined)  # what is freed is said first
+    kept = joint.kept(defined)  # errors about freed tensors come first
     for j, watched in enumerate(node.watched):
         if watched in kept:
             value = (joint.inputs if watched[0] == "input" else joint.fresh)[watched[1]].meta["val"]
-            scope[f"changed{j}"] = changed(value)
+            scope[f"changed{j}"] = raiser_of_written(value)
             lines += [f"    if ctx.kept[{j}][0]._version != ctx.kept[{j}][1]:", f"        changed{j}(*ctx.kept[{j}])"]
     if tensors != "()" and _CLEARS:
-        lines.append("    ctx.maybe_clear_saved_tensors()")  # torch's compiled autograd has a context of its own
+        lines.append("    ctx.maybe_clear_saved_tensors()")  # torch's compiled autograd has a context class of its own
     if node.again.held and "saved" not in scope:
         lines += ["    if not keeps_graph():", "        ctx.watched = ()"]
     lines.append("    grads = run(inputs)")
@@ -624,14 +643,16 @@ def _gradient_lines(node: Node, part: Partition, defined: Sequence[int], scope: 
 # -- inputs that share memory ----------------------------------------------------------------------------------------
 
 
-def left_to_eager(*args: Any) -> Sequence[Any]:
-    """In place of a captured graph that may raise in its middle, behind writes: its whole frame runs eagerly instead, so that
-    the program's own error is raised, and its handlers run, where they do in eager."""
-    raise Unfit("a call that its graph was not compiled for, which may raise")
+def raise_unfit(*args: Any) -> Sequence[Any]:
+    """Replaces a captured graph that may raise in its middle, after writes.
+
+    Its whole frame runs eagerly instead.  So the program's own error is raised, and its handlers run, as in eager.
+    """
+    raise Unfit("a call that the graph was not compiled for, and that may raise")
 
 
-def switched_back(eager: Compiled) -> Compiled:
-    """A captured graph that switches torch's state, which its errors leave as the call found it."""
+def restoring_state(eager: Compiled) -> Compiled:
+    """A captured graph that switches torch's state; an error restores the state at the call."""
     return functools.partial(_switched_back, eager)
 
 
@@ -640,19 +661,19 @@ def _switched_back(eager: Compiled, *args: Any) -> Sequence[Any]:
     try:
         return eager(*args)
     except BaseException:
-        torch_state.leave(state)
+        torch_state.restore_after_error(state)
         raise
 
 
 def unless_shared(
     run: Compiled, written: Sequence[int], eager: Compiled, *, name: str, pairs: Sequence[tuple[int, int]] = ()
 ) -> Compiled:
-    """`run`, and `eager` for calls in which an input at one of the positions `written` shares memory with another one.
+    """`run`, but `eager` for calls in which an input at a position of `written` shares memory with another input.
 
-    The trace took inputs that it writes for memory of their own; which inputs of a call share memory is seen at the call.
-    pairs: inputs, one of them empty, which may share no memory and yet count their versions together.
+    The trace assumed that each written input has memory of its own; only a call shows which inputs share memory.
+    pairs: inputs, one of them empty, which share no memory but may share a version counter.
     """
-    left = functools.partial(_left, "an input that it writes shares memory with another one", name, eager)
+    left = functools.partial(_left, "an input that the graph writes shares memory with another input", name, eager)
     if isinstance(run, _native.Plan):
         _native.unless_shared(run, written, left)
         return run
@@ -678,11 +699,13 @@ def _unless_stored(
 
 
 def unless_moved(run: Compiled, joint: Joint, eager: Compiled, *, name: str) -> Compiled:
-    """`run`, and `eager` for calls in which an input starts elsewhere in its storage than in the trace: of a graph that
-    counts elements from there."""
+    """`run`, but `eager` for calls in which an input has another storage offset than in the trace.
+
+    Used for a graph that counts elements from the start of a storage.
+    """
     inputs = [node.meta["val"] for node in joint.inputs]
     starts = [(i, hint_of(t.storage_offset())) for i, t in enumerate(inputs) if isinstance(t, torch.Tensor)]
-    left = functools.partial(_left, "an input starts elsewhere in its storage", name, eager)
+    left = functools.partial(_left, "an input has another storage offset than at compile time", name, eager)
     return functools.partial(_unless_moved, run, left, starts)
 
 
@@ -691,16 +714,21 @@ def _unless_moved(run: Compiled, left: Compiled, starts: Sequence[tuple[int, int
 
 
 def unless_retained(run: Compiled, joint: Joint, eager: Compiled, *, name: str) -> Compiled:
-    """`run`, and `eager` for calls in which an input that is written, with gradients, keeps its own (`retain_grad`): in eager
-    those of what is computed after the write pass through what it is then.  And for those in which autograd refuses the write:
-    others would be done by then, and not undone.  And for those in which an input of `Joint.rebased` is a view, or one that is
-    written behind autograd's back: the history of such a view begins anew there."""
+    """`run`, but `eager` for calls with one of three properties.
+
+    - An input that is written, with gradients, retains its gradient (`retain_grad`).  In eager, gradients of values
+      computed after the write pass through its new value.
+    - Autograd refuses a write.  Other writes would be done by then, and could not be undone.
+    - An input of `Joint.rebased` is a view, or is written without autograd.  The history of such a view starts anew there.
+    """
     written = [m.index for m in joint.recorded]
     counted = [i for i, _ in joint.stores] + [m.index for m in joint.mutations if m.how == "no_grad"] + joint.touched
     views = sorted({*joint.rebased, *(joint.arrived.intersection(counted) if joint.needs_backward else ())})
     if not written and not views:
         return run
-    left = functools.partial(_left, "an input that it writes keeps its gradient, or may not be written", name, eager)
+    left = functools.partial(
+        _left, "an input that the graph writes retains its gradient, or autograd refuses the write", name, eager
+    )
     return functools.partial(_unless_retained, run, left, written, views)
 
 
@@ -713,9 +741,11 @@ def _unless_retained(
 
 
 def _keeps_or_refuses(written: torch.Tensor) -> bool:
-    """Whether a tensor keeps its gradient, or autograd lets nobody write it where gradients are on: a leaf, a view of one, one of
-    several views."""
-    base = written._base  # whose history such a write changes
+    """Whether a tensor retains its gradient, or autograd refuses to write it with gradients enabled.
+
+    Refused are a leaf, a view of a leaf, and one of several views.
+    """
+    base = written._base  # its history changes with the write
     if base is None:
         return written.retains_grad or (written.is_leaf and written.requires_grad)
     if written.retains_grad or base.retains_grad:
@@ -727,7 +757,7 @@ _creation, _PLAIN = torch._C._autograd._get_creation_meta, torch._C._autograd.Cr
 
 
 def empty_pairs(joint: Joint, counted: Sequence[int]) -> list[tuple[int, int]]:
-    """The pairs of a written input (of `counted`) and another one of which one is empty, where a backward counts versions."""
+    """Pairs of a written input (of `counted`) and another input, one of them empty, if a backward counts versions."""
     if not joint.needs_backward:
         return []
     tensors = [i for i in range(len(joint.inputs)) if joint.is_tensor(i)]
@@ -740,11 +770,11 @@ def _one_storage(a: torch.Tensor, b: torch.Tensor) -> bool:
     return strided and a.untyped_storage()._cdata == b.untyped_storage()._cdata
 
 
-# -- mutation and aliasing --------------------------------------------------------------------------------------------
+# -- in-place writes and aliases --------------------------------------------------------------------------------------
 
 
 def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
-    """`inner` (inputs → fresh outputs) with mutations applied and the caller's outputs rebuilt."""
+    """`inner` (inputs → fresh outputs) followed by the in-place writes and the construction of the caller's outputs."""
     plain = [Output("fresh", i) for i in range(len(joint.fresh))]
     if not joint.mutations and not joint.touched and not joint.more and not joint.hooks and joint.outputs == plain:
         return inner
@@ -755,7 +785,7 @@ def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
     }
     scope |= {"foreach_copy": torch._foreach_copy_, "touch": torch._C._autograd._unsafe_set_version_counter}
     lines = ["def run(*args):"]
-    # Before anything is saved: what autograd's nodes kept before such a write, nobody can differentiate.
+    # Before anything is saved.  Tensors that earlier nodes saved then raise in their backward, as after any write.
     lines += [f"    touch((args[{i}],), (args[{i}]._version + 1,))" for i in joint.touched]
     lines.append("    outs = inner(*args)")
     lines += _mutation_lines(joint)
@@ -778,7 +808,7 @@ def epilogue(joint: Joint, inner: Compiled, *, name: str) -> Compiled:
 
 
 def _mutation_lines(joint: Joint) -> list[str]:
-    """Copies into inputs: those that autograd records one by one, the others by kind and many at once."""
+    """Copies into inputs: writes that autograd records one by one, others grouped by kind."""
     groups: dict[str, list[tuple[str, str]]] = {"recorded": [], "quiet": [], "plain": []}
     between = joint.between()
     for m in joint.mutations:
@@ -807,7 +837,8 @@ def _mutation_lines(joint: Joint) -> list[str]:
 
 
 def _hidden_lines(joint: Joint, indent: str) -> list[str]:
-    """Copies into inputs that no version tells of, where something is saved afterwards: a checkpoint may end the call there."""
+    """Copies into inputs without a version change.  They come before tensors are saved, since a checkpoint may end the
+    call there."""
     hidden = [m for m in joint.mutations if m.how == "hidden"]
     return _copies([(f"args[{m.index}].data", f"outs[{m.fresh}]") for m in hidden], indent)
 
@@ -843,17 +874,20 @@ def _sizes_of(joint: Joint) -> dict[str, str]:
 def _step_lines(
     k: int, base: str, output: Output, scope: dict[str, Any], sizes: Mapping[str, str], pieces: dict[int, str]
 ) -> list[str]:
-    """`r{k}`, a view of `base`.  pieces: what holds all that an operator gives at once, by `Output.pieces`; told more."""
+    """`r{k}`, a view of `base`.
+
+    pieces: `Output.pieces` -> variable with all results of one operator; this function adds entries.
+    """
     if output.pieces in pieces:
         return [f"    r{k} = {pieces[output.pieces]}[{output.steps[-1].item}]"]
     lines, made = [], base
     for j, step in enumerate(output.steps):
-        called = scope[f"op{k}_{j}"] = method_of(step.target)
+        called = scope[f"op{k}_{j}"] = fastest_call(step.target)
         kwargs = dict(step.kwargs)
         offset = kwargs.pop("offset", None)
-        inside = [s for s in step.args if isinstance(s, Step)]
+        inside = [s for s in step.args if isinstance(s, ViewStep)]
         if names := symbols_in((*kwargs.values(), *(a for s in inside for a in (*s.args, *s.kwargs.values())))):
-            raise Specialise(names, "a view's keyword")
+            raise Specialise(names, "a keyword argument of a view takes numbers only")
         arguments = [made]
         if text := text_of(step.args, sizes) or _literal(step.args):
             arguments.append(text[1:-1].rstrip(", "))
@@ -865,7 +899,7 @@ def _step_lines(
         if kwargs:
             scope[f"kwargs{k}_{j}"] = kwargs
             arguments.append(f"**kwargs{k}_{j}")
-        # An operator's `__call__` does nothing but call `_op`, for a quarter of a microsecond.
+        # An operator's `__call__` only calls `_op`, which costs a quarter of a microsecond.
         own = "._op" if isinstance(called, torch._ops.OpOverload) else ""
         call = f"op{k}_{j}{own}({', '.join(arguments)})"
         if step.item is not None and step is output.steps[-1] and output.pieces is not None:
@@ -878,12 +912,12 @@ def _step_lines(
 
 
 def _literal(args: tuple[Any, ...]) -> str | None:
-    """Python text of numbers and lists of numbers; None of anything else."""
+    """Python code of numbers and lists of numbers; None for other values."""
     plain = all(type(a) is int or (isinstance(a, (list, tuple)) and all(type(n) is int for n in a)) for a in args)
     return repr(args) if args and plain else None
 
 
 def _number_text(value: Any, sizes: Mapping[str, str]) -> str:
-    """A number of the program's as Python text."""
+    """A number of the program as Python code."""
     found = value_of(value)
     return real_text(found, sizes) if isinstance(found, Real) else text_of(value, sizes) or repr(found)

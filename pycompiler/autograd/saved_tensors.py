@@ -1,8 +1,9 @@
-"""What backwards of graphs with several outputs take of what the forward saved, and what they leave for later ones.
+"""Saved tensors of graphs with several outputs: the tensors that a backward takes, and the tensors left for later backwards.
 
-In: an autograd node of ours. Out: tensors. For eager each output has nodes of its own, of which each keeps its tensors
-until its gradient is computed; our node is one for all of them.
-Example: of ``a, b = x.exp(), x.sin()`` first `a` goes backward, then `b`, both without ``retain_graph``; or `a` is
+In: one of our autograd nodes. Out: tensors. In eager, each output has nodes of its own, and each node keeps its tensors
+until its gradient is computed.  Our node serves all outputs.
+
+Example: for ``a, b = x.exp(), x.sin()``, first `a` goes backward, then `b`, both without ``retain_graph``.  Or `a` is
 written and `b` goes backward.
 """
 
@@ -28,18 +29,19 @@ TWICE = (
 )
 
 
-class Left(NamedTuple):
-    """What is left when a backward has freed the graph: the nodes that eager has freed, tensors with their versions."""
+class RemainingTensors(NamedTuple):
+    """The state after a backward has freed its part of the graph: the nodes that eager has freed, remaining tensors
+    with versions."""
 
     freed: frozenset[int]
     tensors: list[tuple[torch.Tensor, int] | None]
 
 
-class Saved:
-    """Called with the autograd node: the tensors that the backward of `tangents` takes, which are those of `part`.
+class SavedTensors:
+    """Called with the autograd node: returns the tensors that the backward of `tangents` takes (the backward of `part`).
 
-    rest: of a list of tangents, the positions of the tensors that their backward takes or checks. holds: whether the node has
-    references to inputs that nobody else may have.
+    rest: for a list of tangents, the positions of the tensors that their backward takes or checks.
+    holds: whether the node has references to inputs that may have no other owner.
     """
 
     def __init__(
@@ -63,7 +65,7 @@ class Saved:
 
     @staticmethod
     def _owner(joint: Joint, whole: Partition, j: int) -> tuple[str, int] | None:
-        """Which tensor of the caller's a saved one is; nobody else writes the others."""
+        """The caller's tensor that a saved tensor is; None for a tensor that no other code can write."""
         kind, index = whole.saved[j]
         if kind == "input":
             return ("input", index)
@@ -75,22 +77,24 @@ class Saved:
         return [items[p][0] for p in self.positions]
 
     def look(self, ctx: Any) -> list[Any]:
-        """All that is left of what was saved, each with its version in the forward, or None; raises where what the backward takes
-        or checks was freed or written."""
-        left: Left | None = getattr(ctx, "left", None)
+        """All remaining saved tensors, each with its version in the forward, or None.
+
+        Raises if a tensor that the backward takes or checks was freed or written.
+        """
+        left: RemainingTensors | None = getattr(ctx, "left", None)
         return self._unpacked(ctx) if left is None else self._from(left)
 
     def free(self, ctx: Any, items: list[Any]) -> None:
-        """This backward is done, unless the graph is retained, with what it took: others find what is left to them."""
+        """Free the tensors of this backward, unless the graph is retained; keep the tensors of other backwards."""
         if keeps_graph():
             return
-        left: Left | None = getattr(ctx, "left", None)
+        left: RemainingTensors | None = getattr(ctx, "left", None)
         freed = frozenset[int]() if left is None else left.freed
         if freed not in self._rest:
             self._rest[freed] = self._after(freed)
         rest = self._rest[freed]
         if rest is not None:
-            ctx.left = Left(rest[0], [item if p in rest[1] else None for p, item in enumerate(items)])
+            ctx.left = RemainingTensors(rest[0], [item if p in rest[1] else None for p, item in enumerate(items)])
             return
         if left is not None:
             ctx.left = None
@@ -102,7 +106,7 @@ class Saved:
         try:
             return [(t, t._version) for t in ctx.saved_tensors]
         except RuntimeError:
-            # One was written, maybe one that this backward does not take; a new output's version was 0.
+            # A tensor was written, perhaps one that this backward does not take; the version of a new output was 0.
             tensors: list[Any] = [getattr(s, "data", None) for s in ctx._raw_saved_tensors]
             if any(t is None for t in tensors):
                 raise
@@ -113,7 +117,7 @@ class Saved:
                 raise
             return items
 
-    def _from(self, left: Left) -> list[Any]:
+    def _from(self, left: RemainingTensors) -> list[Any]:
         if self._nodes & left.freed:
             raise RuntimeError(TWICE)
         for item in (left.tensors[p] for p in self.checked):
@@ -123,22 +127,29 @@ class Saved:
         return left.tensors
 
     def _after(self, freed: frozenset[int]) -> tuple[frozenset[int], set[int]] | None:
-        """The nodes that are freed after this backward, and the positions that others take which can still go."""
+        """The nodes freed after this backward, and the positions of tensors for the remaining backwards."""
         freed |= self._nodes
         others = [k for k, path in enumerate(self._paths) if not path.nodes & freed]
         return (freed, self._rest_of(others)) if others else None
 
 
-class Look:
-    """Called with the autograd node before the captured graph runs for the gradients of some tangents: what is saved, as of
-    `Saved.look`, after the checks that their compiled backward makes.
+class SavedTensorCheck:
+    """Called with the autograd node before a replay computes the gradients of some tangents.
 
-    saved: what that takes of several outputs' tensors. asked: else whether it takes any, or is to know that they are freed.
-    kept: the numbers of what is counted for it, with what raises. positions: of the tensors that it takes. holds: as of `Saved`.
+    Returns the saved tensors (as `SavedTensors.look`), after the checks of the compiled backward.
+    saved: the `SavedTensors` of a node with several outputs.  asked: without one, whether the
+    backward reads saved tensors, which raises if they were freed.
+    kept: indices of version counters to check, each with a function that raises.
+    positions: of the tensors that the backward takes.  holds: as in `SavedTensors`.
     """
 
     def __init__(
-        self, saved: Saved | None, asked: bool, kept: Sequence[tuple[int, Callable[..., None]]], count: int, holds: bool
+        self,
+        saved: SavedTensors | None,
+        asked: bool,
+        kept: Sequence[tuple[int, Callable[..., None]]],
+        count: int,
+        holds: bool,
     ) -> None:
         self.saved, self.asked, self.kept, self.holds = saved, asked, kept, holds
         self.positions = tuple(range(count) if saved is None else saved.positions)
@@ -161,13 +172,13 @@ class Look:
             ctx.watched = ()
 
 
-def held(value: torch.Tensor) -> Callable[[], torch.Tensor]:
-    """A reference to `value`, as weak ones are called, that keeps it."""
+def strong_reference(value: torch.Tensor) -> Callable[[], torch.Tensor]:
+    """A strong reference to `value`, with the interface of a weak one."""
     return lambda: value
 
 
 def version(value: torch.Tensor, writes: int) -> tuple[torch.Tensor, int]:
-    """A tensor without memory that counts the writes to `value`, even when that is gone; and their number after `writes`."""
+    """A tensor without memory that counts writes to `value`, even after `value` is freed; and the version after `writes`."""
     counter = value.detach()
     counter.data = _NOTHING
     return counter, value._version + writes
@@ -176,8 +187,8 @@ def version(value: torch.Tensor, writes: int) -> tuple[torch.Tensor, int]:
 _NOTHING = torch.empty(0)
 
 
-def changed(value: torch.Tensor) -> Callable[[torch.Tensor, int], None]:
-    """What raises as autograd does when a tensor like `value`, which eager would have kept, has been written."""
+def raiser_of_written(value: torch.Tensor) -> Callable[[torch.Tensor, int], None]:
+    """A function that raises autograd's error for a written tensor like `value`, which eager would have saved."""
     return functools.partial(_fail, f"{_kind(value)} {list(value.shape)}")
 
 
@@ -186,7 +197,7 @@ def _fail(value: str, counter: torch.Tensor, expected: int) -> None:
 
 
 def _kind(value: torch.Tensor) -> str:
-    """Its type in the words of old; asked of a fake, torch imports its distributed tensors."""
+    """The legacy name of a tensor's type.  For a fake tensor, torch would import its distributed tensors."""
     if value.device.type != "cpu":
         return value.type()
     with _disable_current_modes():
@@ -194,7 +205,7 @@ def _kind(value: torch.Tensor) -> str:
 
 
 def modified(value: str, version: int, expected: int) -> str:
-    """What autograd says of a saved tensor that was written."""
+    """autograd's error message for a saved tensor that was written."""
     return (
         "one of the variables needed for gradient computation has been modified by an inplace operation: "
         f"[{value}] is at version {version}; expected version {expected} instead. "

@@ -1,6 +1,7 @@
-"""What ahead-of-time autograd refuses, and how it says so.
+"""The error for graphs that ahead-of-time autograd refuses.
 
-In: a reason and the place it was seen. Out: `AutogradUnsupported`, which the pipeline catches to run the graph eagerly.
+In: a reason and the place where it applies. Out: `AutogradUnsupported`, which the pipeline catches to run the graph eagerly.
+
 Example: ``raise AutogradUnsupported("metadata mutation", "input 0 was resized", "use a functional view")``.
 """
 
@@ -15,7 +16,7 @@ from pycompiler.ir.guards import UserFrame
 class AutogradUnsupported(PyCompilerError, RuntimeError):
     """A graph that is legal PyTorch but cannot be compiled ahead of time; the caller runs it eagerly and logs this.
 
-    `user`: the program's stack at the node that was traced, outermost first, where it was one node's.
+    `user`: the program's stack at the traced node, outermost first; empty if no single node is responsible.
     """
 
     def __init__(self, reason: str, seen: str, hint: str) -> None:

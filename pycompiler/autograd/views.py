@@ -1,6 +1,7 @@
-"""Views in a functional graph: where a value's storage comes from, and how to make the view again.
+"""Views in a functional graph: the owner of a value's storage, and the steps that rebuild the view.
 
 In: a node of the recorded graph. Out: its root (the node that owns the storage) and the view operators between them.
+
 Example: for ``y = x.t()[0]`` the root of ``y`` is ``x`` and the steps are ``permute`` and ``select``.
 """
 
@@ -21,7 +22,7 @@ aten = torch.ops.aten
 
 @cache
 def is_view_op(target: object) -> bool:
-    """True for operators whose result shares the storage of their first argument (and for getitem of such a list)."""
+    """Whether the operator's result shares the storage of its first argument (also for getitem of a list of such results)."""
     if not isinstance(target, OpOverload) or target._schema.is_mutable:
         return False
     arguments = target._schema.arguments
@@ -30,9 +31,11 @@ def is_view_op(target: object) -> bool:
 
 
 @dataclass(frozen=True)
-class Step:
-    """One view operator: ``target(base, *args, **kwargs)``, then element `item` when it returns several.  An `offset` among
-    `kwargs` is counted from where the base starts."""
+class ViewStep:
+    """One view operator: ``target(base, *args, **kwargs)``, then element `item` if it returns several.
+
+    An `offset` among `kwargs` is relative to the base's own offset.
+    """
 
     target: Callable[..., Any]
     args: tuple[Any, ...]
@@ -70,26 +73,28 @@ _METHODS = {
 }
 
 
-def method_of(target: Callable[..., Any]) -> Callable[..., Any]:
-    """What makes the view of a step soonest: the tensor's method, whose arguments are read by a parser of its own and not by
-    the schema (1 to 2 us less); `target` where there is none."""
+def fastest_call(target: Callable[..., Any]) -> Callable[..., Any]:
+    """The fastest function for a step: the tensor's method, which parses arguments without the schema (1 to 2 us less).
+
+    `target` itself if there is no such method.
+    """
     return _METHODS.get(target, target)  # type: ignore[call-overload,no-any-return]
 
 
-def under_no_grad(base: torch.Tensor, step: Step) -> torch.Tensor:
-    """A view that was made where gradients were off."""
+def under_no_grad(base: torch.Tensor, step: ViewStep) -> torch.Tensor:
+    """A view created with gradients disabled."""
     with torch.no_grad():
         return step(base)
 
 
-def under_grad(base: torch.Tensor, step: Step) -> torch.Tensor:
-    """A view that was made where gradients were on, in a graph that is called with them off."""
+def under_grad(base: torch.Tensor, step: ViewStep) -> torch.Tensor:
+    """A view created with gradients enabled, in a graph that is called with gradients disabled."""
     with torch.enable_grad():
         return step(base)
 
 
 def base_of(view: torch.Tensor) -> torch.Tensor:
-    """What autograd takes `view` for a view of."""
+    """The base of `view` for autograd."""
     base = view._base
     assert base is not None
     return base
@@ -102,33 +107,33 @@ _WITHOUT_GRAD = torch._C._autograd.CreationMeta.NO_GRAD_MODE
 
 
 def as_one_of_several(view: torch.Tensor) -> torch.Tensor:
-    """A view that autograd takes for one of several results (`split`, `unbind`), which it does not let one write."""
+    """A view that autograd treats as one of several results (`split`, `unbind`), which must not be written."""
     if view._is_view():
         _set_creation(view, _OF_SEVERAL)
     return view
 
 
 def as_without_grad(view: torch.Tensor) -> torch.Tensor:
-    """A view that autograd takes for one that was made where gradients were off: nobody may write it where they are on."""
+    """A view that autograd treats as created with gradients disabled: it must not be written with gradients enabled."""
     if view._is_view():
         _set_creation(view, _WITHOUT_GRAD)
     return view
 
 
 def data_of(view: torch.Tensor) -> torch.Tensor:
-    """`view.data`, which counts its own versions: what is written to it is nobody else's change."""
+    """`view.data`, which counts its own versions: a write to it is invisible to other aliases."""
     return view.data
 
 
 def as_a_functions(view: torch.Tensor) -> torch.Tensor:
-    """A view that autograd takes for what a custom Function gave, which it does not let one write."""
+    """A view that autograd treats as a result of a custom Function, which must not be written."""
     if view._is_view():
         _set_creation(view, _OF_A_FUNCTION)
     return view
 
 
-def view_parent(node: fx.Node) -> tuple[fx.Node, Step] | None:
-    """The node that `node` views directly and the step between them, or None when it owns its storage."""
+def view_parent(node: fx.Node) -> tuple[fx.Node, ViewStep] | None:
+    """The node that `node` views directly and the step between them, or None if it owns its storage."""
     item = None
     if node.target is operator.getitem:
         item, node = node.args[1], node.args[0]  # type: ignore[assignment]
@@ -137,7 +142,7 @@ def view_parent(node: fx.Node) -> tuple[fx.Node, Step] | None:
     base, *rest = node.args
     assert isinstance(base, fx.Node)
     assert item is None or isinstance(item, int)
-    return base, Step(node.target, tuple(rest), dict(node.kwargs), item)  # type: ignore[arg-type]
+    return base, ViewStep(node.target, tuple(rest), dict(node.kwargs), item)  # type: ignore[arg-type]
 
 
 def view_root(node: fx.Node) -> fx.Node:
@@ -147,19 +152,19 @@ def view_root(node: fx.Node) -> fx.Node:
     return node
 
 
-def _written_parent(node: fx.Node) -> tuple[fx.Node, Step] | None:
-    """`view_parent` as the program has it: a gradient goes through all views between, some of which drop a part of it."""
+def _program_view_parent(node: fx.Node) -> tuple[fx.Node, ViewStep] | None:
+    """`view_parent` with the views as the program wrote them: a gradient passes each of them, and some drop a part of it."""
     if "through" in node.meta:
         parent, args = node.meta["through"]
-        return parent, Step(aten.as_strided.default, args, {})
+        return parent, ViewStep(aten.as_strided.default, args, {})
     return view_parent(node)
 
 
-def view_steps(node: fx.Node, base: fx.Node) -> list[Step] | None:
-    """The steps that lead from `base` to `node`, or None when `node` is no view of `base` with numbers for arguments."""
-    steps: list[Step] = []
+def view_steps(node: fx.Node, base: fx.Node) -> list[ViewStep] | None:
+    """The steps from `base` to `node`; None if `node` is not a view of `base` with numbers as arguments."""
+    steps: list[ViewStep] = []
     while node is not base:
-        parent = _written_parent(node)
+        parent = _program_view_parent(node)
         if parent is None:
             return None
         node, step = parent
@@ -170,12 +175,12 @@ def view_steps(node: fx.Node, base: fx.Node) -> list[Step] | None:
     return steps[::-1]
 
 
-def strided_step(value: torch.Tensor, base: torch.Tensor) -> Step | None:
-    """`value` as one `as_strided` of `base` (both from one trace), or None when the element types differ.
+def strided_step(value: torch.Tensor, base: torch.Tensor) -> ViewStep | None:
+    """`value` as one `as_strided` of `base` (both from one trace), or None if the dtypes differ.
 
-    The offset is relative to the base, whose own offset at run time may be another: `runtime` adds it.
+    The offset is relative to the base, whose own offset may differ at run time: `runtime` adds it.
     """
     if value.dtype != base.dtype:
         return None
     offset = value.storage_offset() - base.storage_offset()
-    return Step(aten.as_strided.default, (list(value.shape), list(value.stride())), {"offset": offset})
+    return ViewStep(aten.as_strided.default, (list(value.shape), list(value.stride())), {"offset": offset})

@@ -1,8 +1,13 @@
 """Backends by name, and the registry that users extend.
 
-In: a name or a callable `fn(gm, example_inputs) -> callable`.  Out: the callable.  `eager` runs the captured graph,
-`aot_eager` its joint graph without codegen, `native` (alias `inductor`) compiles it; the last two are composed in
-`pipeline/`, which registers them here.
+In: a name or a callable `fn(gm, example_inputs) -> callable`.
+Out: the callable.  `eager` runs the captured graph, `aot_eager` its joint graph without codegen, `native` (alias
+`inductor`) compiles it.  The last two are composed in `pipeline/`, which registers them here.
+
+Files in reading order:
+
+- entry.py: this compiler as a backend of torch.compile
+- options.py: modes and options of this package's backends
 """
 
 from __future__ import annotations
@@ -15,7 +20,7 @@ from torch import fx
 
 from pycompiler.errors import UnknownName, UserError, describe
 from pycompiler.ir import choices
-from pycompiler.ir.texts import forward_of
+from pycompiler.ir.generated_source import forward_of
 
 Backend = Callable[..., Callable[..., Sequence[Any]]]
 
@@ -29,22 +34,41 @@ ALIASES = {
     "aot_eager_decomp_partition": "aot_eager",
     "aot_eager_default_partitioner": "aot_eager",
 }
-OURS = ("eager", "aot_eager", "native")
+BUILTIN_BACKENDS = ("eager", "aot_eager", "native")
 of_graph: Callable[[fx.GraphModule, Sequence[Any], dict[str, Any]], Callable[..., Sequence[Any]]]
 """Compiles a graph that another compiler captured, from its example inputs and knobs; `pipeline/` sets it."""
 NATIVE = "native"
 TAGS: dict[str, tuple[str, ...]] = {
     name: ("debug",) for name in ("eager", "aot_eager", *(name for name, known in ALIASES.items() if known != NATIVE))
 }
-"""The tags of backends that have some; `list_backends` leaves names out by them."""
+"""The tags of backends; `list_backends` excludes names by them."""
 _default: str | Backend = NATIVE
 
 
 def register_backend(compiler_fn: Backend | None = None, name: str | None = None, tags: Sequence[str] = ()) -> Any:
-    """Make a backend known by name (its own `__name__` unless given).  Usable as a decorator.
+    """Register a backend under a name.  Usable as a decorator.
 
-    tags: `list_backends` leaves out names with a tag that it is to exclude ("debug", "experimental").
-    Raises `UserError` when the name is taken by another function.
+    Args:
+        compiler_fn: A function `(gm, example_inputs) -> callable`.  None: return a decorator.
+        name: The backend's name.  None: the function's `__name__`.
+        tags: Words such as "debug" and "experimental", by which `list_backends` leaves the name out.
+
+    Returns:
+        Callable: `compiler_fn`; without it, a decorator.
+
+    Raises:
+        UserError: Another function has the name, or an argument has a wrong type.
+
+    Example:
+        ```python
+        @pycompiler.register_backend(name="printing", tags=("debug",))
+        def printing(gm, example_inputs):
+            print(gm.graph)
+            return gm                                # a callable with the graph's inputs
+
+        compiled = pycompiler.compile(lambda x: x + 1, backend="printing")
+        compiled(torch.ones(3))
+        ```
     """
     if compiler_fn is None:
         return lambda fn: register_backend(fn, name, tags)
@@ -79,7 +103,24 @@ def lookup(backend: str | Backend) -> Backend:
 
 
 def lookup_backend(compiler_fn: str | Backend) -> Backend:
-    """The backend of that name; a callable is one itself."""
+    """The backend of a name.  A callable is itself a backend.
+
+    Args:
+        compiler_fn: A name of `list_backends(None)`, or a backend.
+
+    Returns:
+        Callable: A function `(gm, example_inputs) -> callable`.
+
+    Raises:
+        UnknownName: No backend has the name; the message lists the known ones.
+        UserError: `compiler_fn` is neither a name nor callable.
+
+    Example:
+        ```python
+        native = pycompiler.lookup_backend("native")
+        assert pycompiler.lookup_backend(native) is native
+        ```
+    """
     return lookup(compiler_fn)
 
 
@@ -88,19 +129,48 @@ def name_of(backend: str | Backend) -> str:
     return backend if isinstance(backend, str) else str(getattr(backend, "__name__", repr(backend)))
 
 
-def is_ours(backend: object) -> bool:
-    """Whether a backend is one of this package, named: its failures are ours, and the call runs eagerly."""
-    return isinstance(backend, str) and ALIASES.get(backend, backend) in OURS
+def is_builtin_backend(backend: object) -> bool:
+    """Whether a backend is a named backend of this package: its failures are internal errors, and the call runs
+    eagerly."""
+    return isinstance(backend, str) and ALIASES.get(backend, backend) in BUILTIN_BACKENDS
 
 
 def list_backends(exclude_tags: Sequence[str] = ("debug", "experimental")) -> list[str]:
-    """Names of the registered backends, sorted; without those that have one of the excluded tags."""
+    """Names of the registered backends, aliases included.
+
+    Args:
+        exclude_tags: Leave out names with one of these tags.  None or `()`: all names.
+
+    Returns:
+        list[str]: The names, sorted.
+
+    Example:
+        ```python
+        assert "native" in pycompiler.list_backends()
+        assert "eager" in pycompiler.list_backends(None)
+        ```
+    """
     excluded = set(exclude_tags or ())
     return sorted(name for name in {*REGISTRY, *ALIASES} if excluded.isdisjoint(TAGS.get(name, ())))
 
 
 def set_default_backend(backend: str | Backend | None) -> None:
-    """The backend of `compile()` calls that name none; None: "native" again."""
+    """Set the backend of `compile()` calls without a backend.
+
+    Args:
+        backend: A name or a function, as in `compile`.  None: "native" again.
+
+    Raises:
+        UnknownName: No backend has the name.
+        UserError: `backend` is neither a name nor callable.
+
+    Example:
+        ```python
+        pycompiler.set_default_backend("aot_eager")  # no kernels
+        pycompiler.compile(lambda x: x + 1)(torch.ones(3))
+        pycompiler.set_default_backend(None)
+        ```
+    """
     global _default
     wanted = NATIVE if backend is None else backend
     lookup(wanted)
@@ -108,7 +178,16 @@ def set_default_backend(backend: str | Backend | None) -> None:
 
 
 def get_default_backend() -> str | Backend:
-    """The backend of `compile()` calls that name none: "native", unless `set_default_backend` said otherwise."""
+    """The backend of `compile()` calls without a backend: "native", unless `set_default_backend` has set another one.
+
+    Returns:
+        str | Callable: A name or a function, as it was set.
+
+    Example:
+        ```python
+        assert pycompiler.get_default_backend() == "native"
+        ```
+    """
     return _default
 
 

@@ -1,7 +1,8 @@
-"""torch.compile(model, backend="pycompiler"): our compiler behind torch's own capture.
+"""torch.compile(model, backend="pycompiler"): this compiler behind torch's own capture.
 
-In: torch's captured graph and example inputs (real or fake tensors, ints and SymInts).  Out: a callable of the inputs.
-Found through the entry-point group `torch_dynamo_backends`; nothing of torch's compiler is imported from here.
+In: torch's captured graph and example inputs (real or fake tensors, ints and SymInts).
+Out: a callable of the inputs. torch finds it through the entry-point group `torch_dynamo_backends`; this package
+imports nothing of torch's compiler.
 Example: `torch.compile(fn, backend="pycompiler")`.
 """
 
@@ -23,12 +24,13 @@ def compile_fx(
     mode: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> Callable[..., Sequence[Any]]:
-    """Compile a graph that torch captured, at its first call.  What cannot be compiled runs eagerly, with a line in the log.
+    """Compile a graph that torch captured, at its first call.  A graph that cannot be compiled runs eagerly, with a log
+    line.
 
     `mode` and `options` are those of `pycompiler.compile`; unknown ones raise.
     """
     known.check(options or {})
     if mode is not None:
         known.check_mode(mode)
-    known.say_unread(mode, options or {})
+    known.log_without_effect(mode, options or {})
     return backends.of_graph(gm, example_inputs, known.knobs(options or {}))

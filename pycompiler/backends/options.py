@@ -1,7 +1,8 @@
-"""Modes and options of our own backends: what is known, of which type, and what has an effect.
+"""Modes and options of this package's backends: their names, types and effects.
 
-In: `mode=` and `options=` of `compile` (and of torch.compile with our backend).  Out: `check` raises for what is unknown
-or of a wrong type, and says in the log what nothing reads yet; `knobs` gives those that are knobs of `config`.
+In: `mode=` and `options=` of `compile` (and of torch.compile with this backend).
+Out: `check` raises for an unknown option or a wrong type.  `log_without_effect` logs options without an effect.  `knobs`
+returns the options that are knobs of `config`.
 """
 
 from __future__ import annotations
@@ -18,13 +19,13 @@ MODES = ("default", "lite", "reduce-overhead", "max-autotune", "max-autotune-no-
 
 @dataclass(frozen=True)
 class Option:
-    """`holds`: the values that hold although nothing reads the option."""
+    """`holds`: the values that are true although no code reads the option."""
 
     types: tuple[type, ...]
     holds: tuple[Any, ...]
 
 
-UNREAD = {
+WITHOUT_EFFECT = {
     "epilogue_fusion": Option((bool,), (True,)),
     "max_autotune": Option((bool,), (False,)),
     "shape_padding": Option((bool,), (False,)),
@@ -41,22 +42,22 @@ KNOBS = (
     "triton.cudagraphs",
     *(row.name for row in config.KNOBS if row.name.startswith("trace.")),
 )
-OPTIONS = ("guard_filter_fn", *UNREAD, *KNOBS)
+OPTIONS = ("guard_filter_fn", *WITHOUT_EFFECT, *KNOBS)
 
 
 def check_mode(mode: object) -> None:
-    """Raises UnknownName for a mode that does not exist."""
+    """Raise UnknownName for a mode that does not exist."""
     if mode not in MODES:
         raise UnknownName.of("mode", mode, MODES)
 
 
 def check(options: Mapping[str, Any]) -> None:
-    """Raises for names and values that our backends do not take."""
+    """Raise for names and values that the backends do not take."""
     for key, value in options.items():
         if key in KNOBS:
             config.knob(key).check(value)
-        elif key in UNREAD:
-            types = UNREAD[key].types
+        elif key in WITHOUT_EFFECT:
+            types = WITHOUT_EFFECT[key].types
             if type(value) not in types:
                 raise ArgumentError(
                     f"option {key} takes {' or '.join(t.__name__ for t in types)}, got {describe(value)}"
@@ -72,12 +73,12 @@ def check_filter(value: object) -> None:
         raise ArgumentError(f"option guard_filter_fn must be callable, got {describe(value)}")
 
 
-def say_unread(mode: str | None, options: Mapping[str, Any]) -> None:
-    """Says in the log, once a process each, what has no effect yet."""
+def log_without_effect(mode: str | None, options: Mapping[str, Any]) -> None:
+    """Log settings without an effect, once per process each."""
     if mode not in (None, "default"):
         config.say_once(f"mode {mode!r} has no effect: nothing reads it yet")
     for key, value in options.items():
-        if key in UNREAD and value not in UNREAD[key].holds:
+        if key in WITHOUT_EFFECT and value not in WITHOUT_EFFECT[key].holds:
             config.say_once(f"option {key} = {value!r} has no effect: nothing reads it yet")
 
 

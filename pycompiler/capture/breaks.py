@@ -1,7 +1,9 @@
-"""Why a capture stops: the table of graph-break kinds, and the exceptions that carry control inside a capture.
+"""Graph breaks: the table of graph-break kinds, and the exceptions that carry control inside a capture.
 
-In: what was seen.  Out: `Break` with a stable id, a reason, and a hint.  Example:
-`raise Break("data-dependent-jump", "branch on a tensor's value")`.  To the caller of a capture it is a `BreakRecord`.
+In: a construct that cannot be captured.
+Out: `Break` with a stable id, a reason, and a hint.
+Example: `raise Break("data-dependent-jump", "branch on a tensor's value")`.  The caller of a capture gets a
+`BreakRecord`.
 """
 
 from __future__ import annotations
@@ -9,10 +11,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from pycompiler.ir.control_flow_exceptions import LeavesCompile
 from pycompiler.ir.guards import UserFrame
-from pycompiler.ir.leaves import Leaves
 
-# id -> (what cannot be captured, what the user can do).  `tests/capture/test_breaks.py` has a test for each id.
+# id → (construct that cannot be captured, advice to the user).
+# `tests/capture/interpreter/test_breaks.py` has a test for each id.
 BREAK_KINDS: dict[str, tuple[str, str]] = {
     "data-dependent-jump": (
         "branch on the value of a tensor",
@@ -29,56 +32,69 @@ BREAK_KINDS: dict[str, tuple[str, str]] = {
     ),
     "data-dependent-value": (
         "a Python value taken from a tensor's data",
-        "keep the value as a tensor; .item() and .tolist() need the data",
+        "keep the value as a tensor, or set config.capture_scalar_outputs to capture .item()",
     ),
     "dynamic-output-shape": (
         "an operator whose result's shape depends on data",
-        "use an operator of fixed shape (torch.where instead of masks)",
+        "use an operator of fixed shape (torch.where, not a mask), or set config.capture_dynamic_output_shape_ops",
     ),
     "unsupported-opcode": ("bytecode instruction that is not captured", "rewrite this construct, or accept the break"),
-    "unsupported-attribute": ("attribute access that cannot be captured", "read it outside of the compiled region"),
+    "unsupported-attribute": (
+        "attribute access that cannot be captured",
+        "read the attribute outside of the compiled region",
+    ),
     "unsupported-type": ("value of a type that is not captured", "pass tensors and plain Python values"),
-    "unsupported-operation": ("operation on values that is not captured", "rewrite it, or accept the break"),
+    "unsupported-operation": ("operation on values that is not captured", "rewrite the operation, or accept the break"),
     "tensor-attribute-store": ("assignment to a tensor's attribute", "use an in-place operator instead"),
-    "tensor-subclass": ("tensor subclass", "convert to a plain tensor before the compiled region"),
+    "tensor-subclass": (
+        "use of a tensor subclass that is not captured",
+        "convert to a plain tensor before the compiled region",
+    ),
     "operator-failed": (
         "an operator raised while its shapes were computed",
-        "see the message; eager may raise it, too",
+        "see the message: eager may raise the same error",
     ),
     "uncaught-exception": ("an exception leaves the frame", "none needed: the statement runs eagerly and raises"),
-    "recursion": ("inlining went too deep", "limit the recursion depth inside the compiled region"),
+    "recursion": ("inlined calls are nested too deep", "limit the recursion depth inside the compiled region"),
     "generator-state": (
-        "a generator or iterator that is alive where the graph ends",
+        "a generator or iterator that is still in use where the graph ends",
         "use a list instead of a generator",
     ),
     "running-iterator": (
-        "an iterator that was begun before this graph: a loop with a break in it goes on one element a graph",
-        "mend the break inside of the loop, or pass a list in the place of an iterator",
+        "use of an iterator that was started before this graph",
+        "pass a list instead, or remove the graph break from the loop's body: each graph takes one element of such a loop",
     ),
     "explicit-break": ("pycompiler.graph_break() was called", "remove the call"),
-    "mutation-unsupported": ("mutation that cannot be replayed", "mutate the object outside of the compiled region"),
-    "finalizer": (
-        "the end of an object that runs code (a finalizer, a callback of a weak reference, a generator)",
-        "let go of it outside of the compiled region, or accept the break",
+    "mutation-unsupported": (
+        "change of an object that generated code cannot repeat after the graph",
+        "change the object outside of the compiled region",
     ),
-    "global-state": ("change of global torch state that is not captured", "change the state outside of the region"),
+    "finalizer": (
+        "drop of an object whose end runs code (a finalizer, a weak reference's callback, a generator)",
+        "drop the object outside of the compiled region, or accept the break",
+    ),
+    "global-state": (
+        "change of global torch state that is not captured",
+        "change the state outside of the compiled region",
+    ),
     "inner-graph": (
-        "part of a transformed, checkpointed or conditional function that its graph cannot have",
-        "move it out of the function that is passed on, or accept the break",
+        "code that the graph of a passed function cannot contain (transform, checkpoint, control flow, autograd Function)",
+        "move that code out of the passed function, or accept the break",
     ),
     "import": ("import with side effects inside the compiled region", "import at module level"),
     "trace-budget": (
-        "the capture grew beyond its budget (instructions, elements)",
+        "the capture exceeded its budget of instructions or elements",
         "move the loop out of the compiled region",
     ),
 }
 
 
-class Break(Leaves):
+class Break(LeavesCompile):
     """The current instruction cannot be captured.  `kind` is a row of BREAK_KINDS.
 
-    `step`: that of the root frame before which to stop, when it is not the current one.  `gives_end`: what the instruction
-    gives has an end that the program sees.  `rests_on`: what made it break, as values of sources.
+    `step`: the step of the root frame to stop before, if it is not the current step.
+    `gives_end`: the instruction's result has an end that the program sees.
+    `rests_on`: the (source, value) pairs that made it break.
     """
 
     def __init__(
@@ -102,7 +118,10 @@ class Break(Leaves):
         super().__init__(self.reason)
 
     def anew(self) -> Break:
-        """The same break, to be raised: one that a value keeps would keep, with its traceback, the frames that hold the value."""
+        """A copy of this break, to be raised.
+
+        A stored break must not be raised itself: its traceback would hold the frames that hold the break.
+        """
         made = Break(self.kind, self.seen, self.step, gives_end=self.gives_end, rests_on=self.rests_on)
         made.stack, made.frames = self.stack, self.frames
         return made
@@ -128,24 +147,27 @@ class BreakRecord:
 
 
 class NotCaptured(Exception):
-    """There is no capture of this call; `breaks`: what was met until then."""
+    """This call has no capture; `breaks`: the breaks met until then."""
 
     breaks: tuple[BreakRecord, ...] = ()
 
 
 class SkipFrame(NotCaptured):
-    """The whole frame runs eagerly; the text says why."""
+    """The whole frame runs eagerly; the message has the reason."""
 
 
 class EagerOnce(NotCaptured):
-    """This call of the frame runs eagerly, since what it does happens once; the next one is captured.  The text says why."""
+    """This call of the frame runs eagerly, since its effect happens only once.  The next call is captured.
+
+    The message has the reason.
+    """
 
 
-class Again(Leaves):
-    """The frame is captured anew, from its begin: what was assumed of it is known better by now."""
+class RestartCapture(LeavesCompile):
+    """The capture of the frame starts again: an assumption of the capture is now known better."""
 
 
-class Raised(Leaves):
+class Raised(LeavesCompile):
     """A Python exception raised inside the captured program; `value` is the exception object."""
 
     def __init__(self, value: Any) -> None:

@@ -1,8 +1,10 @@
-"""`python -m pycompiler bisect script.py`: which part of a compile makes a program fail, crash, hang or compute wrong values.
+"""`python -m pycompiler bisect script.py`: the part of a compile that makes a program fail, crash, hang or compute
+wrong values.
 
-In: a program that fails by itself (an exception, an assertion, a crash, a hang), or whose values `verify_correctness` finds
-wrong.  Out: a text: the layer, the frame, the graph, the decomposition, operator or fusion, by halving, with the program's
-lines.  Each run is a child of this process; what may be left out, and is counted, stands in `ir/choices.py`.
+In: a program that fails by itself (an exception, an assertion, a crash, a hang), or whose values `verify_correctness`
+reports as wrong.  Out: a text: the layer, the frame, the graph, the decomposition, operator or fusion, found by
+halving, with the program's lines.  Each run is a child of this process.  `ir/choices.py` lists the optional steps that
+can be left out.
 """
 
 from __future__ import annotations
@@ -22,14 +24,14 @@ from typing import IO, Any
 import torch
 
 from pycompiler import config
-from pycompiler.debug.program import Program, at_exits, chosen
+from pycompiler.debug.program import UserProgram, at_exits, chosen
 from pycompiler.debug.program import add_arguments as add_program
 from pycompiler.debug.trial import Outcome, Symptom, in_child, symptom_of
 from pycompiler.errors import VerificationError
 from pycompiler.ir import choices
 
 LIMIT = 120.0
-# The first backend, in this order, that fails → where the fault is, and the levels that are halved, each on its own.
+# The first failing backend, in this order → the part at fault, and the levels to halve, each separately.
 LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
     "eager": (
         "capture: the captured graph itself, its guards, or the code around it",
@@ -44,7 +46,7 @@ LAYERS: dict[str, tuple[str, tuple[str, ...]]] = {
         ("background", "cache", "region", "memory", "graph", "operator", "fusion"),
     ),
 }
-# Where it fails with none of them, and no more when the graph runs as captured in the place of the program's own backend.
+# The last suspect: no backend above fails, and the program works if its graphs run as captured, not by its own backend.
 OWN_BACKEND = "backend"
 LAYERS_OF_OTHERS = {
     OWN_BACKEND: (
@@ -52,13 +54,13 @@ LAYERS_OF_OTHERS = {
         ("captured graph", "graph", "operator", "fusion"),
     )
 }
-# Where what is kept or shared is left out and all is right, nothing else is to blame.
+# If the program works without one of these levels, no other level is at fault.
 DECISIVE = ("background", "cache", "region", "memory")
 
 
 @dataclass(frozen=True)
-class Found:
-    """A choice without which the program is right."""
+class Culprit:
+    """A step without which the program works."""
 
     level: str
     number: int
@@ -70,7 +72,7 @@ class Found:
 class Report:
     symptom: Symptom | None = None
     layer: str = ""
-    found: list[Found] = field(default_factory=list)
+    found: list[Culprit] = field(default_factory=list)
     remarks: list[str] = field(default_factory=list)
     runs: int = 0
 
@@ -83,24 +85,24 @@ class Report:
 
 
 class NothingFound(Exception):
-    """The program does not fail because of the compiler; the text says what was seen."""
+    """The program does not fail because of the compiler; the text reports the observation."""
 
 
 class Bisector:
-    """A program (or a script, with its arguments), run again and again with parts of the compiler left out."""
+    """A program (or a script with its arguments), run repeatedly with parts of the compiler left out."""
 
     def __init__(
-        self, program: Program | str, arguments: Sequence[str] = (), limit: float = LIMIT, *, quiet: bool = True
+        self, program: UserProgram | str, arguments: Sequence[str] = (), limit: float = LIMIT, *, quiet: bool = True
     ) -> None:
-        self.wrong = program if isinstance(program, Program) else Program(program, [*arguments])
+        self.wrong = program if isinstance(program, UserProgram) else UserProgram(program, [*arguments])
         self.limit, self.quiet = limit, quiet
         self.report = Report()
-        self.verify = ""  # which calls of a graph are compared: none, the "first", or "each"
+        self.verify = ""  # calls of a graph that are compared: none, the "first", or "each"
         self.backend = ""
         self.wanted: Symptom | None = None
         self.choices: dict[str, Choices] = {}  # of the last run, by level
         self.whole: dict[str, Choices] = {}  # of a run that left out nothing
-        self.input: IO[bytes]  # what runs have read of standard input
+        self.input: IO[bytes]  # standard input read by earlier runs
 
     # runs ---------------------------------------------------------------------------------------------------------
     def run(self, bisect: str = "", **knobs: Any) -> Outcome:
@@ -116,14 +118,14 @@ class Bisector:
         return outcome
 
     def program(self, knobs: dict[str, Any]) -> list[str] | None:
-        """In the child: what goes wrong with the program, None where nothing does."""
+        """Runs in the child: the program's symptom, or None."""
         verify = {"verify_correctness": True} if self.verify else {}
         sys.stdin = io.TextIOWrapper(io.BufferedReader(SameInput(self.input)))
         for name, value in {**verify, "raise_internal_errors": True, **knobs}.items():
             config.set_knob(name, value)
-            os.environ[config.BY_NAME[name].variables[0]] = str(value)  # for processes that the program starts
+            os.environ[config.BY_NAME[name].variables[0]] = str(value)  # for child processes of the program
         try:
-            with at_exits(sys.exit):  # which can be told of
+            with at_exits(sys.exit):  # an exit that can be reported
                 self.wrong.run()
         except SystemExit as end:
             if end.code in (None, 0):
@@ -167,35 +169,37 @@ class Bisector:
             "guards<0", recompile_limit=1 << 20, accumulated_recompile_limit=1 << 20
         ):
             report.remarks.append(
-                "guards: right when every call is compiled anew: a guard is missing, or holds too often"
+                "guards: the program is right when every call is compiled again: a guard is missing, or holds too often"
             )
             levels = ("frame", "guards")
         if report.layer == "aot_eager" and not self.fails(partition="save_all"):
-            report.remarks.append("partition: right with config.partition = 'save_all': the min-cut partition is wrong")
+            report.remarks.append(
+                "partition: the program is right with config.partition = 'save_all': the min-cut partition is wrong"
+            )
         if report.layer == "native" and self.halve(OWN_BACKEND):
             report.layer, (_, levels) = OWN_BACKEND, LAYERS_OF_OTHERS[OWN_BACKEND]
         for level in levels:
             if self.halve(level) and level in DECISIVE:
-                report.remarks.append(f"right where {choices.LEVELS[level]}")
+                report.remarks.append(f"the program is right when {choices.LEVELS[level]}")
                 break
         return report
 
     def begin(self) -> None:
-        """What is wrong with the program, and only when it is compiled."""
+        """Find the symptom of the compiled program; raises NothingFound if the program fails without the compiler too."""
         eager = self.run(disable=True).symptom
         if eager is not None:
-            raise NothingFound(f"without the compiler too: {eager}")
+            raise NothingFound(f"the program also fails without the compiler: {eager}")
         self.wanted = self.run().symptom
         for calls in ("first", "each"):
             if self.wanted is None:
                 self.verify = calls
                 self.wanted = self.run().symptom
         if self.wanted is None:
-            raise NothingFound("the program ends well, and each graph gives what eager gives (verify_correctness)")
+            raise NothingFound("the program does not fail, and each graph gives eager's values (verify_correctness)")
         self.say(f"the program fails: {self.wanted}")
 
     def halve(self, level: str) -> bool:
-        """Finds the first choice of a level that makes the program fail, where it fails because of one."""
+        """Find the first step of a level that makes the program fail, if the failure depends on this level."""
         more = {"recompile_limit": 1 << 20, "accumulated_recompile_limit": 1 << 20} if level == "guards" else {}
         known = self.whole.get(level, {})
         high = count = max(known, default=0)
@@ -203,7 +207,7 @@ class Bisector:
             return False
         if self.fails(f"{level}<0", **more):
             if level not in DECISIVE:
-                self.report.remarks.append(f"{level}: none of {count} alone: it fails without them too")
+                self.report.remarks.append(f"{level}: none of {count}: the program also fails without them")
             return False
         low = 0
         while high - low > 1:
@@ -212,12 +216,12 @@ class Bisector:
                 high = middle
             else:
                 low = middle
-        # up to this choice all were made, as in the whole run: its log names it
-        self.report.found.append(Found(level, high, count, self.with_places(level, known.get(high, "?"))))
+        # all steps up to this one were done, as in the whole run, so its log names the step
+        self.report.found.append(Culprit(level, high, count, self.with_places(level, known.get(high, "?"))))
         return True
 
     def with_places(self, level: str, what: str) -> str:
-        """What was fused, or lies in one place, with the lines of the operators."""
+        """A fused pair, or buffers with shared memory, with the lines of the operators."""
         if level not in ("fusion", "memory"):
             return what
         names = what.replace("[", " ").replace("]", " ").split()
@@ -226,18 +230,18 @@ class Bisector:
         return what + "".join(f"\n    {n}: {known[n]}" for n in dict.fromkeys(names) if n in known)
 
 
-Choices = dict[int, str]  # by number: what it is; several, where processes of the program count by themselves
+Choices = dict[int, str]  # number -> name; several names, if processes of the program count separately
 OR = "; in another process: "
 
 
 def read_choices(log: str) -> dict[str, Choices]:
-    """By level."""
+    """The steps of a log, by level."""
     found: dict[str, Choices] = {}
     for line in log.splitlines():
         level, _, rest = line.partition("\t")
         number, tab, what = rest.partition("\t")
         if not tab:
-            continue  # a process was ended while it wrote
+            continue  # a process ended while it wrote
         known = found.setdefault(level, {})
         others = known.get(int(number), what).split(OR)
         known[int(number)] = OR.join(dict.fromkeys([*others, what]))
@@ -245,7 +249,7 @@ def read_choices(log: str) -> dict[str, Choices]:
 
 
 class SameInput(io.RawIOBase):
-    """Standard input of a run: what runs before it have read comes again; what is new is kept for those after it."""
+    """Standard input of a run: repeats all input that earlier runs have read, and stores new input for later runs."""
 
     def __init__(self, kept: IO[bytes]) -> None:
         self.kept, self.at = kept.fileno(), 0
@@ -267,13 +271,15 @@ class SameInput(io.RawIOBase):
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--limit", type=float, default=LIMIT, help="seconds that a run may take (default: %(default)g)")
-    parser.add_argument("--show", action="store_true", help="show what the program prints")
+    parser.add_argument(
+        "--limit", type=float, default=LIMIT, help="time limit of a run in seconds (default: %(default)g)"
+    )
+    parser.add_argument("--show", action="store_true", help="show the output of the program")
     add_program(parser)
 
 
 def main(options: argparse.Namespace) -> int:
-    """0 where a culprit was found, 1 where there is none to find, 2 where there is no program."""
+    """Exit status: 0 if a culprit was found, 1 if there is none, 2 without a program."""
     program = chosen(options, "bisect")
     if program is None:
         return 2

@@ -1,6 +1,6 @@
-"""`python -m pycompiler cache ls|rm|verify`: the kernel cache as people see it.
+"""`python -m pycompiler cache ls|rm|verify`: commands for the kernel cache.
 
-In: keys, or beginnings of keys (none: all).  Out: one line an entry, and an exit status.
+In: keys, or prefixes of keys (none: all).  Out: one line per entry, and an exit status.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ SHOWN = 12  # characters of a key
 
 
 def chosen(root: Path, keys: list[str]) -> list[Entry]:
-    """The entries whose keys begin as given; ArgumentError for a beginning that none has."""
+    """The entries whose keys have one of the prefixes; ArgumentError for a prefix without an entry."""
     found = disk_entries.entries(root)
     for key in keys:
         if not any(e.key.startswith(key) for e in found):
@@ -37,7 +37,7 @@ def ls(root: Path, options: argparse.Namespace) -> int:
 
 
 def rm(root: Path, options: argparse.Namespace) -> int:
-    """Removes the entries that are named, or are older, or all: one of the three must be said."""
+    """Removes the named entries, old entries, or all: one of the three must be given."""
     if not (options.keys or options.all or options.older is not None):
         raise ArgumentError("cache rm takes keys, --older DAYS, or --all")
     found = [e for e in chosen(root, options.keys) if options.older is None or e.age_days > options.older]
@@ -65,12 +65,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     commands = parser.add_subparsers(dest="action", required=True)
     for name, run in COMMANDS.items():
         command = commands.add_parser(
-            name, help=(run.__doc__ or "lists the entries, the ones used last first").split(":")[0]
+            name, help=(run.__doc__ or "lists the entries, the most recently used first").split(":")[0]
         )
-        command.add_argument("keys", nargs="*", help="keys, or their beginnings; none: all")
+        command.add_argument("keys", nargs="*", help="keys, or prefixes of keys; default: all")
         if name == "rm":
-            command.add_argument("--all", action="store_true", help="remove everything")
-            command.add_argument("--older", type=float, metavar="DAYS", help="remove what was not used for so long")
+            command.add_argument("--all", action="store_true", help="remove all entries")
+            command.add_argument(
+                "--older", type=float, metavar="DAYS", help="remove entries that were not used for so many days"
+            )
 
 
 def main(options: argparse.Namespace) -> int:

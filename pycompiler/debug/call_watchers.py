@@ -1,7 +1,7 @@
-"""Who looks at calls of what was compiled: the engine has one watcher, which tells all of these.
+"""Watchers of calls of compiled callables: the engine has one watcher, which calls all of these.
 
-In: `with watching(watcher):`.  Out: `watcher(kind, ...)` for each call of any thread, as `guards-rs/src/watch.rs: Eye` says; what
-it raises changes no call.
+In: `with watching(watcher):`.  Out: `watcher(kind, ...)` for each call of any thread, as in `guards-rs/src/watch.rs:
+Eye`.  An exception of a watcher does not affect the call.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from pycompiler import _native
-from pycompiler.ir import watch
+from pycompiler.ir import phases
 
 Watcher = Callable[..., Any]
 
@@ -33,12 +33,12 @@ def _change(change: Callable[[tuple[Watcher, ...]], tuple[Watcher, ...]]) -> Non
     global _watchers
     with _lock:
         _watchers = change(_watchers)
-        _native.set_watcher(_tell if _watchers else None)
+        _native.set_watcher(_notify if _watchers else None)
 
 
-def _tell(kind: str, *told: Any) -> bool:
+def _notify(kind: str, *told: Any) -> bool:
     wanted = False
     for watcher in _watchers:
-        with watch.apart(watcher):
+        with phases.observer_errors_logged(watcher):
             wanted = bool(watcher(kind, *told)) or wanted
     return wanted

@@ -1,8 +1,9 @@
-"""A program in a child of this process, which writes its events to a file as they come: a crash leaves what was seen until then.
+"""A program in a child of this process; its events are written to a file at once, so they survive a crash.
 
-In: a `Program`, a folder.  Out: how it ended, and in the folder events (`debug/events.py`) of it and of the processes that it
-started.
-Example: `Ended(signal=11)` of a program that crashed, beside the events of the frames that it had compiled.
+In: a `UserProgram`, a folder.  Out: how it ended; and in the folder the events (`debug/events.py`) of the program and of its
+child processes.
+
+Example: `Ended(signal=11)` for a program that crashed, beside the events of the frames that it had compiled.
 """
 
 from __future__ import annotations
@@ -24,11 +25,11 @@ from typing import NoReturn
 from pycompiler import config
 from pycompiler.debug.describe import Data
 from pycompiler.debug.events import Recorder, event_of
-from pycompiler.debug.program import Program, at_exits
+from pycompiler.debug.program import UserProgram, at_exits
 
 VARIABLE = "PYCOMPILER_TRACE"
-EVENTS = "0.jsonl"  # the program's own, before those of other processes (`debug/trace.py`)
-# Signals that are sent to a process of ours and meant for the program.  A terminal sends Ctrl-C to both.
+EVENTS = "0.jsonl"  # the program's own events, sorted before other processes' (`debug/trace.py`)
+# Signals sent to our process that are meant for the program.  A terminal sends Ctrl-C to both.
 PASSED_ON = (signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT, signal.SIGUSR1, signal.SIGUSR2)
 
 
@@ -41,7 +42,7 @@ class Ended:
 
     @property
     def status(self) -> int:
-        """As a shell tells it: 128 and more for signals."""
+        """The status as a shell reports it: 128 plus the number for a signal."""
         return 128 + self.signal if self.signal else self.code
 
     def event(self) -> Data:
@@ -59,18 +60,21 @@ class Ended:
         return signal.strsignal(self.signal) if self.signal else None
 
     def __str__(self) -> str:
-        """A line for the terminal, where a signal ended it."""
+        """A line for the terminal if a signal ended the program."""
         return f"the program was ended by signal {self.signal} ({self.signal_name}: {self.what})" if self.signal else ""
 
 
-def run(program: Program, folder: Path, *, costs: bool) -> Ended:
-    """See the module.  The page of a process that has computed gradients has none of them: threads do not survive a fork."""
+def run(program: UserProgram, folder: Path, *, costs: bool) -> Ended:
+    """Run the program; see the module.
+
+    If this process has computed gradients, the child cannot compute any, since autograd's threads do not survive a fork.
+    """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
     child = os.fork()
     if child == 0:
         _inside(program, folder, costs)
-    with _passing_on(child):
+    with _forwarding_signals(child):
         _, status = os.waitpid(child, 0)
     if os.WIFSIGNALED(status):
         return Ended(signal=os.WTERMSIG(status))
@@ -78,13 +82,13 @@ def run(program: Program, folder: Path, *, costs: bool) -> Ended:
 
 
 @contextlib.contextmanager
-def _passing_on(child: int) -> Iterator[None]:
+def _forwarding_signals(child: int) -> Iterator[None]:
     def send(number: int, _: FrameType | None) -> None:
         with contextlib.suppress(ProcessLookupError):
             os.kill(child, number)
 
     before = {}
-    with contextlib.suppress(ValueError):  # not the main thread, which has no signals
+    with contextlib.suppress(ValueError):  # threads other than the main thread have no signals
         before[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
         for number in PASSED_ON:
             before[number] = signal.signal(number, send)
@@ -96,16 +100,16 @@ def _passing_on(child: int) -> Iterator[None]:
 
 
 # in the child ---------------------------------------------------------------------------------------------------------
-def _inside(program: Program, folder: Path, costs: bool) -> NoReturn:
+def _inside(program: UserProgram, folder: Path, costs: bool) -> NoReturn:
     status, leave, own = 70, os._exit, os.getpid()
     try:
-        sys.argv = [program.name, *program.arguments]  # what the page is called
+        sys.argv = [program.name, *program.arguments]  # the title of the page
         _trace_children(folder)
         with (folder / EVENTS).open("w", encoding="utf-8") as file:
             lock = threading.Lock()
 
             def take(event: Data) -> None:
-                if os.getpid() == own:  # forks of it write traces
+                if os.getpid() == own:  # forks of the child write traces
                     with lock:
                         file.write(json.dumps(event, default=str) + "\n")
                         file.flush()
@@ -125,12 +129,12 @@ def _inside(program: Program, folder: Path, costs: bool) -> NoReturn:
 
 
 def _trace_children(folder: Path) -> None:
-    """Processes that the program starts or forks write traces to `folder`, unless they write them elsewhere."""
+    """Let child processes and forks of the program write traces to `folder`, unless they already write traces elsewhere."""
     if config.trace_dir is not None:
         return
 
     def trace() -> None:
-        if folder.exists():  # until the end
+        if folder.exists():  # the folder is removed at the end
             config.set_knob("trace_dir", str(folder))
 
     os.register_at_fork(after_in_child=trace)

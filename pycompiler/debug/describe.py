@@ -1,6 +1,6 @@
-"""What a compile makes, as plain data (JSON): frames, ATen graphs with their kernels, memory.
+"""Frames, ATen graphs with their kernels, and memory as plain data (JSON).
 
-In: records and artefacts of `ir.watch`.  Out: dicts of texts and numbers, which `debug/document.py` collects.
+In: records and artefacts of `ir.phases`.  Out: dicts of strs and numbers, which `debug/document.py` collects.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from torch import fx
 
 from pycompiler.debug.render import code_of
 from pycompiler.ir.guards import Guard, UserFrame, own_place
-from pycompiler.ir.hints import hinted, likely_product
 from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern
 from pycompiler.ir.plan import Aten, Kernel, Launch, Plan
 from pycompiler.pipeline.records import GraphRecord, RecompileRecord
+from pycompiler.symbolic.hints import hinted, likely_product
 
 Data = dict[str, Any]
-LONGEST = 200_000  # characters of a generated text that is kept whole
+LONGEST = 200_000  # most characters of a generated source
 
 
 def shortened(text: str) -> str:
@@ -50,7 +50,7 @@ def guard(made: Guard) -> Data:
 
 
 def lines_of(code: types.CodeType) -> list[tuple[int, str]]:
-    """The lines of a function, numbered; none where the source is not to be had."""
+    """The lines of a function, numbered; empty strs if the source is not available."""
     first = code.co_firstlineno
     last = max((line for *_, line in _all_lines(code) if line is not None), default=first)
     return [(n, linecache.getline(code.co_filename, n).rstrip("\n")) for n in range(first, last + 1)]
@@ -77,7 +77,7 @@ def is_library(file: str) -> bool:
 
 
 def frame(record: GraphRecord) -> Data:
-    """`inlined`: the program's functions that became part of the frame."""
+    """A frame.  `inlined`: the program's functions that became part of the frame."""
     code, broke = record.code, record.broke
     return {
         **function(code),
@@ -106,7 +106,7 @@ def hint(node: fx.Node, why: str) -> Data:
 
 # ATen graphs --------------------------------------------------------------------------------------------------
 def graph(made: Mapping[str, Any], unfused: Sequence[tuple[str, ...]]) -> Data:
-    """Of the artefacts of one graph: nodes, steps as they run, memory, what was not fused and why."""
+    """One graph, from its artefacts: nodes, steps in order, memory, and pairs of kernels that were not fused, with reasons."""
     found: Data = {"nodes": nodes(made["fx_graph"])}
     if "plan" not in made:
         return {**found, "steps": [], "memory": {}, "unfused": [], "code": ""}
@@ -133,7 +133,7 @@ def nodes(gm: fx.GraphModule) -> list[Data]:
 
 
 def _bytes(buffer: Buffer) -> int | None:
-    """Of a buffer; of symbolic sizes as they were in the call that was captured."""
+    """Bytes of a buffer; symbolic sizes count with their hints."""
     points = likely_product(buffer.shape)
     return None if points is None else points * buffer.dtype.itemsize
 
@@ -158,7 +158,7 @@ def _sum(buffers: Iterable[Buffer]) -> int | None:
 
 
 def memory(schedule: Schedule, plan: Plan) -> Data:
-    """Bytes that the graph itself holds behind each step: neither inputs nor constants."""
+    """Bytes held by the graph itself after each step, without inputs and constants."""
     fixed = {b.name for b in schedule.program.inputs if b} | set(schedule.program.constants)
     alive: dict[str, int] = {}
     after = []
@@ -181,7 +181,7 @@ def memory(schedule: Schedule, plan: Plan) -> Data:
 
 
 def not_fused(schedule: Schedule, unfused: Sequence[tuple[str, ...]]) -> list[Data]:
-    """For each two kernels the reason why they are not one: the last that was found between operators of both."""
+    """For each pair of kernels the reason why they were not fused: the last reason found between their operators."""
     where: dict[str, str] = {}
     for step in schedule.kernels:
         where.update((o, step.name) for nest in step.nests for o in nest.origin)
@@ -197,12 +197,12 @@ def not_fused(schedule: Schedule, unfused: Sequence[tuple[str, ...]]) -> list[Da
 
 
 def parts(schedule: Schedule) -> list[int]:
-    """How many steps of the plan each step of the schedule is, but for allocations, views and frees."""
+    """For each step of the schedule, the number of steps of the plan, without allocations, views and frees."""
     return [1 if isinstance(s, Extern) or s.kernels is None else len(s.kernels) for s in schedule.steps]
 
 
 def step_times(plan: Plan, each: Sequence[float], parts: Sequence[int]) -> tuple[list[float], float]:
-    """Nanoseconds of the steps of a schedule, and of the rest.  Where steps are not one to one, all is rest."""
+    """Nanoseconds of each step of a schedule, and of the rest.  All is rest if steps cannot be matched."""
     work = [spent for step, spent in zip(plan.steps, each, strict=True) if isinstance(step, (Kernel, Aten, Launch))]
     if len(work) != sum(parts):
         return [], sum(each)

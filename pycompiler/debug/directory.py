@@ -1,6 +1,6 @@
 """The debug directory: files about every compile, under `config.debug_dir_root`.
 
-In: `config.trace.enabled` (TORCH_COMPILE_DEBUG=1).  Out, with the documents' names:
+In: `config.trace.enabled` (TORCH_COMPILE_DEBUG=1).  Out, with the names of torch's documentation:
 
     run_2026_03_01_08_20_52_143510-pid_180167/
         torchdynamo/debug.log                    capture of frames
@@ -8,7 +8,7 @@ In: `config.trace.enabled` (TORCH_COMPILE_DEBUG=1).  Out, with the documents' na
         torchinductor/model__0_forward_1.0/      one ATen graph of it: the files of `FILES`, each by its switch
         torchinductor/names.txt                  of each folder the compile: `[0/1] step#1.forward`, and the function's place
 
-A file that cannot be written is said once in the log; the compile goes on.
+A file that cannot be written is reported once in the log; the compile goes on.
 """
 
 from __future__ import annotations
@@ -29,18 +29,18 @@ from torch import fx
 
 from pycompiler import config, logs
 from pycompiler.debug import render
-from pycompiler.ir import titles, watch
+from pycompiler.ir import compile_names, phases
 
 DYNAMO, INDUCTOR = "torchdynamo", "torchinductor"
 
 
 @dataclass(frozen=True)
 class File:
-    """A file of a graph's folder: knob that switches it, artefact that it is made of, how."""
+    """A file of a graph's folder: the knob that switches it on, its artefact, and its renderer."""
 
     switch: str
     artefact: str
-    text: Callable[[dict[str, Any]], str]  # of the artefacts of the graph so far, and of all branches: "branches"
+    text: Callable[[dict[str, Any]], str]  # argument: the artefacts of the graph so far, and all branches as "branches"
 
 
 FILES: dict[str, File] = {
@@ -57,8 +57,11 @@ LOGS = {"debug.log": ("debug_log", logging.DEBUG), "info.log": ("info_log", logg
 
 
 @dataclass
-class Graph:
-    """A graph that is being compiled.  What binds symbols cuts it into parts: the files of later ones have a number."""
+class GraphFiles:
+    """A graph that is being compiled.
+
+    Unbacked symbols can split it into parts; files of later parts get a number.
+    """
 
     folder: Path
     made: dict[str, Any] = field(default_factory=dict)
@@ -75,16 +78,16 @@ class Graph:
         return self.folder / (f"{stem}_{self.part}.{suffix}" if self.part else file)
 
 
-class _State(threading.local):
-    """What a thread compiles: model, and graphs, the innermost last."""
+class _DirectoryState(threading.local):
+    """The models and graphs that a thread compiles, the innermost last."""
 
     def __init__(self) -> None:
         self.models: list[int] = []
-        self.graphs: list[Graph] = []
+        self.graphs: list[GraphFiles] = []
 
 
-class OfThread(logging.FileHandler):
-    """A log file that takes the records of the thread that made it."""
+class ThreadLogHandler(logging.FileHandler):
+    """A log file for the records of the thread that created it."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, delay=True)
@@ -95,16 +98,16 @@ class OfThread(logging.FileHandler):
         return record.thread == self.thread and super().filter(record)
 
     def handleError(self, record: logging.LogRecord) -> None:
-        """A full disk does not print tracebacks."""
+        """Print no traceback, for example for a full disk."""
 
 
-class Directory(watch.Observer):
-    """Writes the run's folder; made at the first compile that is seen."""
+class Directory(phases.Observer):
+    """Writes the run's folder, which is created at the first compile."""
 
     def __init__(self) -> None:
-        self.state = _State()
+        self.state = _DirectoryState()
         self.counts: dict[int, itertools.count[int]] = {}
-        self.numbers: dict[int, int] = {}  # of a model in this directory, by its number in the process
+        self.numbers: dict[int, int] = {}  # number of a model in the process -> its number in this directory
         self.branches: dict[int, tuple[Sequence[fx.GraphModule], Sequence[Any], Sequence[str]]] = {}
         self.dynamo: logging.Handler | None = None
         self.root: Path | None = None
@@ -125,7 +128,7 @@ class Directory(watch.Observer):
 
     def close(self) -> None:
         if self.dynamo is not None:
-            logs.listen_no_more(self.dynamo)
+            logs.stop_listening(self.dynamo)
             self.dynamo.close()
             self.dynamo = None
 
@@ -154,7 +157,7 @@ class Directory(watch.Observer):
         number = self.numbers.setdefault(number, len(self.numbers))
         handler = None
         with self.safely("the log of a model"):
-            handler = OfThread(self.open() / INDUCTOR / f"aot_model___{number}_debug.log")
+            handler = ThreadLogHandler(self.open() / INDUCTOR / f"aot_model___{number}_debug.log")
             logs.listen(handler, "autograd", logging.DEBUG)
         self.state.models.append(number)
         try:
@@ -165,7 +168,7 @@ class Directory(watch.Observer):
 
     def drop(self, handler: logging.Handler | None) -> None:
         if handler is not None:
-            logs.listen_no_more(handler)
+            logs.stop_listening(handler)
             handler.close()
 
     @contextlib.contextmanager
@@ -178,17 +181,17 @@ class Directory(watch.Observer):
         with self.safely(str(folder)):
             folder = self.open() / INDUCTOR / folder
             folder.mkdir()
+            with (folder.parent / NAMES).open("a") as names:
+                known = compile_names.current()
+                names.write(f"{folder.name}\t{known or ''}\t{known.place if known else ''}\n")
             for name, (switch, level) in LOGS.items():
                 if config.get_knob(f"trace.{switch}"):
-                    handlers.append(OfThread(folder / name))
+                    handlers.append(ThreadLogHandler(folder / name))
                     logs.listen(handlers[-1], "all", level)
             if config.trace.compile_profile:
                 profile = cProfile.Profile()
                 profile.enable()
-        with self.safely(NAMES), (folder.parent / NAMES).open("a") as names:
-            known = titles.current()
-            names.write(f"{folder.name}\t{known or ''}\t{known.place if known else ''}\n")
-        self.state.graphs.append(Graph(folder, {"branches": self.branches}))
+        self.state.graphs.append(GraphFiles(folder, {"branches": self.branches}))
         logs.stage("native").debug("compile of %s begins", folder.name)
         try:
             yield

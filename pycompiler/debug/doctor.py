@@ -1,6 +1,6 @@
-"""`python -m pycompiler doctor`: what this machine gives the compiler, what it lacks, and what to do.
+"""`python -m pycompiler doctor`: the machine's support for the compiler, with advice.
 
-In: nothing.  Out: `Finding`s, one a check, printed one below the other.  A check that itself fails is a finding.
+In: nothing.  Out: `Finding`s, one per check, printed one below the other.  A check that fails itself is a finding.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ GOOD, NOTE, BAD = "ok", "note", "BAD"
 
 @dataclass(frozen=True)
 class Finding:
-    """`state`: GOOD, NOTE (works, slower or not at all needed) or BAD; `advice`: what to do, "" for nothing."""
+    """`state`: GOOD, NOTE (works, but slower or unnecessary) or BAD.  `advice`: a suggestion for the user, or ""."""
 
     name: str
     state: str
@@ -75,7 +75,7 @@ extern "C" __attribute__((visibility("default"))) int64_t probe(void** p, const 
 
 
 def _built(found: toolchain.Toolchain, openmp: tuple[str, ...]) -> None:
-    """Raises BuildFailed."""
+    """Build a probe library; raises BuildFailed."""
     with tempfile.TemporaryDirectory() as folder:
         source, library = Path(folder, "probe.cpp"), Path(folder, "probe.so")
         source.write_text(KERNEL)
@@ -98,7 +98,7 @@ def openmp() -> Finding:
     try:
         found = toolchain.find_toolchain()
     except toolchain.NoCompiler:
-        return Finding("OpenMP", NOTE, "there is no C++ compiler to ask")
+        return Finding("OpenMP", NOTE, "not checked: there is no C++ compiler")
     threads = f"{torch.get_num_threads()} of {os.cpu_count()} cores"
     for k, flags in enumerate(toolchain.OPENMP):
         try:
@@ -113,9 +113,7 @@ def openmp() -> Finding:
 def triton() -> Finding:
     there = importlib.util.find_spec("triton") is not None
     if not torch.cuda.is_available():
-        return Finding(
-            "GPU", NOTE, f"none in sight of torch; Triton is {'' if there else 'not '}installed, and not needed"
-        )
+        return Finding("GPU", NOTE, f"torch sees no GPU; Triton is {'' if there else 'not '}installed, and not needed")
     names = ", ".join(torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count()))
     if not there:
         return Finding("GPU", BAD, f"{names}, without Triton: graphs on it run through ATen", "pip install triton")
@@ -134,9 +132,12 @@ def cache() -> Finding:
     found, free = disk_entries.entries(root), shutil.disk_usage(root).free
     text = f"{root}: {len(found)} entries, {sum(e.bytes for e in found) / 1e6:.1f} MB; {free / 1e9:.1f} GB free"
     if not os.access(root, os.W_OK):
-        return Finding("cache", BAD, f"{text}; it may not be written", "chmod u+w, or set PYCOMPILER_CACHE_DIR")
+        return Finding("cache", BAD, f"{text}; the folder is not writable", "chmod u+w, or set PYCOMPILER_CACHE_DIR")
     return Finding(
-        "cache", BAD if free < build.DISK_NEEDED else GOOD, text, "" if free >= build.DISK_NEEDED else "make room"
+        "cache",
+        BAD if free < build.DISK_NEEDED else GOOD,
+        text,
+        "" if free >= build.DISK_NEEDED else "free space on the disk",
     )
 
 
@@ -146,7 +147,10 @@ def tensors() -> Finding:
     text = f"guards read tensors by {probe['level']}; {routes}"
     if probe["level"] != "offsets":
         return Finding(
-            "tensors", NOTE, text, f"torch {torch.__version__} is laid out otherwise: calls are slower, not wrong"
+            "tensors",
+            NOTE,
+            text,
+            f"torch {torch.__version__} has other memory layouts than tested versions: calls are slower, not wrong",
         )
     return Finding("tensors", GOOD, text)
 
@@ -159,8 +163,8 @@ def fast_path() -> Finding:
     return Finding(
         "fast path of guards",
         NOTE,
-        f"off: dicts of Python {sys.version.split()[0]} tell of no change (others use all of its eight watchers, or it is "
-        "3.13.0 with attributes where they cannot be watched)",
+        f"off: Python {sys.version.split()[0]} does not report changes of dicts (other libraries use all of its eight "
+        "watchers, or it is 3.13.0, which stores attributes where they cannot be watched)",
         "guards of large models take longer; use CPython 3.11, 3.12, 3.14 or a later 3.13",
     )
 
@@ -174,11 +178,11 @@ def knobs() -> Finding:
     unknown = list(config.unknown_variables(os.environ))
     if unknown:
         return Finding("knobs", NOTE, "; ".join(unknown), "see pycompiler.config.describe()")
-    return Finding("knobs", GOOD, ", ".join(changed) or "all as they are by default")
+    return Finding("knobs", GOOD, ", ".join(changed) or "all have their defaults")
 
 
 def compiles() -> Finding:
-    """A training step, compiled and compared with eager."""
+    """Compile a training step and compare it with eager."""
 
     def program(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
         return (x @ w).relu().softmax(-1).square().sum()
@@ -190,8 +194,10 @@ def compiles() -> Finding:
     seconds = time.perf_counter() - start
     want = torch.autograd.grad(program(x, w), w)[0]
     if not torch.allclose(seen, want, rtol=1e-4, atol=1e-6):
-        return Finding("a training step", BAD, "its gradient is not eager's", "please report this with the lines above")
-    return Finding("a training step", GOOD, f"compiled forward and backward in {seconds:.2f} s, gradients as eager's")
+        return Finding(
+            "a training step", BAD, "its gradient differs from eager's", "please report this with the lines above"
+        )
+    return Finding("a training step", GOOD, f"compiled forward and backward in {seconds:.2f} s, with eager's gradients")
 
 
 CHECKS: tuple[Callable[[], Finding], ...] = (
@@ -209,7 +215,7 @@ def findings() -> Iterator[Finding]:
 
 
 def main() -> int:
-    """Prints the findings; 1 where one is bad."""
+    """Print the findings; exit status 1 if one is BAD."""
     bad = 0
     for finding in findings():
         print(finding, flush=True)

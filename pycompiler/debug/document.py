@@ -1,6 +1,6 @@
-"""Everything that is known about compiles and calls, as one document; text and page are rendered from it.
+"""All information about compiles and calls as one document, from which text and page are rendered.
 
-In: events (`debug/events.py`), of one process or of several, in any order of processes.  Out: `Document`, whose `data` is
+In: events (`debug/events.py`) of one or several processes, in any order of processes.  Out: `Document`, whose `data` is
 JSON: `frames`, `graphs`, `recompiles`, `hints`, `phases`, `start`, `advice`.
 """
 
@@ -12,25 +12,25 @@ from functools import cached_property
 from typing import Any
 
 from pycompiler.debug.describe import Data, is_library
-from pycompiler.debug.figures import begins, counted, name, nanoseconds, place, short, title
+from pycompiler.debug.number_format import begins, counted, name, nanoseconds, place, short, title
 
-SLOW_GUARDS = 0.2  # share of a call's time from which its guards are worth a word
-SMALL = 5_000  # nanoseconds: kernels below are mostly their start
-MANY = 40  # kernels of a graph that are worth a word when most of them are small
+SLOW_GUARDS = 0.2  # share of a call's time above which guards are mentioned
+SMALL = 5_000  # nanoseconds: a smaller kernel is mostly launch time
+MANY = 40  # number of kernels above which a graph is mentioned, if most of them are small
 
-# Phases that contain others.  Of those that do not, one that takes long, and more than half of all compiles, is spoken of.
+# OUTER: phases that contain others.  Another phase is mentioned if it takes long, and more than half of all compile time.
 OUTER, SLOW_PHASE = {"compile", "backend", "backward"}, 2.0  # s
 PHASES = {
     "build": (
         "the C++ compiler's",
-        "keep the kernel cache between processes, or ship what was compiled (pycompiler.save)",
+        "keep the kernel cache between processes, or ship the compiled entries (pycompiler.save)",
     ),
 }
 REPORT_IT = "report it, with TORCH_COMPILE_DEBUG=1 and trace.compile_profile: compile.prof names the functions"
 
 
 class Document:
-    """Made by `Document.of(events)`."""
+    """The document; built by `Document.of(events)`."""
 
     def __init__(self, data: Data) -> None:
         self.data = data
@@ -76,14 +76,14 @@ class Document:
 
     @cached_property
     def functions(self) -> dict[tuple[str, int], Data]:
-        """The functions that were captured, those inlined, too, by file and first line; none that lies in another one."""
+        """Captured and inlined functions by file and first line, without functions nested in another one."""
         found: dict[tuple[str, int], Data] = {}
         for frame in self.frames:
             for function in (frame, *frame["inlined"]):
                 if any(text.strip() for _, text in function["source"]):
                     named = title(function["function"]).partition(" (")[0]
                     found.setdefault((function["file"], function["line"]), {**function, "function": named})
-        last: dict[str, int] = {}  # of the outer functions of a file so far
+        last: dict[str, int] = {}  # last line of the outer functions of a file so far
         for file, line in sorted(found):
             end = found[file, line]["source"][-1][0]
             if end <= last.get(file, -1):
@@ -94,7 +94,7 @@ class Document:
 
     @cached_property
     def shown(self) -> dict[tuple[str, str], str]:
-        """The lines of those functions, file and number, each with a name in the page."""
+        """(file, line) -> id in the page, for the lines of these functions."""
         files = {file: k for k, file in enumerate(dict.fromkeys(file for file, _ in self.functions))}
         return {
             (file, str(n)): f"L{files[file]}-{n}"
@@ -103,7 +103,7 @@ class Document:
         }
 
     def line(self, where: str) -> str:
-        """The text of `file:line...`, where the page shows that line."""
+        """The source line of `file:line...`, if the page prints that line."""
         file, _, rest = where.partition(":")
         return self._texts.get((file, rest.split(" ")[0]), "")
 
@@ -115,7 +115,7 @@ class Document:
             for n, text in function["source"]
         }
 
-    # questions ----------------------------------------------------------------------------------------------------
+    # queries ------------------------------------------------------------------------------------------------------
     @property
     def breaks(self) -> list[Data]:
         return [f for f in self.frames if f["break"]]
@@ -124,7 +124,7 @@ class Document:
         return [g for g in self.graphs if g["run"] == frame["run"] and g["model"] in frame["models"]]
 
     def ranked_guards(self) -> list[tuple[float, Data, Data]]:
-        """(nanoseconds, frame, guard) of every guard that was measured, the costliest first."""
+        """(nanoseconds, frame, guard) of every measured guard, the most expensive first."""
         found = [
             (ns, frame, frame["guards"][i])
             for frame in self.frames
@@ -134,7 +134,7 @@ class Document:
         return sorted(found, key=lambda row: -row[0])
 
     def ranked_steps(self) -> list[tuple[float, Data, Data]]:
-        """(nanoseconds, graph, step) of every step that was measured: its least time of a call, the costliest first."""
+        """(nanoseconds, graph, step) of every measured step, by its least time in a call, the most expensive first."""
         found = [
             (ns, graph, step)
             for graph in self.graphs
@@ -148,18 +148,19 @@ class Document:
 
     @property
     def compiling(self) -> float:
-        """Seconds of compiles, those of backwards, which come later, too."""
+        """Seconds of all compiles, including later compiles of backwards."""
         return self.seconds("compile") + self.seconds("backward")
 
     # advice -------------------------------------------------------------------------------------------------------
     def advice(self) -> Iterable[Data]:
-        """What to do next, the most important first: what, where, do."""
+        """Advice, the most important first: dicts with the keys "what", "where" and "do"."""
         if (end := self.data.get("end")) and end["signal"]:
-            yield {"what": f"the program was ended by signal {end['signal']} ({end['what']}): the page has what was seen so far",
+            yield {"what": f"the program was ended by signal {end['signal']} ({end['what']}): the page shows all until then",
                    "where": "", "do": "python -m pycompiler bisect finds the part of the compiler to blame"}  # fmt: skip
         if not self.frames:
             yield {"what": "nothing was compiled", "where": "",
-                   "do": "call what pycompiler.compile returned; PYCOMPILER_LOGS=dynamo says what runs eagerly"}  # fmt: skip
+                   "do": "call the result of pycompiler.compile; PYCOMPILER_LOGS=dynamo names "
+                   "functions that run eagerly"}  # fmt: skip
         broken: Counter[tuple[str, str, str]] = Counter()
         for frame in self.breaks:
             broke = frame["break"]
@@ -169,10 +170,10 @@ class Document:
             ] += 1
         for (what, where, do), times in broken.items():
             yield {"what": what + (f" ({times} times)" if times > 1 else ""), "where": where, "do": do}
-        for group in _alike(self.recompiles):
+        for group in _by_advice(self.recompiles):
             functions = list(dict.fromkeys(title(row["function"]) for row in group))
             reason, _, way_out = (group[0]["reasons"] or ["unknown"])[0].partition("way out:")
-            others = f" (and {counted(len(functions) - 1, 'function')} for the like)" if functions[1:] else ""
+            others = f" (and {counted(len(functions) - 1, 'function')} for similar reasons)" if functions[1:] else ""
             yield {"what": f"{functions[0]}{others} was compiled again: {reason.strip()}",
                    "where": begins(group[0]), "do": way_out.strip()}  # fmt: skip
         seen: set[tuple[str, str]] = set()
@@ -181,7 +182,7 @@ class Document:
                 seen.add((hint["operator"], hint["why"]))
                 yield {"what": f"{hint['operator']} has {hint['why']}: it runs as ATen's kernel, and nothing fuses with it",
                        "where": hint["place"],
-                       "do": "nothing, if it computes much; else express it by other operators"}  # fmt: skip
+                       "do": "nothing if the operator is expensive; else write it with other operators"}  # fmt: skip
         yield from self._costs()
 
     def _costs(self) -> Iterable[Data]:
@@ -204,14 +205,15 @@ class Document:
             if len(small) > MANY and len(small) > len(calls["least"]) / 2:
                 small_steps = f"{counted(len(small), 'step')} of {name(graph)}"
                 yield {"what": f"{small_steps} take less than {nanoseconds(SMALL)} each", "where": "",
-                       "do": "larger inputs (a batch) use the machine better; see what was not fused, and why"}  # fmt: skip
+                       "do": "larger inputs (a batch) use the machine better; the page lists kernels that were not "
+                       "fused, and why"}  # fmt: skip
         whole = self.compiling
         for phase in (p for p in self.data["phases"] if p not in OUTER):
             if (seconds := self.seconds(phase)) > SLOW_PHASE and seconds > whole / 2:
                 what, do = PHASES.get(phase, (f"the phase {phase}'s", REPORT_IT))
                 yield {"what": f"{seconds:.1f} s of the {whole:.1f} s of compiles are {what}", "where": "", "do": do}
 
-    # rendered -----------------------------------------------------------------------------------------------------
+    # rendering ----------------------------------------------------------------------------------------------------
     def __str__(self) -> str:
         operators = sum(f["operators"] for f in self.frames)
         lines = [
@@ -239,8 +241,8 @@ class Document:
         return "\n".join(lines)
 
 
-def _alike(recompiles: list[Data]) -> list[list[Data]]:
-    """Recompiles with the same way out, as groups; those of the program's own functions first in each."""
+def _by_advice(recompiles: list[Data]) -> list[list[Data]]:
+    """Recompiles grouped by equal advice; recompiles of the program's own functions come first in a group."""
     found: dict[str, list[Data]] = {}
     for row in recompiles:
         found.setdefault((row["reasons"] or [""])[0].partition("way out:")[2], []).append(row)

@@ -1,7 +1,7 @@
-"""What an entry of a compiled callable holds, in bytes.
+"""Memory of an entry of a compiled callable, in bytes.
 
-In: a compiled function and the guards of one of its entries.  Out: scratch of a call, constants and the code of kernels, of
-the native plans that the entry leads to: inference or forward, and the backwards that were compiled so far.
+In: a compiled function and the guards of one of its entries.  Out: scratch memory of a call, constants and kernel code of
+the native plans that the entry reaches: inference or forward, and the backwards compiled so far.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from pycompiler._native import CompiledFunction
 from pycompiler.debug.describe import Data
 from pycompiler.ir.guards import Guard
 
-# Modules whose objects stand between an entry and its plans.
-BETWEEN = (
+# Modules whose objects lie between an entry and its plans.
+INTERMEDIATE_MODULES = (
     "pycompiler.autograd.",
-    "pycompiler.pipeline.verified",
-    "pycompiler.pipeline.with_errors",
-    "pycompiler.debug.after",
+    "pycompiler.pipeline.verification",
+    "pycompiler.pipeline.graph_errors",
+    "pycompiler.debug.repro_after",
 )
 
 
-def held(function: CompiledFunction, guards: tuple[Guard, ...]) -> Data:
+def memory_of_entry(function: CompiledFunction, guards: tuple[Guard, ...]) -> Data:
     found: Data = {"scratch": 0, "constants": 0, "library": 0}
     plans = [plan for entry in function.entries if entry.guards is guards for plan in plans_of(entry.target)]
     for plan in plans:
@@ -52,12 +52,13 @@ def plans_of(target: Any) -> list[Any]:
 
 
 def _leads_to(value: Any) -> Iterable[Any]:
-    """What a callable between an entry and its plans keeps.  Other compiled callables have entries of their own."""
+    """The objects held by a callable between an entry and its plans.  Other compiled callables have entries of their own."""
     if _is(value, types.FunctionType):
         cells = map(_content, value.__closure__ or ())
-        own = () if "__spec__" in value.__globals__ else value.__globals__.values()  # generated: no module's
+        # generated code: not the globals of a module
+        own = () if "__spec__" in value.__globals__ else value.__globals__.values()
         return *cells, *own, *value.__code__.co_consts, *(value.__defaults__ or ())
-    if _is(value, types.BuiltinMethodType):  # `apply` of a Function
+    if _is(value, types.BuiltinMethodType):  # `apply` of an autograd Function
         of = value.__self__
         return [*vars(of).values()] if isinstance(of, type) and issubclass(of, torch.autograd.Function) else []
     if _is(value, (staticmethod, types.MethodType)):
@@ -70,13 +71,13 @@ def _leads_to(value: Any) -> Iterable[Any]:
         return value  # type: ignore[no-any-return]
     if type(value) is dict:
         return value.values()
-    if type(value).__module__.startswith(BETWEEN):
+    if type(value).__module__.startswith(INTERMEDIATE_MODULES):
         return getattr(value, "__dict__", {}).values()
     return ()
 
 
 def _is(value: Any, cls: Any) -> bool:
-    """By its type alone: an object of the program's may say otherwise, and warn."""
+    """Type check by the type alone: an object of the program may define `__class__`, and warn."""
     return issubclass(type(value), cls)
 
 

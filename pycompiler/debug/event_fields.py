@@ -1,9 +1,9 @@
-"""The fields of events, and their types: what a trace must hold to be read.
+"""The fields of events, and their types: requirements for a readable trace.
 
-In: an event as a line of a trace gave it.  Out: nothing, or an ArgumentError that names the first field that is missing or of
-another type.  Example: `graph.number is a text, expected an integer`.  Fields beyond these are left alone.
+In: an event, as read from a line of a trace.  Out: nothing, or an ArgumentError that names the first field that is
+missing or has another type.  Example: `graph.number is a text, expected an integer`.  Further fields are ignored.
 
-A trace may come from a stranger's bug report: a page is made of numbers that are numbers.
+A trace may come from a stranger's bug report, so the page must only contain checked values.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 from pycompiler.debug.describe import Data
 from pycompiler.errors import ArgumentError
 
-Check = Callable[[Any, str], str | None]  # value, its name → what is wrong
+Check = Callable[[Any, str], str | None]  # value, its name → the error, or None
 
 
 def plain(expected: str, *types: type) -> Check:
@@ -81,7 +81,7 @@ def position(value: Any, at: str) -> str | None:
     return (
         None
         if isinstance(value, str) and value.isascii() and value.isdigit()
-        else f"{at} is no position: {value!r:.40}"
+        else f"{at} is not a position: {value!r:.40}"
     )
 
 
@@ -128,17 +128,18 @@ FIELDS: dict[str, dict[str, Check]] = {
     "entry": {"frame": optional(INTEGER), "function": TEXT, "call": NUMBER, "all": NUMBER, "each": table(position, NUMBER)},
     "calls": {"graph": INTEGER, "calls": INTEGER, "least": many(NUMBER), "total": many(NUMBER), "rest": NUMBER},
 }  # fmt: skip
-# Of the first event of a trace: texts, each where it is known.
-NAMES = {"id": optional(TEXT), "title": optional(TEXT)}  # of an event that belongs to a compile, in traces since 0.2
-ABOUT = ("pycompiler", "torch", "python", "machine", "program")
+# Fields of an event that belongs to a compile, in traces since 0.2.
+NAMES = {"id": optional(TEXT), "title": optional(TEXT)}
+# Fields of the first event of a trace: strs, each optional.
+START_FIELDS = ("pycompiler", "torch", "python", "machine", "program")
 
 
 def check(event: Data, where: str) -> None:
-    """ArgumentError unless the event, of the line `where` of a trace, has the fields of its kind."""
+    """Raises ArgumentError unless the event, from the line `where` of a trace, has the fields of its kind."""
     kind = event["event"]
     wrong = record({"at": NUMBER, "thread": INTEGER, **FIELDS[kind]})(event, kind)
     wrong = wrong or next((w for f, of in NAMES.items() if f in event and (w := of(event[f], f"{kind}.{f}"))), None)
     if kind == "start":
-        wrong = wrong or next((w for f in ABOUT if f in event and (w := TEXT(event[f], f"start.{f}"))), None)
+        wrong = wrong or next((w for f in START_FIELDS if f in event and (w := TEXT(event[f], f"start.{f}"))), None)
     if wrong:
-        raise ArgumentError(f"{where} is no event of pycompiler: {wrong}")
+        raise ArgumentError(f"{where} is not an event of pycompiler: {wrong}")

@@ -1,9 +1,9 @@
-"""What happens in compiles and calls, as a stream of plain data.
+"""Events of compiles and calls, as a stream of plain data.
 
-In: `with Recorder(take): ...`.  Out: `take(event)` for each event, a dict of `EVENTS`, in the thread in which it happened.
-Traces write them to a file as they come; reports collect them (`debug/document.py`).
-
-With `costs`, calls are looked at too: guards of an entry are measured at its first calls, and the steps of every plan timed.
+In: `with Recorder(take): ...`.  Out: `take(event)` for each event, a dict of `EVENTS`, in the thread of the event.
+Traces write events to a file at once; reports collect them (`debug/document.py`).
+With `costs`, calls are observed too: guards of an entry are measured at its first calls, and the steps of every plan
+are timed.
 """
 
 from __future__ import annotations
@@ -24,15 +24,16 @@ import torch
 from pycompiler import _native, config
 from pycompiler._native import CompiledFunction
 from pycompiler.debug import describe
-from pycompiler.debug.calls import watching
+from pycompiler.debug.call_watchers import watching
 from pycompiler.debug.describe import Data
-from pycompiler.debug.held import held
-from pycompiler.ir import titles, watch
+from pycompiler.debug.entry_memory import memory_of_entry
+from pycompiler.ir import compile_names, phases
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.plan import Plan
 from pycompiler.pipeline.records import GraphRecord
 
-# Every event has `event`, `at` (seconds since the epoch), `thread`, and the `id` and `title` of a compile (`ir/titles.py`).
+# Every event has `event`, `at` (seconds since the epoch), `thread`, and the `id` and `title` of a compile
+# (`ir/compile_names.py`).
 EVENTS: dict[str, str] = {
     "start": "once: versions, the program, its process",
     "phase": "a phase of a compile is over: name, start, seconds, model, graph",
@@ -58,7 +59,7 @@ def event_of(event: str, /, **data: Any) -> Data:
 
 
 @dataclass
-class Graph:
+class CompilingGraph:
     """An ATen graph that is being compiled."""
 
     number: int
@@ -70,7 +71,7 @@ class Graph:
 
 @dataclass
 class Times:
-    """Of the plan of a graph.  The plan is kept, so that its address stays its own."""
+    """Times of the plan of a graph.  The plan is kept alive, so that its address stays unique."""
 
     plan: Plan
     graph: int
@@ -88,42 +89,43 @@ class Times:
         self.total = [sum(p) for p in zip(self.total, steps, strict=False)] or steps
 
 
-class _State(threading.local):
-    """What a thread compiles, the innermost last."""
+class _EventState(threading.local):
+    """The models and graphs that a thread compiles, the innermost last."""
 
     def __init__(self) -> None:
-        self.recent: list[int] = []  # models since the last frame was told: those of the next one
+        self.recent: list[int] = []  # models since the last frame: models of the next frame
         self.models: list[int] = []
-        self.graphs: list[Graph] = []
-        self.begun: list[float] = []  # when the phases that are open began
+        self.graphs: list[CompilingGraph] = []
+        self.begun: list[float] = []  # start times of the open phases
 
 
-class Recorder(watch.Observer):
+class Recorder(phases.Observer):
     """See the module."""
 
-    wanted = watch.COSTLY
+    wanted = phases.COSTLY
 
     def __init__(self, take: Callable[[Data], None], *, costs: bool = False) -> None:
         self.take = take
         self.costs = costs
-        self.state = _State()
+        self.state = _EventState()
         self.frame_numbers, self.graph_numbers = itertools.count(), itertools.count()
-        self.guards: dict[int, tuple[int, int, Guard]] = {}  # id → frame, position, itself
-        self.measured: dict[int, tuple[int, Any]] = {}  # id of an entry's guards → times, themselves
+        self.guards: dict[int, tuple[int, int, Guard]] = {}  # id → frame, position, the guard itself
+        # id of an entry's guards → number of measurements, the guards themselves
+        self.measured: dict[int, tuple[int, Any]] = {}
         self.known: set[int] = set()  # models
         self.times: dict[int, Times] = {}  # by id of a plan
         self.open = contextlib.ExitStack()
 
     def __enter__(self) -> Recorder:
         self.event("start", **start())
-        watch.observers.append(self)
+        phases.observers.append(self)
         if self.costs:
             self.open.enter_context(watching(self.call))
         return self
 
     def __exit__(self, *exc: object) -> None:
         self.open.close()
-        watch.observers.remove(self)
+        phases.observers.remove(self)
         self.tell_calls()
 
     def tell_calls(self) -> None:
@@ -137,16 +139,16 @@ class Recorder(watch.Observer):
             )
 
     def event(self, event: str, /, **data: Any) -> None:
-        title = titles.current()
+        title = compile_names.current()
         self.take(event_of(event, id=title.id if title else None, title=title.name if title else None, **data))
 
     @contextlib.contextmanager
     def safely(self, what: str) -> Iterator[None]:
-        """A report that fails to see something does not hurt the program."""
+        """Context manager: an error of the report does not affect the program."""
         try:
             yield
         except Exception as error:
-            config.say_once(f"report: {what} is not seen: {type(error).__name__}: {error}")
+            config.say_once(f"report: {what} is not recorded: {type(error).__name__}: {error}")
 
     # compiles -----------------------------------------------------------------------------------------------------
     def begin(self, phase: str) -> None:
@@ -166,7 +168,7 @@ class Recorder(watch.Observer):
 
     @contextlib.contextmanager
     def model(self, number: int) -> Iterator[None]:
-        if number not in self.known:  # else its backward is compiled
+        if number not in self.known:  # a known model: its backward is compiled
             self.known.add(number)
             self.state.recent.append(number)
         self.state.models.append(number)
@@ -177,7 +179,7 @@ class Recorder(watch.Observer):
 
     @contextlib.contextmanager
     def graph(self, kind: str) -> Iterator[None]:
-        made = Graph(next(self.graph_numbers), kind)
+        made = CompilingGraph(next(self.graph_numbers), kind)
         self.state.graphs.append(made)
         try:
             yield
@@ -186,7 +188,7 @@ class Recorder(watch.Observer):
             if "fx_graph" in made.made:
                 self.graph_made(made)
 
-    def graph_made(self, made: Graph) -> None:
+    def graph_made(self, made: CompilingGraph) -> None:
         with self.safely("a graph"):
             self.event("graph", number=made.number, model=self.state.models[-1] if self.state.models else None,
                        kind=made.kind, phases=made.phases, **describe.graph(made.made, made.unfused))  # fmt: skip
@@ -208,7 +210,7 @@ class Recorder(watch.Observer):
         elif graph is not None:
             graph.made[name] = value
             if name == "program":
-                graph.unfused.clear()  # it is scheduled anew
+                graph.unfused.clear()  # the graph is scheduled anew
             if name == "plan" and self.costs:
                 plan = value[0]
                 self.times[id(plan)] = Times(plan, graph.number, describe.parts(graph.made["schedule"]))
@@ -228,7 +230,8 @@ class Recorder(watch.Observer):
                 plan, each = told
                 if (found := self.times.get(id(plan))) is not None:
                     found.add(each)
-                    if found.calls & (found.calls - 1) == 0:  # the program may be ended before it ends
+                    # at powers of two, since the program may be killed before its end
+                    if found.calls & (found.calls - 1) == 0:
                         self.tell_times(found)
             elif kind == "call":
                 count, _ = self.measured.get(id(told[1]), (0, None))
@@ -250,4 +253,5 @@ class Recorder(watch.Observer):
         known = [(self.guards.get(id(guard)), spent) for guard, spent in zip(guards, each, strict=True)]
         frame = next((found[0] for found, _ in known if found), None)
         self.event("entry", frame=frame, function=function.name, tried=position, call=call, all=all,
-                   each={found[1]: spent for found, spent in known if found}, holds=held(function, guards))  # fmt: skip
+                   each={found[1]: spent for found, spent in known if found},
+                   holds=memory_of_entry(function, guards))  # fmt: skip

@@ -1,6 +1,6 @@
 """explain(fn)(*args): run once, report graphs, breaks, guards.
 
-In: a function or module and arguments.  Out: `Explanation`, which prints the report, holds it as fields, and has it as a page
+In: a function or module and arguments.  Out: `Explanation`, which prints the report, has it as fields, as a page
 (`html()`) and as data (`document`).
 """
 
@@ -28,7 +28,22 @@ if TYPE_CHECKING:
 
 @dataclass
 class Explanation:
-    """What a run of a compiled callable captured."""
+    """The result of `explain`: graphs, breaks and guards of one call.
+
+    Attributes:
+        graphs: Captured graphs, in order.
+        break_reasons: A record for each graph break: `kind`, `reason`, `hint` and `stack`.
+        out_guards: Guards of each graph.
+        op_count: The number of operators in all graphs.
+        ops_per_graph: Operators of each graph.
+        seconds: The name and the seconds of each captured frame, its backend included.
+        result: The result of the call.
+        events: Events of the compiles as data; `document` is made of them.
+        graph_count: The number of graphs.
+        graph_break_count: The number of graph breaks.
+        compile_times: `seconds` as a text.
+        document: The report as data.
+    """
 
     graphs: list[fx.GraphModule] = field(default_factory=list)
     break_reasons: list[BreakRecord] = field(default_factory=list)
@@ -47,8 +62,15 @@ class Explanation:
         return Document.of(self.events)
 
     def html(self, path: str | os.PathLike[str] | None = None) -> str:
-        """The report as a page that needs nothing else; written to `path`, too, where one is given."""
-        from pycompiler.debug.page import page  # only who wants a page
+        """The report as a self-contained page.
+
+        Args:
+            path: A file that also gets the page.  None: no file.
+
+        Returns:
+            str: The page.
+        """
+        from pycompiler.debug.page import page  # imported only for a page
 
         text = page(self.document)
         if path is not None:
@@ -57,7 +79,7 @@ class Explanation:
         return text
 
     def __iter__(self) -> Iterator[Any]:
-        """The tuples that torch's `explain` once returned: six values, or four where four are unpacked."""
+        """The tuples that torch's `explain` once returned: six values, or four if four are unpacked."""
         config.say_once("explain() returns one object; taking it apart as a tuple is deprecated: read its fields")
         six = (
             self.brief(),
@@ -67,7 +89,7 @@ class Explanation:
             self.break_reasons,
             self.brief(verbose=True),
         )
-        return iter(six[: _taken_apart(sys._getframe(1))])
+        return iter(six[: _unpacked_count(sys._getframe(1))])
 
     def brief(self, *, verbose: bool = False) -> str:
         """The text of those tuples."""
@@ -95,7 +117,7 @@ class Explanation:
 
     @property
     def compile_times(self) -> str:
-        """Seconds that each capture took, its backend included."""
+        """Seconds of each capture, including its backend."""
         rows = [f"  {name}: {seconds:.4f}" for name, seconds in self.seconds]
         return "\n".join(["Compile Times (seconds):", *rows])
 
@@ -128,7 +150,7 @@ class Explanation:
             lines += [f"  Ops {i}:", *(f"    {op}" for op in ops)]
         lines.append("Out Guards:")
         for i, guards in enumerate(self.out_guards, 1):
-            lines += [f"  Guards {i}:", *(f"    {text}" for text in _told(guards))]
+            lines += [f"  Guards {i}:", *(f"    {text}" for text in _guard_lines(guards))]
         return "\n".join([*lines, self.compile_times])
 
 
@@ -136,8 +158,8 @@ SHOWN = 12  # guards of a graph; `out_guards` and the page have all
 OF_CALLS = frozenset({"tensor", "sizes", "data"})  # kinds of guards that calls fail most
 
 
-def _told(guards: list[Guard]) -> list[str]:
-    """Guards as text: what is assumed of tensors and sizes first, then as they were made."""
+def _guard_lines(guards: list[Guard]) -> list[str]:
+    """Guards as strs: guards on tensors and sizes first, then in order of creation."""
     ranked = sorted(guards, key=lambda g: g.kind not in OF_CALLS)
     left = len(guards) - SHOWN
     return [
@@ -150,30 +172,55 @@ def _counted(count: int, what: str) -> str:
     return f"{count} {what}{'s' * (count != 1)}"
 
 
-def _taken_apart(frame: types.FrameType) -> int:
-    """How many values a frame's instruction unpacks; six where it does something else."""
+def _unpacked_count(frame: types.FrameType) -> int:
+    """How many values the frame's current instruction unpacks; six for other instructions."""
     at = next((i for i in dis.get_instructions(frame.f_code) if i.offset == frame.f_lasti), None)
     return int(at.arg or 0) if at is not None and at.opname == "UNPACK_SEQUENCE" else 6
 
 
-# Keyword arguments of `compile` that `explain` takes, too, with what it does without them.
+# Keyword arguments of `compile` that `explain` also takes, with their defaults.
 OPTIONS = {
     "backend": "eager", "dynamic": None, "fullgraph": False, "mode": None, "options": None, "recompile_limit": None,
 }  # fmt: skip
 
 
 def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """`explain(fn)(*args)` runs `fn` once under capture and returns an `Explanation`; `fn`'s own cache is not touched.
+    """Run a function once under capture and report graphs, graph breaks, guards and compile times.
 
-    `backend`, `dynamic`, `fullgraph`, `mode`, `options` and `recompile_limit` are those of `compile`, where `fn` has no parameter
-    of that name; the backend is "eager", and with "native" the report has kernels, too.
+    `explain(fn)(*args)` returns the report.  Entries that `fn` itself has stay as they are.
     The older form `explain(fn, *args)` does the same at once.
+
+    Args:
+        fn: A function or an `nn.Module`, compiled or not.
+        *args: Positional arguments of the call, in the older form.
+        **kwargs: `backend` (default "eager"; "native" adds kernels to the report), `dynamic`, `fullgraph`, `mode`, `options`
+            and `recompile_limit`, as in `compile`, unless `fn` has a parameter of that name.  In the older form also keyword
+            arguments of the call.
+
+    Returns:
+        Callable | Explanation: A function that runs `fn` and returns an `Explanation`; in the older form the `Explanation`.
+
+    Raises:
+        ArgumentError: As in `compile`.
+
+    Example:
+        ```python
+        def step(x):
+            y = x.relu()
+            print("half way")
+            return y * 2
+
+        report = pycompiler.explain(step)(torch.ones(4))
+        assert (report.graph_count, report.graph_break_count) == (2, 1)
+        print(report.break_reasons[0])               # the call, its line and the way out
+        report.html("report.html")                   # the same and more, as a page
+        ```
     """
     own = _parameters(fn)
     settings = OPTIONS | {name: kwargs.pop(name) for name in OPTIONS if name in kwargs and name not in own}
 
     def run(*args: Any, **kwargs: Any) -> Explanation:
-        from pycompiler.debug.events import Recorder  # only who asks needs it
+        from pycompiler.debug.events import Recorder  # imported only when needed
 
         explanation = Explanation()
         compiled = api.compile(fn, **settings)
@@ -192,5 +239,5 @@ def explain(fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
 def _parameters(fn: Callable[..., Any]) -> Collection[str]:
     try:
         return inspect.signature(fn).parameters
-    except (TypeError, ValueError):  # a builtin that has none
+    except (TypeError, ValueError):  # a builtin without a signature
         return ()

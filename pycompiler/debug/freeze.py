@@ -1,11 +1,12 @@
-"""What a frame reads → records that another process can thaw (`thaw.py`); nothing of the program is run for it.
+"""Freeze all that a frame reads into records that another process can thaw (`thaw.py`), without running the program's code.
 
-In: `Freezer(limit)`, `value(object, where)`.  Out: tokens; after `finish()` the `records` that make empty objects, the `fills`
-that give them contents, `missing` (what cannot be written, with its place) and `remarks`.
+In: `Freezer(limit)`, `value(object, where)`.  Out: tokens.  After `finish()`: `records` that create empty objects,
+`fills` that give them contents, `missing` (objects that cannot be written, with their places) and `remarks`.
 
-A record is a tuple for `marshal`: a tag, then values.  A token is a plain value, or a 1-tuple, the position of a record.  What
-belongs to a library (installed, or of Python) is a name (`ir/names.py`); what is the program's own is written: functions by
-code, classes by what is in them, modules by those globals that some recorded code has the name of, tensors by storages.
+A record is a tuple for `marshal`: a tag, then values.  A token is a plain value, or a 1-tuple with the position of a
+record.  Objects of a library (installed, or Python's own) are written as names (`ir/persistent_names.py`).
+Objects of the program are written by contents: functions by code, classes by attributes, tensors by storages.
+Modules are written by the globals whose names occur in recorded code.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from typing import Any
 import torch
 
 from pycompiler.errors import describe
-from pycompiler.ir.names import VERSIONED, Name, name_of
+from pycompiler.ir.persistent_names import VERSIONED, Name, name_of
 
 Token = Any
 INLINE = (type(None), bool, int, float, complex, str, bytes, type(Ellipsis))
-TEXT_BYTES = 1 << 20  # of a source file, at most
-# Order of fills: what hashing and comparing need comes before the containers that hash.
+TEXT_BYTES = 1 << 20  # most bytes of a source file
+# Order of fills: objects needed for hashing and comparison come before the containers that hash them.
 FUNCTION, CLASS, STATE, SEQUENCE, TABLE = range(5)
 _SLOT_BYTES = 8
 NOT_STATE = frozenset({
@@ -53,7 +54,7 @@ def _library_folders() -> tuple[str, ...]:
 
 
 def is_library(module: str) -> bool:
-    """Whether what a module holds is had by its name elsewhere: it is Python's, or installed."""
+    """Whether the contents of a module can be found by name in another process: it belongs to Python, or is installed."""
     top = module.partition(".")[0]
     if top in VERSIONED:
         return True
@@ -63,12 +64,12 @@ def is_library(module: str) -> bool:
 
 
 def module_of(name: Name) -> str:
-    """The module that a name starts at; operators are torch's, as far as it knows them."""
+    """The module where a name starts; torch's operators belong to torch."""
     return "torch" if name[0] == "operator" else name[1]
 
 
 def is_plain(cls: type) -> bool:
-    """Whether instances are a `__dict__` and slots, and nothing that C code put behind them."""
+    """Whether instances consist of a `__dict__` and slots, without further C data."""
     made: Any = cls.__new__
     if made is not object.__new__ and not isinstance(made, types.FunctionType):
         return False
@@ -78,7 +79,7 @@ def is_plain(cls: type) -> bool:
 
 
 def names_in(code: types.CodeType) -> Iterable[str]:
-    """What code may read of a module: its names, and texts that are one (`getattr`, `globals()`)."""
+    """Names that code may read from a module: its names, and str constants that are identifiers (`getattr`, `globals()`)."""
     yield from code.co_names
     for constant in code.co_consts:
         if isinstance(constant, str) and constant.isidentifier():
@@ -88,12 +89,12 @@ def names_in(code: types.CodeType) -> Iterable[str]:
 
 
 def imports_of(code: types.CodeType) -> Iterable[str]:
-    """Modules that code imports when it runs."""
+    """Modules that the code imports at run time."""
     return (i.argval for i in dis.get_instructions(code) if i.opname == "IMPORT_NAME")
 
 
 class Freezer:
-    """`limit`: bytes of tensors; the data of those beyond it is left out."""
+    """`limit`: bytes of tensors; the data of further tensors is left out."""
 
     def __init__(self, limit: int) -> None:
         self.room = limit
@@ -122,7 +123,7 @@ class Freezer:
         self.fills.append((order, tag, token, *parts))
 
     def finish(self) -> None:
-        """Writes the globals that recorded code has names of, until no more code comes with them."""
+        """Write the globals whose names occur in recorded code, until they bring no further code."""
         progress = True
         while progress:
             progress = False
@@ -161,16 +162,16 @@ class Freezer:
         return tuple((k, self.value(v, f"{where}.{k}")) for k, v in items.items() if type(k) is str)
 
     def gone(self, value: Any, where: str, why: str = "") -> Token:
-        """A placeholder that says so when it is used."""
+        """A placeholder that raises when it is used."""
         text = f"{where}: {why or f'an object of {type(value).__module__}.{type(value).__qualname__}'}"
         self.missing.append(text)
         return self.add("missing", text)
 
     def named(self, value: Any) -> Token:
-        """What is a library's, by its name; None for others."""
+        """The name of a library's object; None for other objects."""
         try:
             name = name_of(value)
-        except Exception:  # whatever an object's own attributes raise
+        except Exception:  # attributes of an object may raise any exception
             return None
         if name is None or not is_library(module_of(name)):
             return None
@@ -195,13 +196,13 @@ class Freezer:
         return self.remember(code, token)
 
     def source(self, filename: str) -> None:
-        """The text of a file, for debuggers and tracebacks elsewhere."""
+        """Store the text of a source file, for debuggers and tracebacks elsewhere."""
         if filename not in self.sources and not os.path.abspath(filename).startswith(_library_folders()):
             text = "".join(linecache.getlines(filename))
             self.sources[filename] = text if len(text) <= TEXT_BYTES else ""
 
     def space(self, space: dict[str, Any]) -> Token:
-        """The globals of functions: of a module, when they are one's."""
+        """The globals of functions; a module's globals are read from the module."""
         name = space.get("__name__")
         module = sys.modules.get(name) if isinstance(name, str) else None
         if module is not None and vars(module) is space:
@@ -219,7 +220,7 @@ def _function(f: Freezer, value: types.FunctionType, where: str) -> Token:
 
 
 def own_function(f: Freezer, value: types.FunctionType, where: str) -> Token:
-    """A function by its code, whoever it belongs to."""
+    """A function by its code, also for a library's function."""
     where = value.__qualname__
     cells = tuple(
         f.value(c, f"{where}: {n}") for n, c in zip(value.__code__.co_freevars, value.__closure__ or (), strict=True)
@@ -257,7 +258,7 @@ _LAYOUT = (types.MemberDescriptorType, types.GetSetDescriptorType)
 
 
 def _class(f: Freezer, cls: Any, where: str) -> Token:
-    """A class of the program's."""
+    """A class of the program."""
     metaclass = type(cls)
     is_enum = isinstance(cls, enum.EnumMeta)
     if not is_enum and metaclass is not type and f.named(metaclass) is None:
@@ -286,7 +287,7 @@ def _class(f: Freezer, cls: Any, where: str) -> Token:
 
 
 def _instance(f: Freezer, value: Any, where: str) -> Token:
-    """An object of a class that was written in Python; None for others."""
+    """An object of a Python class; None for others."""
     cls = type(value)
     if isinstance(value, enum.Enum):
         return f.named(value) or f.add("member", f.value(cls, where), f.value(value.value, where))
@@ -322,7 +323,7 @@ BASES: tuple[type, ...] = (tuple, list, dict, set, frozenset, collections.deque,
 
 
 def solid_base(cls: type) -> type:
-    """The class in C whose layout a class written in Python has."""
+    """The C class that determines the layout of a Python class."""
     while cls.__flags__ & _HEAP_TYPE and cls.__base__ is not None:
         cls = cls.__base__
     return cls
@@ -404,11 +405,9 @@ def _tensor(f: Freezer, value: torch.Tensor, where: str) -> Token:
     with torch._C.DisableTorchFunction():
         odd = value.layout is not torch.strided or value.is_conj() or value.is_neg() or value.is_quantized
         if odd or value.device.type == "meta":
-            return f.gone(value, where, f"a tensor of another kind ({value.layout}, on {value.device})")
+            return f.gone(value, where, f"a tensor that cannot be recorded ({value.layout}, on {value.device})")
         if value.requires_grad and not value.is_leaf:
-            f.remarks.append(
-                f"{where} was computed with gradients: it is a copy of a leaf, its history is not recorded"
-            )
+            f.remarks.append(f"{where} was computed with gradients: the record holds a leaf without its history")
         lies = tuple(value.shape), value.stride(), value.storage_offset()
         token = f.add(
             "tensor", _storage(f, value, where), f.value(value.dtype, where), *lies, value.requires_grad, value.is_leaf,
@@ -425,7 +424,7 @@ def _partial(f: Freezer, value: functools.partial[Any], where: str) -> Token:
 
 
 def _made(tag: str, *parts: str) -> Callable[[Freezer, Any, str], Token]:
-    """Of an object that is made of its attributes."""
+    """A writer for objects that consist of these attributes."""
     return lambda f, value, where: f.add(tag, *(f.value(getattr(value, p), where) for p in parts))
 
 
@@ -486,5 +485,5 @@ WRITE: dict[type, Callable[[Freezer, Any, str], Token]] = {
 
 if (numpy := sys.modules.get("numpy")) is not None:
     WRITE[numpy.ndarray] = _array
-# A metaclass may compare classes as it likes.
+# Keyed by id, since a metaclass may redefine equality.
 _BY_ID = {id(cls): write for cls, write in WRITE.items()}

@@ -15,10 +15,10 @@ from typing import Any
 import torch
 from torch import fx
 
-# Calls that make an argument, not a node.
+# Calls that create an argument, not a node.
 LITERALS = (slice, torch.device, torch.Size, range, complex, float)
 
-OPERATORS: dict[type[ast.AST], tuple[Any, Any]] = {  # → (operator, the one in place)
+OPERATORS: dict[type[ast.AST], tuple[Any, Any]] = {  # → (operator, in-place operator)
     ast.Add: (operator.add, operator.iadd), ast.Sub: (operator.sub, operator.isub), ast.Mult: (operator.mul, operator.imul),
     ast.Div: (operator.truediv, operator.itruediv), ast.FloorDiv: (operator.floordiv, operator.ifloordiv),
     ast.Mod: (operator.mod, operator.imod), ast.Pow: (operator.pow, operator.ipow),
@@ -32,7 +32,7 @@ OPERATORS: dict[type[ast.AST], tuple[Any, Any]] = {  # → (operator, the one in
 
 
 class NotStraight(Exception):
-    """The code is none that fx prints."""
+    """The code is not in the form that fx prints."""
 
 
 def load(module: torch.nn.Module) -> fx.GraphModule:
@@ -40,12 +40,12 @@ def load(module: torch.nn.Module) -> fx.GraphModule:
     forward = type(module).forward
     (tree,) = ast.parse(textwrap.dedent(inspect.getsource(forward))).body
     if not isinstance(tree, ast.FunctionDef):
-        raise NotStraight(f"{forward!r} is no function")
+        raise NotStraight(f"{forward!r} is not a function")
     return _Loader(module, forward.__globals__).run(tree)
 
 
 class _Loader:
-    """`names`: what local names stand for, nodes or constants."""
+    """`names`: local name -> node or constant."""
 
     def __init__(self, module: torch.nn.Module, namespace: dict[str, Any]) -> None:
         self.module, self.namespace = module, namespace
@@ -89,7 +89,7 @@ class _Loader:
             if not isinstance(target, ast.Name):
                 raise NotStraight(ast.unparse(s))
             if isinstance(s.value, ast.Constant) and s.value.value is None:
-                self.names.pop(target.id, None)  # fx lets go of what is not read again
+                self.names.pop(target.id, None)  # fx deletes variables that are not read again
                 continue
             known = isinstance(s.value, ast.Name)
             if isinstance(value, fx.Node) and not known and value.name != target.id:
@@ -169,7 +169,7 @@ class _Loader:
                 if isinstance(base, fx.Node):
                     return self.graph.call_method(e.func.attr, (base, *args), kwargs)
         target = self.value(e.func)
-        if isinstance(target, fx.Node):  # a module's own part
+        if isinstance(target, fx.Node):  # a submodule
             name = str(target.target)
             self.graph.erase_node(target)
             return self.graph.call_module(name, args, kwargs)

@@ -1,10 +1,10 @@
-"""guard_profile(compiled, *args): what the guards of a call cost, one by one.
+"""guard_profile(compiled, *args): the cost of a call's guards, one by one.
 
 In: a compiled callable and arguments; it is called once.  Out: `GuardProfile`, which prints and holds the entries that
-the call went through, its resume functions included, each with its guards, the costliest first.
+the call used, its resume functions included, each with its guards, the most expensive first.
 
-Nanoseconds are those of a guard evaluated by itself, with the path that it is the first to read; `call` is what a call pays
-for all of an entry's guards, most of which the fast path settles by a few words.
+Nanoseconds of a guard are for a separate evaluation, with the path that it is the first to read.  `call` is the cost of
+all of an entry's guards in a call; the fast path decides most of them with a few comparisons.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ import threading
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycompiler.debug.calls import watching
+from pycompiler.debug.call_watchers import watching
 from pycompiler.debug.describe import Data
-from pycompiler.debug.figures import nanoseconds, short, size
-from pycompiler.debug.held import held
+from pycompiler.debug.entry_memory import memory_of_entry
+from pycompiler.debug.number_format import nanoseconds, short, size
 from pycompiler.ir.guards import Guard
 
 
@@ -42,7 +42,13 @@ class EntryCost:
 
 @dataclass
 class GuardProfile:
-    """`entries` in the order of the call; `guards`: of all entries, the costliest first; `result`: what the call returned."""
+    """The result of `guard_profile`.
+
+    Attributes:
+        entries: Entries in the order of the call; each has `function`, `call` (nanoseconds) and `guards`.
+        result: The result of the call.
+        guards: Guards of all entries as (nanoseconds, function, guard), the most expensive first.
+    """
 
     entries: list[EntryCost]
     result: Any = None
@@ -56,7 +62,26 @@ class GuardProfile:
 
 
 def guard_profile(fn: Any, /, *args: Any, **kwargs: Any) -> GuardProfile:
-    """Call `fn` once, and measure each guard that the call rests on (of what it compiles, too): a `GuardProfile`."""
+    """Call a compiled callable once, and measure each guard of the call.
+
+    Entries that the call compiles, and entries of resume functions, are measured too.
+
+    Args:
+        fn (Callable | nn.Module): A compiled callable.
+        *args: Positional arguments of the call.
+        **kwargs: Keyword arguments of the call.
+
+    Returns:
+        GuardProfile: Entries and guards with their nanoseconds; it prints as a table.
+
+    Example:
+        ```python
+        compiled = pycompiler.compile(torch.nn.Linear(8, 8))
+        profile = pycompiler.guard_profile(compiled, torch.randn(4, 8))
+        print(profile)
+        nanoseconds, function, guard = profile.guards[0]   # the most expensive guard
+        ```
+    """
     found: list[EntryCost] = []
     own = threading.get_ident()
 
@@ -66,7 +91,7 @@ def guard_profile(fn: Any, /, *args: Any, **kwargs: Any) -> GuardProfile:
         if kind == "entry":
             function, tried, guards, call, all, each = told
             ranked = sorted(zip(each, guards, strict=True), key=lambda row: -row[0])
-            found.append(EntryCost(function.name, tried, call, all, ranked, held(function, guards)))
+            found.append(EntryCost(function.name, tried, call, all, ranked, memory_of_entry(function, guards)))
         return kind == "call"
 
     with watching(watch):

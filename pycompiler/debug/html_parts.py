@@ -1,9 +1,9 @@
-"""Pieces of a page: tags, tables that fold, the style.
+"""Parts of a page: tags, foldable tables, the style.
 
-In: texts and rows.  Out: HTML.  Rows beyond `OPEN` lie in parts that open when asked for, and are laid out only then.
+In: strs and rows.  Out: HTML.  Rows beyond `OPEN` are in parts that the reader can open, and are laid out only then.
 
-Texts of a trace become HTML by `escape` alone (`code`, `link`, and the attributes of `tag` do it); the policy of the page
-runs one script, by its digest, and fetches nothing.
+Strs of a trace become HTML only by `escape` (called by `code`, `link`, and for attributes by `tag`).  The page's policy
+allows one script, by its digest, and no network access.
 """
 
 from __future__ import annotations
@@ -14,10 +14,8 @@ import html
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-OPEN, PART = 40, 500  # rows that are shown at once; rows of a part of the rest
-PLAIN = (
-    2_000  # rows of a table that are elements of the page; what is behind them is, when its part is opened (`UNFOLD`)
-)
+OPEN, PART = 40, 500  # rows that are visible at once; rows of each further part
+PLAIN = 2_000  # rows of a table that are elements of the page; further rows are created when their part is opened (`UNFOLD`)
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1b1f24; --dim: #57606a; --paper: #fff; --panel: #f6f8fa; --line: #d0d7de;
@@ -56,7 +54,7 @@ table.source tr.broken td { background: var(--badpaper) } table.source tr.hot td
 table.source details { margin: 0 } .notes { max-width: 40rem } .notes .costly { display: block }
 @media print { nav, .skip { display: none } }
 """
-# Half a million rows would be the page's whole time to load; as texts they are nothing.
+# Half a million rows as elements would dominate the load time of the page; as text they cost nothing.
 UNFOLD = """document.addEventListener("toggle", event => {
   const rows = event.target.querySelector(":scope > script.rows");
   if (rows) rows.outerHTML = rows.textContent }, true)"""
@@ -80,17 +78,17 @@ PAGE = """<!doctype html>
 
 
 def escape(value: Any) -> str:
-    """A text or number of a trace as HTML, also between quotes."""
+    """A str or number of a trace as HTML, also safe between quotes."""
     return html.escape(str(value))
 
 
 def link(to: str, content: str) -> str:
-    """`content`, as HTML, leading to the element with that id."""
+    """`content`, as HTML, linked to the element with that id."""
     return tag("a", content, href=f"#{to}")
 
 
 def tag(kind: str, content: str, **attributes: str) -> str:
-    """Names of attributes end with "_" where Python has them already, and have "_" for "-"."""
+    """Attribute names end with "_" if they are Python keywords, and have "_" for "-"."""
     given = "".join(f' {k.rstrip("_").replace("_", "-")}="{escape(v)}"' for k, v in attributes.items() if v)
     return f"<{kind}{given}>{content}</{kind}>"
 
@@ -104,13 +102,13 @@ def folded(summary: str, content: str, *, kind: str = "") -> str:
 
 
 def some(made: Sequence[str], what: str) -> str:
-    """The first ones as they are, the others folded."""
+    """The first items as they are, the others folded."""
     rest = "".join(made[OPEN:])
     return "".join(made[:OPEN]) + (folded(f"{len(made) - OPEN:,} more {what}", rest) if rest else "")
 
 
 def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """`heads` that begin with "#" are of numbers.  Rows are HTML; the first one of each is its head."""
+    """`heads` with a leading "#" are columns of numbers.  Rows are HTML; the first cell of each is its head."""
     number = [h.startswith("#") for h in heads]
     head = "".join(
         tag("th", escape(h.lstrip("#")), scope="col", class_="n" if n else "")
@@ -136,14 +134,14 @@ def table(caption: str, heads: Sequence[str], rows: Iterable[Sequence[str]]) -> 
     for k in range(OPEN, len(made), PART):
         some = made[k : k + PART]
         content = part(some, escape(caption))
-        if k >= PLAIN:  # texts in it are escaped, so nothing of it ends the script, or opens another one
+        if k >= PLAIN:  # strs in it are escaped, so they can neither end the script nor start another one
             content = tag("script", content, type="text/plain", class_="rows")
         parts.append(folded(f"{k + 1:,} to {k + len(some):,} of {len(made):,}", content, kind="part"))
     return "".join(parts)
 
 
 def bar(share: float) -> str:
-    """Beside the number that it shows, so hidden from those who hear the page.  Of nothing there is none."""
+    """A bar beside its number, hidden from screen readers; "" for nothing."""
     if not share > 0.0:
         return ""
     return f'<span class="bar" style="width:{min(share, 1.0) * 8:.2f}rem" aria-hidden="true"></span>'

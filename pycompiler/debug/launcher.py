@@ -1,7 +1,8 @@
-"""`minifier_launcher.py` and `repro.py`: programs that hold a graph, its inputs and how it is compiled, and what they run.
+"""`minifier_launcher.py` and `repro.py`: generated programs with a graph, its inputs and its settings, and their
+run-time code.
 
-In: a graph, inputs, a `Setting`.  Out: files.  A launcher cuts its graph down (`minify`) and writes `checkpoints/` on the way,
-then `repro.py`; a repro compiles and calls its graph (`check`): the error comes again, or what differs is printed.
+In: a graph, inputs, a `Setting`.  Out: files.  A launcher minimises its graph (`minify`), writes `checkpoints/`
+meanwhile, then `repro.py`.  A repro compiles and calls its graph (`check`): it repeats the error, or prints the difference.
 """
 
 from __future__ import annotations
@@ -25,10 +26,10 @@ from torch import fx
 from pycompiler import backends, config
 from pycompiler._native import __version__
 from pycompiler.api import compile as compile_function
-from pycompiler.debug.figures import counted
-from pycompiler.debug.minifier import LIMIT, Minifier, NotReproduced, Part, Smallest, written
+from pycompiler.debug.fx_reader import load
+from pycompiler.debug.minifier import LIMIT, Minifier, NodeRange, NotReproduced, Smallest, written
+from pycompiler.debug.number_format import counted
 from pycompiler.debug.render import import_text, input_text, module_text
-from pycompiler.debug.straight import load
 from pycompiler.debug.trial import Setting, Symptom, in_child, observe
 
 LAUNCHER, REPRO, CHECKPOINTS = "minifier_launcher.py", "repro.py", "checkpoints"
@@ -78,7 +79,7 @@ class Unwritable(Exception):
     """A backend that no program can name."""
 
 
-# texts ----------------------------------------------------------------------------------------------------------
+# program texts --------------------------------------------------------------------------------------------------
 def program(
     gm: fx.GraphModule, inputs: str, setting: Setting, *, title: str, about: str, run: str, places: Mapping[str, str]
 ) -> str:
@@ -95,7 +96,7 @@ def program(
 
 
 def backend_text(backend: Any) -> tuple[list[str], str, str]:
-    """(imports, source, expression) of a backend: a name, what can be imported, or a function with its source."""
+    """(imports, source, expression) of a backend: a name, an importable object, or a function with its source."""
     if isinstance(backend, str):
         return [], "", repr(backend)
     name, module = getattr(backend, "__qualname__", ""), getattr(backend, "__module__", "")
@@ -114,14 +115,14 @@ def backend_text(backend: Any) -> tuple[list[str], str, str]:
 
 
 def _source(function: types.FunctionType, imports: list[str], sources: dict[str, str]) -> None:
-    """Adds the source of a function, and before it that of what it reads."""
+    """Add the source of a function, preceded by the sources of its globals."""
     if not function.__name__.isidentifier() or function.__closure__:
-        raise Unwritable(f"the backend {function.__qualname__} has no source that stands alone")
+        raise Unwritable(f"the backend {function.__qualname__} has no self-contained source")
     sources[function.__name__] = ""
     try:
         text = textwrap.dedent(inspect.getsource(function))
     except OSError:
-        raise Unwritable(f"the source of backend {function.__qualname__} is not to be had") from None
+        raise Unwritable(f"the source of backend {function.__qualname__} is not available") from None
     for name in _names(function.__code__):
         _read(name, function, imports, sources)
     sources[function.__name__] = text[text.index("def ") :].rstrip()  # without decorators
@@ -129,7 +130,7 @@ def _source(function: types.FunctionType, imports: list[str], sources: dict[str,
 
 
 def _read(name: str, function: types.FunctionType, imports: list[str], sources: dict[str, str]) -> None:
-    """Adds what a global name of a function stands for; a class of the program's with what its methods read."""
+    """Add the definition of a function's global name; for a class of the program also the globals of its methods."""
     if name not in function.__globals__ or name in sources:
         return
     value = function.__globals__[name]
@@ -146,7 +147,7 @@ def _read(name: str, function: types.FunctionType, imports: list[str], sources: 
         try:
             sources[name] = textwrap.dedent(inspect.getsource(value)).rstrip()
         except OSError:
-            raise Unwritable(f"the source of class {value.__qualname__}, of a backend, is not to be had") from None
+            raise Unwritable(f"the source of class {value.__qualname__}, of a backend, is not available") from None
         sources[name] = sources.pop(name)
     elif _is_plain(value):
         sources[name] = f"{name} = {value!r}"
@@ -155,7 +156,7 @@ def _read(name: str, function: types.FunctionType, imports: list[str], sources: 
 
 
 def _is_plain(value: Any) -> bool:
-    """Whether a value is what its `repr` says."""
+    """Whether a value equals the evaluation of its `repr`."""
     if type(value) in (list, tuple, set, frozenset):
         return all(map(_is_plain, value))
     if type(value) is dict:
@@ -177,7 +178,7 @@ def inputs_text(values: Sequence[Any], names: Sequence[str]) -> str:
 def write_launcher(
     folder: Path, gm: fx.GraphModule, values: Sequence[Any], setting: Setting, places: Mapping[str, str], *, real: bool
 ) -> Path:
-    """`minifier_launcher.py` in `folder`; `real` values are saved beside it."""
+    """Write `minifier_launcher.py` to `folder`; `real` values are saved beside it."""
     names = [n.name for n in gm.graph.find_nodes(op="placeholder")]
     if real:
         written(folder / "inputs.pt", lambda path: torch.save(list(values), path))
@@ -185,8 +186,8 @@ def write_launcher(
     else:
         text = inputs_text(values, names)
     text = program(
-        gm, text, setting, title="A graph that is to be cut down.", places=places,
-        about=f"Run it: the smallest part of the graph that shows what is wrong is written to {REPRO}.",
+        gm, text, setting, title="A graph to minimise.", places=places,
+        about=f"Run this file: it writes the smallest part of the graph that shows the fault to {REPRO}.",
         run="minify(Repro(), inputs(), SETTING, __file__, PLACES)",
     )  # fmt: skip
     return written(folder / LAUNCHER, lambda path: path.write_text(text))
@@ -196,56 +197,63 @@ def write_repro(
     path: Path, gm: fx.GraphModule, inputs: str, setting: Setting, places: Mapping[str, str], about: str
 ) -> None:
     text = program(
-        gm, inputs, setting, title="A graph that shows what is wrong.", places=places, about=about,
+        gm, inputs, setting, title="A graph that shows a fault.", places=places, about=about,
         run="check(Repro(), inputs(), SETTING, PLACES)",
     )  # fmt: skip
     written(path, lambda path: path.write_text(text))
 
 
 def repro_path(folder: Path) -> Path:
-    """Beside the first `minifier` folder of a directory, where the documents look for it; in the others."""
+    """The path of `repro.py`: beside the first `minifier` folder, as documented; inside of later folders."""
     return (folder.parent if folder.name == "minifier" else folder) / REPRO
 
 
-# what the programs run ----------------------------------------------------------------------------------------------
+# code for the generated programs ------------------------------------------------------------------------------------
 def check(module: torch.nn.Module, inputs: Sequence[Any], setting: Setting, places: Mapping[str, str]) -> int:
-    """Compiles and calls: an error comes as it is; 1, and what differs, where values are wrong."""
+    """Compile and call: an error propagates; for wrong values, prints the difference and returns 1."""
     gm = load(module)
     for node in gm.graph.nodes:
         if node.name in places:
             print(f"{node.name}: {places[node.name]}")
     found = observe(gm, inputs, setting, raises=True)
-    print(found if found is not None else "nothing is wrong with this graph")
+    print(found if found is not None else "this graph shows no fault")
     return int(found is not None)
 
 
 def minify(
     module: torch.nn.Module, inputs: Sequence[Any], setting: Setting, file: str, places: Mapping[str, str]
 ) -> int:
-    """Cuts the graph down; 0 where a part is left that shows the symptom."""
-    parser = argparse.ArgumentParser(description="Cuts a graph down to what still shows what is wrong with it.")
+    """Minimise the graph; returns 0 if a part that shows the symptom is left."""
+    parser = argparse.ArgumentParser(description="Minimises a graph to the smallest part that still shows the fault.")
     parser.add_argument(
-        "--limit", type=float, default=LIMIT, help="seconds that a candidate may take (default: %(default)g)"
+        "--limit", type=float, default=LIMIT, help="time limit of a candidate in seconds (default: %(default)g)"
     )
     options = parser.parse_args()
-    config.repro_after = None  # of the environment: what is compiled here would write launchers over this one
+    config.repro_after = None  # from the environment: compiles of this process would overwrite this launcher
     folder = Path(file).resolve().parent
     checkpoints = folder / CHECKPOINTS
-    earlier = None if repro_path(folder).exists() else _left(checkpoints, Path(file))
+    earlier = None if repro_path(folder).exists() else _earlier_result(checkpoints, Path(file))
     if earlier is not None:
-        print(f"minifier: goes on from {earlier}, where an earlier run ended", file=sys.stderr, flush=True)
+        print(f"minifier: continues from {earlier}, where an earlier run ended", file=sys.stderr, flush=True)
         space = runpy.run_path(str(earlier))
         module, inputs = space["Repro"](), space["inputs"]()
     else:
         shutil.rmtree(checkpoints, ignore_errors=True)
     checkpoints.mkdir(exist_ok=True)
     threads = torch.get_num_threads()
-    _warm()
+    _compile_before_fork()
 
-    def checkpoint(part: Part, symptom: Symptom, values: Path) -> None:
+    def checkpoint(part: NodeRange, symptom: Symptom, values: Path) -> None:
         text = f"repro.saved(__file__, {values.name!r})"
         try:
-            write_repro(values.with_suffix(".py"), part.module, text, setting, places, f"A step on the way.  {symptom}")
+            write_repro(
+                values.with_suffix(".py"),
+                part.module,
+                text,
+                setting,
+                places,
+                f"An intermediate result of the minifier.  {symptom}",
+            )
         except OSError as error:
             run.say(f"no checkpoint of {part.count} operators: {error}")
 
@@ -253,7 +261,7 @@ def minify(
     try:
         smallest = run.run()
     except NotReproduced as reason:
-        print(f"minifier: {reason}: it needs what stands around the graph, or other inputs", file=sys.stderr)
+        print(f"minifier: {reason}: the fault needs the code around the graph, or other inputs", file=sys.stderr)
         return 2
     left = [n for n in smallest.part.module.graph.nodes if n.op.startswith("call_")]
     kept = f"{counted(len(left), 'operator')} {'is' if len(left) == 1 else 'are'} left of {run.whole}"
@@ -273,7 +281,7 @@ def minify(
 def write_smallest(
     path: Path, smallest: Smallest, values: Sequence[Any], setting: Setting, places: Mapping[str, str]
 ) -> Path:
-    """`repro.py`; beside it values, where random ones do not show it."""
+    """Write `repro.py`, and the inputs' values beside it if random values do not show the symptom."""
     names = [n.name for n in smallest.part.module.graph.find_nodes(op="placeholder")]
     if smallest.real:
         saved = written(path.with_suffix(".pt"), lambda file: torch.save(list(values), file))
@@ -286,8 +294,8 @@ def write_smallest(
     return path
 
 
-def _left(checkpoints: Path, launcher: Path) -> Path | None:
-    """The smallest part that a run of this launcher, which was ended, has found."""
+def _earlier_result(checkpoints: Path, launcher: Path) -> Path | None:
+    """The smallest part found by an earlier, interrupted run of this launcher."""
     since = launcher.stat().st_mtime
     found = [
         p for p in checkpoints.glob("*_operators.py") if p.stat().st_mtime > since and p.with_suffix(".pt").exists()
@@ -295,15 +303,15 @@ def _left(checkpoints: Path, launcher: Path) -> Path | None:
     return min(found, key=lambda p: int(p.name.partition("_")[0]), default=None)
 
 
-def _warm() -> None:
-    """Does once, before the first fork, what the first compile of each child would do; a child tries whether that ends well."""
+def _compile_before_fork() -> None:
+    """Do the work of a first compile once, before the first fork; a child first tests whether it succeeds."""
     torch.set_num_threads(1)
     if in_child(_compile_something, LIMIT, 1).told:
         _compile_something()
 
 
 def _compile_something() -> bool:
-    """No gradients: of a process whose autograd has run, children have none."""
+    """Without gradients: if autograd has run in a process, its forked children cannot compute any."""
 
     def program(x: torch.Tensor) -> torch.Tensor:
         return (x * 2 + 1).relu().sum()

@@ -1,10 +1,11 @@
 """The smallest part of a graph that still shows a symptom.
 
-In: a graph, its inputs, a `Setting`.  Out: `Smallest`, the part and how its inputs are made.  First halves are tried alone, then
-the end and the beginning are moved by halving, then ever smaller pieces are left out, last outputs.
-What is left out is not computed: who needs its value gets it as an input, with the value that eager computes.  So every
-choice of operators is a graph that can be run.
-Each candidate runs in a child of its own, with a limit; a crash and a hang are symptoms too.
+In: a graph, its inputs, a `Setting`.  Out: `Smallest`, the part and how to create its inputs.
+First each half is tried alone.  Then the end and the beginning are moved by halving, ever smaller pieces are left out,
+and finally outputs are left out.
+
+Values of omitted operators become inputs, with the values that eager computes.  So every choice of operators is a graph
+that can run.  Each candidate runs in a child process with a time limit; a crash and a hang are symptoms too.
 """
 
 from __future__ import annotations
@@ -23,25 +24,26 @@ from torch import fx
 
 from pycompiler.debug.repro import like
 from pycompiler.debug.trial import Outcome, Setting, Symptom, in_child, observe
-from pycompiler.pipeline.verified import Copies
+from pycompiler.pipeline.verification import Copies
 
-LIMIT = 60.0  # seconds of a candidate; once one has finished, `PATIENCE` times as long, but not below `LEAST`
+LIMIT = 60.0  # seconds per candidate; after the first one finished, `PATIENCE` times its duration, but at least `LEAST`
 PATIENCE, LEAST = 4.0, 10.0
 T = TypeVar("T")
 
 
 # parts of a graph -------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
-class Part:
-    """A graph of some nodes of another; `boundary`: the nodes whose values are its inputs."""
+class NodeRange:
+    """A graph of some nodes of another graph; `boundary`: the nodes whose values are its inputs."""
 
     module: fx.GraphModule
     boundary: tuple[fx.Node, ...]
-    count: int  # of operators
+    count: int  # number of operators
 
 
-def part_of(gm: fx.GraphModule, kept: set[fx.Node], outputs: Sequence[fx.Node], numbers: dict[str, Any]) -> Part:
-    """The graph of `kept`.  numbers: values of nodes that are no tensors, by name: literals where they are not kept."""
+def part_of(gm: fx.GraphModule, kept: set[fx.Node], outputs: Sequence[fx.Node], numbers: dict[str, Any]) -> NodeRange:
+    """The graph of `kept`.  numbers: name -> value of nodes that are not tensors; they become literals if they are not
+    in `kept`."""
     nodes = [n for n in gm.graph.nodes if n in kept]
     needed = {a for n in nodes for a in n.all_input_nodes}
     boundary = tuple(n for n in gm.graph.nodes if n in needed - kept and n.op != "get_attr" and n.name not in numbers)
@@ -59,11 +61,11 @@ def part_of(gm: fx.GraphModule, kept: set[fx.Node], outputs: Sequence[fx.Node], 
         place[n] = graph.create_node(n.op, n.target, fx.map_arg(n.args, given), fx.map_arg(n.kwargs, given), n.name)
     graph.output(tuple(place[n] for n in outputs))
     made = fx.GraphModule(gm, graph)
-    return Part(made, boundary, len(nodes))
+    return NodeRange(made, boundary, len(nodes))
 
 
 class _Recording(fx.Interpreter):
-    """Runs a graph and keeps the values of some nodes, as they are in the end."""
+    """Runs a graph and records the final values of some nodes."""
 
     def __init__(self, gm: fx.GraphModule, wanted: Iterable[fx.Node]) -> None:
         super().__init__(gm, garbage_collect_values=True)
@@ -77,7 +79,7 @@ class _Recording(fx.Interpreter):
 
 
 def values_of(gm: fx.GraphModule, inputs: Sequence[Any], wanted: Sequence[fx.Node]) -> list[Any]:
-    """What eager computes for nodes, as inputs of a graph: memory of their own, gradients where they have some."""
+    """Eager's values of nodes, as inputs of a graph: with memory of their own, and with `requires_grad` of the original."""
     torch.manual_seed(0)
     run = _Recording(gm, wanted)
     run.run(*Copies.of(inputs).values)
@@ -91,8 +93,8 @@ def _as_input(value: Any) -> Any:
     return copy.requires_grad_(value.requires_grad)
 
 
-def survey(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, list[Any]]:
-    """Of each node that is no tensor: ["number", value], or ["opaque"] where it cannot be written down."""
+def non_tensor_values(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, list[Any]]:
+    """For each node that is not a tensor: ["number", value], or ["opaque"] if it has no literal."""
     run = _Recording(gm, gm.graph.nodes)
     torch.manual_seed(0)
     run.run(*Copies.of(inputs).values)
@@ -109,7 +111,7 @@ def survey(gm: fx.GraphModule, inputs: Sequence[Any]) -> dict[str, list[Any]]:
 
 
 def units_of(gm: fx.GraphModule, opaque: set[str]) -> list[list[fx.Node]]:
-    """What is kept or left out together: an operator, with those that take its parts where it gives no tensor."""
+    """Nodes that are used or omitted together: an operator that returns no tensor, with the nodes that read its parts."""
     units: list[list[fx.Node]] = []
     home: dict[fx.Node, list[fx.Node]] = {}
     for node in gm.graph.nodes:
@@ -131,7 +133,7 @@ def units_of(gm: fx.GraphModule, opaque: set[str]) -> list[list[fx.Node]]:
 
 
 def written(path: Path, write: Callable[[Path], object]) -> Path:
-    """`path`, whole: where `write` cannot finish, because it is ended or the disk is full, there is no such file."""
+    """`path`, completely written: if `write` is interrupted or the disk is full, there is no such file."""
     part = path.with_name(f".{path.name}.{os.getpid()}")
     try:
         write(part)
@@ -144,20 +146,20 @@ def written(path: Path, write: Callable[[Path], object]) -> Path:
 # the search -------------------------------------------------------------------------------------------------------
 @dataclass
 class Smallest:
-    part: Part
+    part: NodeRange
     symptom: Symptom
-    real: bool  # it needs the values that eager computes: random ones do not show it
-    values: Path | None  # where they lie
+    real: bool  # it needs eager's values: random values do not show the symptom
+    values: Path | None  # the file with these values
     tried: int
     seconds: float
 
 
 class NotReproduced(Exception):
-    """The whole graph does not show a symptom."""
+    """The whole graph shows no symptom."""
 
 
 class Minifier:
-    """See the module.  `folder`: where the inputs of what is left so far are saved; `found`: is told of each smaller part."""
+    """See the module.  `folder`: for the inputs of the smallest part so far; `found`: called with each smaller part."""
 
     def __init__(
         self,
@@ -169,7 +171,7 @@ class Minifier:
         limit: float = LIMIT,
         threads: int = 0,
         out: TextIO | None = None,
-        found: Callable[[Part, Symptom, Path], None] | None = None,
+        found: Callable[[NodeRange, Symptom, Path], None] | None = None,
     ) -> None:
         self.gm, self.inputs, self.setting, self.folder = gm, list(inputs), setting, folder
         self.limit, self.slowest = limit, 0.0
@@ -179,14 +181,14 @@ class Minifier:
         self.threads = threads or torch.get_num_threads()
         self.numbers: dict[str, Any] = {}
         self.opaque: set[str] = set()
-        self.wanted: Symptom | None = None  # what each part has to show
-        self.seen: Symptom | None = None  # what the smallest one showed
-        self.best: Part | None = None
+        self.wanted: Symptom | None = None  # the symptom that each part must show
+        self.seen: Symptom | None = None  # the symptom of the smallest part
+        self.best: NodeRange | None = None
         self.values: Path | None = None
 
     def run(self) -> Smallest:
         before = torch.get_num_threads()
-        torch.set_num_threads(1)  # threads do not survive a fork; the children have theirs
+        torch.set_num_threads(1)  # threads do not survive a fork; the children create their own
         try:
             return self.searched()
         finally:
@@ -207,10 +209,10 @@ class Minifier:
                         time.monotonic() - self.start)  # fmt: skip
 
     def begin(self) -> list[list[fx.Node]]:
-        """All units; the symptom of the whole graph is the one that is looked for."""
+        """All units; the symptom of the whole graph is the wanted symptom."""
         known = in_child(self.surveyed, self.limit, self.threads)
         if known.told is None:
-            raise NotReproduced("the graph cannot be run by eager on these inputs")
+            raise NotReproduced("eager cannot run the graph on these inputs")
         self.opaque = {name for name, (kind, *_) in known.told.items() if kind == "opaque"}
         given = {n.name for n in self.gm.graph.find_nodes(op="placeholder")} if self.setting.dynamic else set()
         self.numbers = {name: row[1] for name, row in known.told.items() if row[0] == "number" and name not in given}
@@ -220,7 +222,7 @@ class Minifier:
         outcome = self.trial(whole)
         self.wanted = self.setting.wanted or outcome.symptom
         if outcome.symptom is None or self.wanted is None:
-            raise NotReproduced("the graph alone shows nothing")
+            raise NotReproduced("the graph alone shows no fault")
         if not self.wanted.is_same(outcome.symptom):
             raise NotReproduced(
                 f"the program shows {self.wanted}; the graph alone shows another fault: {outcome.symptom}"
@@ -234,10 +236,10 @@ class Minifier:
 
     def surveyed(self) -> dict[str, list[Any]]:
         with self.setting.entered():
-            return survey(self.gm, self.inputs)
+            return non_tensor_values(self.gm, self.inputs)
 
     def in_one_half(self, units: list[list[fx.Node]]) -> list[list[fx.Node]]:
-        """The half that shows the symptom by itself, and of that the half, as long as there is one: most faults are local."""
+        """The half that shows the symptom alone, then its half, and so on, as long as there is one: most faults are local."""
         while len(units) > 1:
             middle = len(units) // 2
             half = next((h for h in (units[:middle], units[middle:]) if self.shows(self.part(h))), None)
@@ -247,7 +249,7 @@ class Minifier:
         return units
 
     def halved(self, count: int, choose: Callable[[int], list[list[fx.Node]]]) -> int:
-        """The least number of units, taken from one end, that shows the symptom (if more of them show it too)."""
+        """The least number of units, taken from one end, that shows the symptom, if it grows monotonically with the units."""
         low, high = 1, count
         while low < high:
             middle = (low + high) // 2
@@ -258,7 +260,7 @@ class Minifier:
         return high
 
     def thinned(self, items: list[T], shows: Callable[[list[T]], bool]) -> list[T]:
-        """Leaves out pieces, ever smaller ones, as long as the symptom stays."""
+        """Leave out ever smaller pieces, as long as the symptom stays."""
         size = (len(items) + 1) // 2
         while size and len(items) > 1:
             k = 0
@@ -273,7 +275,7 @@ class Minifier:
 
     # candidates -----------------------------------------------------------------------------------------------------
     def outputs(self, units: list[list[fx.Node]]) -> list[fx.Node]:
-        """The tensors of kept nodes that something else of the graph reads, or nothing."""
+        """The tensors of kept nodes that omitted nodes read, or that are unused."""
         kept = {n for unit in units for n in unit}
         return [
             n for n in self.gm.graph.nodes
@@ -281,11 +283,11 @@ class Minifier:
             and (not n.users or not kept.issuperset(n.users))
         ]  # fmt: skip
 
-    def part(self, units: list[list[fx.Node]], outputs: Sequence[fx.Node] | None = None) -> Part:
+    def part(self, units: list[list[fx.Node]], outputs: Sequence[fx.Node] | None = None) -> NodeRange:
         kept = {n for unit in units for n in unit}
         return part_of(self.gm, kept, self.outputs(units) if outputs is None else outputs, self.numbers)
 
-    def shows(self, part: Part) -> bool:
+    def shows(self, part: NodeRange) -> bool:
         assert self.wanted is not None
         outcome = self.trial(part)
         shows = self.wanted.is_same(outcome.symptom)
@@ -299,7 +301,7 @@ class Minifier:
                  f"{self.tried} tried, {time.monotonic() - self.start:.0f} s")  # fmt: skip
         return shows
 
-    def keep(self, part: Part) -> None:
+    def keep(self, part: NodeRange) -> None:
         self.best = part
         assert self.seen is not None
         trial, self.values = self.folder / "trial.pt", None
@@ -308,19 +310,19 @@ class Minifier:
             self.tell(part, self.seen, self.values)
 
     def values_of(self, smallest: Smallest) -> list[Any]:
-        """Its inputs; computed again where they could not be saved."""
+        """The inputs of the smallest part; recomputed if they could not be saved."""
         if smallest.values is not None:
             return list(torch.load(smallest.values, weights_only=True))
         with self.setting.entered():
             return values_of(self.gm, self.inputs, smallest.part.boundary)
 
-    def trial(self, part: Part, *, real: bool = True) -> Outcome:
+    def trial(self, part: NodeRange, *, real: bool = True) -> Outcome:
         self.tried += 1
         (self.folder / "trial.pt").unlink(missing_ok=True)
         return in_child(lambda: self.observed(part, real), self.limit, self.threads)
 
-    def observed(self, part: Part, real: bool) -> list[str] | None:
-        """In the child: what is wrong with a part.  Its inputs are saved before anything of ours runs."""
+    def observed(self, part: NodeRange, real: bool) -> list[str] | None:
+        """Runs in the child: the symptom of a part.  Its inputs are saved before any compiled code runs."""
         with self.setting.entered():
             values = values_of(self.gm, self.inputs, part.boundary)
             if real:

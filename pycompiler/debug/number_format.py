@@ -1,4 +1,7 @@
-"""Numbers and names as people read them."""
+"""Numbers and names in a readable form.
+
+In: numbers, and names of functions and places.  Out: strs.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +29,7 @@ def size(n: int | float | None) -> str:
 
 
 def short(text: str, longest: int = 160) -> str:
-    """A guard over a long list is as long as that."""
+    """Shortened, since a guard on a long list has a long str."""
     return text if len(text) <= longest else f"{text[: longest - 4]} ..."
 
 
@@ -46,16 +49,16 @@ RESUMED = re.compile(r"resume_in_(.*)_at_(\d+)$")
 
 
 def title(function: str) -> str:
-    """The name of a function as its author knows it: what runs behind a graph break is a function of ours."""
+    """The name of a function in the program; a resume function gets the name of its function."""
     return RESUMED.sub(r"\1 (from line \2 on)", function)
 
 
 def place(where: str) -> str:
-    """`file:line in function`, with the function as its author knows it: what runs behind a break is a part of one."""
+    """`file:line in function`, with the function's name in the program in place of a resume function's."""
     return RESUMED.sub(r"\1", where)
 
 
 def begins(function: Data) -> str:
-    """Where a function, or what runs behind a break in it, begins: `file:line`."""
+    """`file:line` where a function begins; for a resume function, where it resumes."""
     found = RESUMED.search(function["function"])
     return f"{function['file']}:{found[2] if found else function['line']}"

@@ -1,4 +1,7 @@
-"""Knobs that switch observers on and off."""
+"""Knobs that switch observers on and off.
+
+In: changes of knobs.  Out: observers added to, or removed from, `ir/phases.py` and other places.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ from typing import Any
 from pycompiler import config, logs
 from pycompiler.debug import ranges
 from pycompiler.errors import ConfigError
-from pycompiler.ir import choices, watch
+from pycompiler.ir import choices, phases
 
 _directory: Any = None
 
@@ -18,21 +21,21 @@ def _trace_changed() -> None:
     """`config.trace.enabled`: the debug directory is an observer of compiles."""
     global _directory
     if config.trace.enabled and _directory is None:
-        from pycompiler.debug.directory import Directory  # only who debugs needs it
+        from pycompiler.debug.directory import Directory  # imported only for debugging
 
         _directory = Directory()
-    if _directory is None or config.trace.enabled == (_directory in watch.observers):
+    if _directory is None or config.trace.enabled == (_directory in phases.observers):
         return
     if config.trace.enabled:
-        watch.observers.append(_directory)
+        phases.observers.append(_directory)
     else:
-        watch.observers.remove(_directory)
+        phases.observers.remove(_directory)
         _directory.close()
 
 
 def _trace_dir_changed() -> None:
     if config.trace_dir is not None or "pycompiler.debug.trace" in sys.modules:
-        from pycompiler.debug import trace  # only who traces needs it
+        from pycompiler.debug import trace  # imported only for traces
 
         trace.changed()
 
@@ -45,7 +48,7 @@ def _log_level_changed() -> None:
 
 
 def _debug_changed() -> None:
-    """The compiler of graphs tells what it does, and the code that it generates."""
+    """`config.debug`: the compiler of graphs logs its work and the generated code."""
     if config.debug:
         logs.show("inductor", logging.DEBUG)
     else:
@@ -53,11 +56,11 @@ def _debug_changed() -> None:
 
 
 def _repro_changed() -> None:
-    if config.repro_after is None and not watch.wrappers:
+    if config.repro_after is None and not phases.wrappers:
         return
-    from pycompiler.debug import after  # only who looks for something needs it
+    from pycompiler.debug import repro_after  # imported only for a search
 
-    after.listen()
+    repro_after.listen()
 
 
 def _bisect_changed() -> None:
@@ -71,7 +74,7 @@ def _bisect_changed() -> None:
 
 def _record_changed() -> None:
     if config.replay_record_enabled or "pycompiler.debug.recording" in sys.modules:
-        from pycompiler.debug import recording  # only who records needs it
+        from pycompiler.debug import recording  # imported only for recordings
 
         recording.listen()
 

@@ -1,9 +1,9 @@
-"""`python -m pycompiler operator aten.silu`: the way down of an operator, from a program's call to a kernel.
+"""`python -m pycompiler operator aten.silu`: the way of an operator, from a program's call to a kernel.
 
-In: the name of an operator, or of one of its overloads.  Out: a line for each table that has a say, in the order in which they
-are asked; the last one takes it.
+In: the name of an operator, or of one of its overloads.  Out: one line per table that affects the operator, in the
+order of the queries; the last table takes it.
 
-Example: `way(aten.silu.default)` is `[Step("decomposed", "decomp.activations.silu")]`.
+Example: `steps_of(aten.silu.default)` is `[Step("decomposed", "decomp.activations.silu")]`.
 """
 
 from __future__ import annotations
@@ -15,61 +15,63 @@ from typing import Any, NamedTuple
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from pycompiler.autograd import kernels
+from pycompiler.autograd import kernel_substitutes
 from pycompiler.autograd.decomp.registry import PARTIAL, RULES
 from pycompiler.autograd.decompositions import WHOLE, default_decompositions
 from pycompiler.autograd.recorder import is_composite
 from pycompiler.errors import ArgumentError
-from pycompiler.ir import composites, effects
-from pycompiler.lowering.kept import KEPT
+from pycompiler.lowering.aten_kernels import KEPT
+from pycompiler.lowering.partial_updates import PARTS, WRITES
 from pycompiler.lowering.registry import LOWERINGS
-from pycompiler.lowering.updates import PARTS, WRITES
+from pycompiler.operators import composite_rules, operator_effects
 
 
-class Step(NamedTuple):
-    """What a table says of an operator."""
+class TableAnswer(NamedTuple):
+    """The answer of a table about an operator."""
 
     what: str
     by: str
-    ends: bool = True  # nothing after it is asked
+    ends: bool = True  # no later table is queried
 
     def __str__(self) -> str:
         return f"  {self.what}: {self.by}"
 
 
-def way(op: OpOverload) -> list[Step]:
+def steps_of(op: OpOverload) -> list[TableAnswer]:
     """The steps of an operator; the last one takes it."""
-    steps: list[Step] = []
+    steps: list[TableAnswer] = []
     for ask in TABLES:
         for step in ask(op):
             steps.append(step)
             if step.ends:
                 return steps
-    raise AssertionError(f"nothing takes {op}")
+    raise AssertionError(f"no table handles {op}")
 
 
-def _does(op: OpOverload) -> Iterator[Step]:
+def _effects(op: OpOverload) -> Iterator[TableAnswer]:
     found = [name for name, ask in EFFECTS.items() if ask(op)]
     if found:
-        yield Step("besides its results it", ", ".join(found), False)
+        yield TableAnswer("effects", ", ".join(found), False)
 
 
-def _composite(op: OpOverload) -> Iterator[Step]:
-    """No graph has it: torch's dispatcher calls its parts."""
-    ours = composites.rule_of(op)
+def _composite(op: OpOverload) -> Iterator[TableAnswer]:
+    """Composite operators are in no graph: torch's dispatcher calls their parts."""
+    ours = composite_rules.rule_of(op)
     if ours is not None or is_composite(op):
-        yield Step("taken apart", _place(ours) if ours is not None else "the dispatcher, by torch's composite kernel")
+        yield TableAnswer(
+            "taken apart", _place(ours) if ours is not None else "the dispatcher, by torch's composite kernel"
+        )
 
 
-def _functional(op: OpOverload) -> Iterator[Step]:
-    """Functionalisation makes another operator of one that writes."""
+def _functional(op: OpOverload) -> Iterator[TableAnswer]:
+    """Functionalisation replaces an operator that writes."""
     if op._schema.is_mutable:
         plain = functional(op)
-        yield Step("written as", f"{plain or 'its functional form'}, and a copy")
+        yield TableAnswer("written as", f"{plain or 'its functional form'}, and a copy")
 
 
 def functional(op: OpOverload) -> OpOverload | None:
-    """The operator of the same arguments that gives what `op` writes."""
+    """The functional operator with the same arguments that returns the values written by `op`."""
     packet = getattr(getattr(torch.ops, op.namespace), op.overloadpacket.__name__.removesuffix("_"), None)
     others = [getattr(packet, name) for name in (packet.overloads() if packet is not None else ())]
     return next((o for o in others if not o._schema.is_mutable and _arguments(o) == _arguments(op)), None)
@@ -79,49 +81,51 @@ def _arguments(op: OpOverload) -> list[tuple[str, str]]:
     return [(a.name, str(a.type)) for a in op._schema.arguments if not a.is_out]
 
 
-def _recorded(op: OpOverload) -> Iterator[Step]:
-    if kernels.recorded(op) is not op:
-        yield Step("recorded as", str(kernels.recorded(op)), False)
+def _recorded(op: OpOverload) -> Iterator[TableAnswer]:
+    if kernel_substitutes.substitute_of(op) is not op:
+        yield TableAnswer("recorded as", str(kernel_substitutes.substitute_of(op)), False)
 
 
-def _decomposed(op: OpOverload) -> Iterator[Step]:
+def _decomposed(op: OpOverload) -> Iterator[TableAnswer]:
     rule = default_decompositions().find(op)
     if rule is not None:
         partial = op in PARTIAL
         by = _place(rule) if op in RULES else f"torch, {_place(rule)}"
-        yield Step("decomposed", f"{by}, for some arguments" if partial else by, not partial)
+        yield TableAnswer("decomposed", f"{by}, for some arguments" if partial else by, not partial)
     else:
         reasons = {
-            "it draws": effects.draws(op),
+            "draws random numbers": operator_effects.draws(op),
             "an operator of ATen's core set": torch.Tag.core in op.tags,
-            "better whole (`decompositions.WHOLE`)": op.overloadpacket in WHOLE,
+            "kept whole (`decompositions.WHOLE`)": op.overloadpacket in WHOLE,
         }
-        yield Step("whole", next((r for r, holds in reasons.items() if holds), "no table takes it apart"), False)
+        yield TableAnswer("whole", next((r for r, holds in reasons.items() if holds), "no table decomposes it"), False)
 
 
-def _lowered(op: OpOverload) -> Iterator[Step]:
+def _lowered(op: OpOverload) -> Iterator[TableAnswer]:
     if op in WRITES or op in PARTS:
-        yield Step("made in place", "lowering.updates, where it writes a part of an input", False)
+        yield TableAnswer("made in place", "lowering.partial_updates, where it writes a part of an input", False)
     if op in LOWERINGS:
-        yield Step("lowered", f"{_place(LOWERINGS[op])}, or ATen's kernel where it gives NotImplemented")
+        yield TableAnswer(
+            "lowered", f"{_place(LOWERINGS[op])}, or ATen's kernel where the lowering returns NotImplemented"
+        )
 
 
-def _kernel(op: OpOverload) -> Iterator[Step]:
+def _kernel(op: OpOverload) -> Iterator[TableAnswer]:
     name = op.overloadpacket.__name__
     reason = next((reason for reason, names in KEPT.items() if name in names), "no lowering")
-    yield Step("called", f"ATen's kernel ({reason})" if op.namespace == "aten" else "its kernel")
+    yield TableAnswer("called", f"ATen's kernel ({reason})" if op.namespace == "aten" else "its kernel")
 
 
 EFFECTS: dict[str, Callable[[OpOverload], bool]] = {
-    "draws": effects.draws,
-    "acts": effects.acts,
-    "raises": effects.raises,
-    "writes unseen": effects.writes_unseen,
+    "draws random numbers": operator_effects.draws,
+    "has side effects": operator_effects.has_side_effects,
+    "may raise": operator_effects.raises,
+    "writes without counting versions": operator_effects.writes_unseen,
 }
 
 # In the order in which a call meets them.
-TABLES: tuple[Callable[[OpOverload], Iterator[Step]], ...] = (
-    *(_does, _composite, _functional, _recorded, _decomposed, _lowered, _kernel),
+TABLES: tuple[Callable[[OpOverload], Iterator[TableAnswer]], ...] = (
+    *(_effects, _composite, _functional, _recorded, _decomposed, _lowered, _kernel),
 )
 
 
@@ -132,7 +136,7 @@ def _place(fn: Any) -> str:
 
 
 def named(name: str) -> list[OpOverload]:
-    """The overloads that a name says: `aten.add` all of them, `aten.add.Tensor` one."""
+    """The overloads with a name: `aten.add` means all of them, `aten.add.Tensor` one."""
     found: Any = torch.ops
     parts = name.removeprefix("torch.ops.").replace("::", ".").split(".")
     try:
@@ -148,12 +152,12 @@ def named(name: str) -> list[OpOverload]:
         if isinstance(op, OpOverload) and _is_dispatched(op)
     ]
     if not known:
-        raise ArgumentError(f"no operator is called {name!r}; say aten.add, or aten.add.Tensor")
+        raise ArgumentError(f"unknown operator {name!r}; expected a name such as aten.add or aten.add.Tensor")
     return known
 
 
 def _is_dispatched(op: OpOverload) -> bool:
-    """Some overloads are TorchScript's alone."""
+    """Whether the overload has a kernel; some overloads exist only for TorchScript."""
     return bool(torch._C._dispatch_has_kernel(op.name()))  # type: ignore[no-untyped-call]
 
 
@@ -168,5 +172,5 @@ def main(options: argparse.Namespace) -> int:
         print(e)
         return 2
     for op in found:
-        print(op, *way(op), sep="\n")
+        print(op, *steps_of(op), sep="\n")
     return 0

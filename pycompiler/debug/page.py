@@ -1,6 +1,6 @@
-"""The report as one HTML page, which needs nothing else: no network, no fonts; a script for the far end of long lists.
+"""The report as one self-contained HTML page: no network, no fonts, one script for long lists.
 
-In: a `Document`.  Out: the text of the page; the document itself lies in it as JSON.
+In: a `Document`.  Out: the page as a str; it contains the document as JSON.
 """
 
 from __future__ import annotations
@@ -13,7 +13,6 @@ from typing import Any
 
 from pycompiler.debug.describe import Data, is_library
 from pycompiler.debug.document import Document
-from pycompiler.debug.figures import begins, counted, name, nanoseconds, place, short, size, title
 from pycompiler.debug.html_parts import (
     OPEN,
     PAGE,
@@ -30,8 +29,9 @@ from pycompiler.debug.html_parts import (
     table,
     tag,
 )  # fmt: skip
+from pycompiler.debug.number_format import begins, counted, name, nanoseconds, place, short, size, title
 
-COSTLY = 5  # guards of all frames that are shown at the top
+COSTLY = 5  # guards of all frames that are printed at the top
 
 
 def page(document: Document) -> str:
@@ -49,7 +49,7 @@ def page(document: Document) -> str:
             tag("section", f'<h2 id="{key}">{escape(title)}</h2>{content}', aria_labelledby=key)
             for key, title, content in sections
         ),
-        data=json.dumps(document.data).replace("<", "\\u003c"),  # neither a tag nor a comment begins in it
+        data=json.dumps(document.data).replace("<", "\\u003c"),  # no tag or comment can begin in it
         policy=escape(POLICY),
         plain=f"{PLAIN:,}",
         unfold=UNFOLD,
@@ -80,7 +80,7 @@ def facts(document: Document) -> str:
 def todo(document: Document) -> str:
     rows = document.data["advice"]
     if not rows:
-        return "<p>Nothing: one graph, no break, no recompile, and no operator that is left out.</p>"
+        return "<p>Nothing: one graph, no break, no recompile, and no operator left to ATen.</p>"
     items = [
         f"<li><p>{escape(r['what'])}</p>"
         + (f'<p class="dim">{_place(document, r["where"])} {code(document.line(r["where"]))}</p>' if r["where"] else "")
@@ -94,7 +94,7 @@ def todo(document: Document) -> str:
 
 
 def costly_guards(document: Document) -> str:
-    """Those that cost most, of all frames, with the program's line that made each."""
+    """The most expensive guards of all frames, with the program's line of each."""
     ranked = document.ranked_guards()
     rows = [
         (nanoseconds(ns), bar(ns / (ranked[0][0] or 1)), code(short(guard["text"])), _made_at(document, guard),
@@ -108,7 +108,7 @@ def costly_guards(document: Document) -> str:
 
 
 def costly_steps(document: Document) -> str:
-    """Those that take longest, of all graphs: what a list of 40,000 of them in order does not show."""
+    """The slowest steps of all graphs, which a list of 40,000 steps in order would hide."""
     ranked = document.ranked_steps()
     rows = [
         (nanoseconds(ns), bar(ns / (ranked[0][0] or 1)), code(step["name"]), _lines(document, _places(graph), step),
@@ -120,7 +120,7 @@ def costly_steps(document: Document) -> str:
 
 
 def _id(letter: str, made: Data) -> str:
-    """Of a frame or graph in the page."""
+    """The id of a frame or graph in the page."""
     return f"{letter}{made['run']}-{made['number']}"
 
 
@@ -129,20 +129,20 @@ def _places(graph: Data) -> dict[str, str]:
 
 
 def _lines(document: Document, places: dict[str, str], step: Data) -> str:
-    """The first lines of the program that a step computes."""
+    """The program's first lines that a step computes."""
     lines = dict.fromkeys(places[o] for o in step["operators"] if places.get(o))
     return " ".join(_place(document, line) for line in list(lines)[:3])
 
 
 def _made_at(document: Document, guard: Data) -> str:
-    """The innermost line of the program that a guard comes from."""
+    """The program's innermost line that a guard comes from."""
     places = [f"{f['file']}:{f['line']}" for f in guard["stack"]]
     shown = [p for p, f in zip(places, guard["stack"], strict=True) if (f["file"], str(f["line"])) in document.shown]
     return _place(document, (shown or places)[-1]) if places else ""
 
 
 def _place(document: Document, where: str) -> str:
-    """`file:line...`, as a link where the page shows that line."""
+    """`file:line...`, as a link if the page prints that line."""
     file, _, rest = where.partition(":")
     line = rest.split(" ")[0]
     text = tag("code", escape(place(f"{os.path.basename(file)}:{rest}")), title=where)
@@ -151,7 +151,7 @@ def _place(document: Document, where: str) -> str:
 
 
 class Notes:
-    """What there is to say about each line of a file."""
+    """Notes about each line of a file."""
 
     def __init__(self, document: Document, file: str, lines: set[int]) -> None:
         self.breaks: dict[int, list[str]] = defaultdict(list)
@@ -218,7 +218,7 @@ def program(document: Document) -> str:
 
 
 def _function(document: Document, file: str, function: Data) -> str:
-    """Its lines, with what there is to say about each; the ones of a break and of the costliest guard stand out."""
+    """A function's lines with notes; lines with a graph break and of the most expensive guard are highlighted."""
     notes = Notes(document, file, {n for n, _ in function["source"]})
     rows = []
     for n, text in function["source"]:
@@ -282,7 +282,7 @@ def _graph(document: Document, graph: Data) -> str:
     heads = ("step", "#time", "", "fused into it", "#reads", "#writes", "lines")
     content += table("Steps in order: least time of a call, bytes read and written", heads, _steps(document, graph))
     if pairs := [(code(" and ".join(u["kernels"])), escape(u["why"])) for u in graph["unfused"]]:
-        why = table("Kernels that are not one", ("kernels", "why"), pairs)
+        why = table("Kernels that were not fused", ("kernels", "why"), pairs)
         content += folded(f"why not fewer kernels: {counted(len(pairs), 'pair')}", why)
     nodes = [
         (code(n["name"]), code(n["operator"]), escape(n["of"]), _place(document, n["place"]) if n["place"] else "")
@@ -314,7 +314,7 @@ def times(document: Document) -> str:
         (escape(p), f"{sum(t):.4f} s", bar(sum(t) / whole if whole else 0), f"{len(t):,}", f"{max(t):.4f} s")
         for p, t in phases.items()
     ]
-    note = "<p class=dim>compile contains capture and backend; backend and backward contain the phases behind them.</p>"
+    note = "<p class=dim>compile contains capture and backend; backend and backward contain the phases below them.</p>"
     per_graph = [
         (
             link(_id("G", g), escape(name(g))),
@@ -347,19 +347,19 @@ def memory(document: Document) -> str:
         made.append(
             folded(
                 escape(told),
-                table("Bytes of the graph's own that are alive behind each step", ("step", "#bytes", ""), rows),
+                table("Bytes of the graph's own tensors that are alive after each step", ("step", "#bytes", ""), rows),
             )
         )
     return "".join(made)
 
 
-RECOMPILES = 500  # that a page shows
+RECOMPILES = 500  # most recompiles on a page
 
 
 def recompiles(document: Document) -> str:
     rows = []
     for row in document.recompiles[:RECOMPILES]:
-        for reason in row["reasons"] or ["no entry existed that could be compared"]:
+        for reason in row["reasons"] or ["there was no entry to compare with"]:
             seen, _, way_out = reason.partition("way out:")
             rows.append(
                 (

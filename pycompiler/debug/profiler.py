@@ -1,8 +1,8 @@
-"""CompileProfiler: a backend that only watches.
+"""CompileProfiler: a backend that only observes.
 
 In: `prof = CompileProfiler()`, given as `backend=` of `compile`; also usable as `with CompileProfiler() as prof:`.
 Out: after the program ran, `prof.report()`, a text with every graph break, every recompile and the guards that failed.
-The captured graphs run as they are; there is no limit of recompiles, so that all are seen.
+The captured graphs run uncompiled; there is no limit of recompiles, so that all are recorded.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import fx
 
 from pycompiler import config
-from pycompiler.ir.texts import forward_of
+from pycompiler.ir.generated_source import forward_of
 from pycompiler.pipeline.records import BackendObserver, GraphRecord, RecompileRecord
 
 REPORT = """\
@@ -33,7 +33,7 @@ Recompilation
 {recompiles}
 """
 BREAKS = """\
-A graph break is where capture met code that it cannot put into a graph: {count} in {frames}.
+A graph break is a place of the program that capture cannot put into a graph: {count} in {frames}.
 compile(fullgraph=True) raises at the first one.
 """
 LIMIT = """\
@@ -68,7 +68,7 @@ class CompileProfiler(BackendObserver):
         self.guard_failures.setdefault(record.code, []).append(record)
 
     def get_metrics(self) -> dict[str, Any]:
-        """`{"guard_failures": {code: [text of the guards that failed, one a recompile]}}`."""
+        """`{"guard_failures": {code: [text of the guards that failed, one per recompile]}}`."""
         return {"guard_failures": {code: [str(r) for r in found] for code, found in self.guard_failures.items()}}
 
     def report(self) -> str:
@@ -98,7 +98,7 @@ def _counted(count: int, what: str) -> str:
 
 
 def _recompile_text(record: RecompileRecord) -> str:
-    """The guards that failed, each below the other, and each way out once."""
+    """The guards that failed, one below the other, and each piece of advice once."""
     told = dict.fromkeys(line.strip() for line in str(record).splitlines() if line.strip())
     ways = [line for line in told if line.startswith("way out:")]
     return "\n     ".join([*(line for line in told if line not in ways), *ways])

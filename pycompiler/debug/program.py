@@ -1,6 +1,7 @@
 """A program, run as Python would run it: a script, a folder with a `__main__.py`, `-m module`, or standard input (`-`).
 
-In: what follows a command of `python -m pycompiler`.  Out: its exit status; its tracebacks are those of the program alone.
+In: the arguments of a command of `python -m pycompiler`.  Out: the program's exit status.  Its tracebacks contain only
+frames of the program.
 """
 
 from __future__ import annotations
@@ -21,24 +22,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NoReturn
 
-INTERRUPTED = 130  # the status that a shell sees of what Ctrl-C ended
+INTERRUPTED = 130  # a shell's status for a process that Ctrl-C ended
 INPUT = "<stdin>"
 
 
 @dataclass(frozen=True)
-class Program:
+class UserProgram:
     name: str
     arguments: list[str] = field(default_factory=list)
     is_module: bool = False
 
     @staticmethod
-    def of(options: argparse.Namespace) -> Program:
+    def of(options: argparse.Namespace) -> UserProgram:
         if options.module:
-            return Program(options.module[0], options.module[1:], is_module=True)
-        return Program(options.script, options.arguments)
+            return UserProgram(options.module[0], options.module[1:], is_module=True)
+        return UserProgram(options.script, options.arguments)
 
     def why_not(self) -> str | None:
-        """Why there is nothing to run."""
+        """The reason why the program cannot run, or None."""
         if self.is_module:
             sys.path[0] = os.getcwd()
             try:
@@ -54,7 +55,7 @@ class Program:
         return f"no file {self.name} (in {os.getcwd()}); a module is run by -m {self.name.removesuffix('.py')}"
 
     def run(self) -> None:
-        """Runs it in this process.  What it raises, SystemExit too, is raised."""
+        """Run the program in this process.  Its exceptions, SystemExit too, propagate."""
         sys.argv = [self.name, *self.arguments]
         if self.is_module:
             sys.path[0] = os.getcwd()
@@ -68,7 +69,7 @@ class Program:
             self.run_file(os.path.join(os.getcwd(), self.name))
 
     def run_file(self, path: str) -> None:
-        """Under its whole path, as Python has it: its lines are found when the program is in another folder, too."""
+        """Run a file under its full path, as Python does: its lines are found even if the program changes its folder."""
         with open(path, "rb") as file:
             code = importlib.machinery.SourceFileLoader("__main__", path).source_to_code(file.read(), path)
         sys.path[0] = str(Path(path).resolve().parent)
@@ -81,7 +82,7 @@ class Program:
         run_main(compile(source, INPUT, "exec"))
 
     def status(self) -> int:
-        """Runs it; the exit status that Python would end with, after the traceback that it would print."""
+        """Run the program; returns Python's exit status, after printing its traceback."""
         try:
             self.run()
         except SystemExit as error:
@@ -90,7 +91,7 @@ class Program:
             print(error.code, file=sys.stderr)
             return 1
         except BaseException as error:
-            print_own(error)
+            print_program_traceback(error)
             return INTERRUPTED if isinstance(error, KeyboardInterrupt) else 1
         return 0
 
@@ -106,27 +107,29 @@ def run_main(code: types.CodeType, **names: object) -> None:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """A script and its arguments, or -m and a module's."""
+    """Add the arguments for a script with its arguments, or -m with a module's."""
     parser.usage = f"{parser.prog} [options] script ... | -m module ... | -"
-    parser.add_argument("-m", dest="module", nargs=argparse.REMAINDER, help="run a module, with what follows")
+    parser.add_argument(
+        "-m", dest="module", nargs=argparse.REMAINDER, help="run a module, with the arguments that follow"
+    )
     parser.add_argument("script", nargs="?", help="a file, a folder with a __main__.py, or - for standard input")
     parser.add_argument("arguments", nargs=argparse.REMAINDER)
 
 
-def chosen(options: argparse.Namespace, command: str) -> Program | None:
-    """The program to run; None after a line that says why there is none."""
+def chosen(options: argparse.Namespace, command: str) -> UserProgram | None:
+    """The program to run; None after printing the reason why there is none."""
     if not options.module and options.script is None:
         print(f"{command}: which program? a script, -m module, or - for standard input", file=sys.stderr)
         return None
-    program = Program.of(options)
+    program = UserProgram.of(options)
     if (reason := program.why_not()) is not None:
         print(f"{command}: {reason}", file=sys.stderr)
         return None
     return program
 
 
-def print_own(error: BaseException) -> None:
-    """The traceback from the program's first frame on."""
+def print_program_traceback(error: BaseException) -> None:
+    """Print the traceback from the program's first frame on."""
     place = error.__traceback__
     while place is not None and _is_runner(place.tb_frame.f_code):
         place = place.tb_next
@@ -139,7 +142,7 @@ def _is_runner(code: types.CodeType) -> bool:
 
 @contextlib.contextmanager
 def at_exits(told: Callable[[int], None]) -> Iterator[None]:
-    """`told(status)` before an `os._exit` of this process; forks of it leave as they would."""
+    """Context manager: call `told(status)` before an `os._exit` of this process; forks exit directly."""
     leave, own = os._exit, os.getpid()
 
     def tell(status: int) -> NoReturn:

@@ -1,6 +1,7 @@
-"""Ranges in torch's profile, and on NVTX under `torch.autograd.profiler.emit_nvtx`: phases of compiles, and what calls do.
+"""Ranges in torch's profile, and in NVTX under `torch.autograd.profiler.emit_nvtx`: phases of compiles, and parts of calls.
 
-Those of calls are the engine's (`guards-rs/src/watch.rs`): it looks at the variable that says whether a profiler is on.
+In: torch's profiler.  Out: ranges.  The engine creates the ranges of calls (`guards-rs/src/watch.rs`); it reads the
+variable that says whether a profiler is on.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any
 import torch
 
 from pycompiler import _native
-from pycompiler.ir import titles, watch
+from pycompiler.ir import compile_names, phases
 
 FLAG = "_is_profiler_enabled"  # of `torch.autograd.profiler`
 PREFIX = "pycompiler: "
@@ -19,21 +20,21 @@ Range = torch._C._profiler._RecordFunctionFast
 profiler = torch.autograd.profiler
 
 
-class _State(threading.local):
+class _RangeState(threading.local):
     def __init__(self) -> None:
-        self.open: list[Any] = []  # a range for each phase, or None
+        self.open: list[Any] = []  # one range per phase, or None
 
 
-class Phases(watch.Observer):
+class PhaseRanges(phases.Observer):
     """A range for each phase of a compile."""
 
     def __init__(self) -> None:
-        self.state = _State()
+        self.state = _RangeState()
 
     def begin(self, phase: str) -> None:
         made = None
         if getattr(profiler, FLAG, False):
-            title = titles.current()
+            title = compile_names.current()
             made = Range(f"{PREFIX}{phase}{f' of {title.name}' if title else ''}")
             made.__enter__()
         self.state.open.append(made)
@@ -45,6 +46,6 @@ class Phases(watch.Observer):
 
 
 def install() -> None:
-    watch.observers.append(Phases())
+    phases.observers.append(PhaseRanges())
     if isinstance(getattr(profiler, FLAG, None), bool):
         _native.show_ranges(vars(profiler), FLAG, Range, PREFIX)

@@ -1,8 +1,8 @@
 """`config.replay_record_enabled`: a frame that cannot be compiled is written to a file, which `replaying.py` runs alone.
 
-In: a callable with its arguments, how it was compiled, torch's state.  Out: `replays/<function>_<pid>_<n>.rec` below
-`config.debug_dir_root`: MAGIC, sha256 of what follows, length of the header, header (JSON), body (`marshal`).  Bytecode
-belongs to one version of Python: the header says which.  The file is a program: its reader runs what it holds.
+In: a callable with its arguments, its compile settings, torch's state.  Out: `replays/<function>_<pid>_<n>.rec` below
+`config.debug_dir_root`: MAGIC, sha256 of the rest, length of the header, header (JSON), body (`marshal`).  The
+bytecode belongs to one version of Python, named in the header.  The file is a program: its reader runs its code.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import torch
 from pycompiler import config
 from pycompiler._native import __version__
 from pycompiler.debug.freeze import Freezer, own_function
-from pycompiler.ir import watch
+from pycompiler.ir import phases
 from pycompiler.logs import ROOT
 from pycompiler.pipeline.interface import Family
 from pycompiler.pipeline.reports import FailureRecord
@@ -38,8 +38,8 @@ log = logging.getLogger(ROOT)
 
 MAGIC = b"pycompiler frame 1\n"
 LENGTH = struct.Struct("<Q")
-FILES = 100  # of a process, at most
-# Knobs that say where to write and what to show, or what to do with an error.
+FILES = 100  # most files of a process
+# Knobs for paths, output and error handling.
 NOT_RECORDED = frozenset({
     "repro_after", "repro_level", "repro_dir", "debug_dir_root", "base_dir", "cache_dir", "log_level", "debug", "verbose",
     "progress", "background_compile", "suppress_errors", "raise_internal_errors", "disable", "debug_function",
@@ -47,8 +47,8 @@ NOT_RECORDED = frozenset({
 })  # fmt: skip
 
 
-def facts() -> dict[str, str]:
-    """What must be equal where the file is read (`python`, `bytecode`), and what should be."""
+def versions() -> dict[str, str]:
+    """Properties that must agree where the file is read (`python`, `bytecode`), or should agree."""
     return {
         "python": f"{sys.implementation.name} {platform.python_version()}",
         "bytecode": importlib.util.MAGIC_NUMBER.hex(),
@@ -58,19 +58,19 @@ def facts() -> dict[str, str]:
 
 
 def state() -> dict[str, Any]:
-    """Torch's state that a frame computes with."""
+    """torch's state that affects a frame's results."""
     devices = [d for d in ("cpu", "cuda") if torch.is_autocast_enabled(d)]
     return {
         "grad": torch.is_grad_enabled(),
         "inference": torch.is_inference_mode_enabled(),
         "dtype": torch.get_default_dtype(),
         "autocast": [(d, torch.get_autocast_dtype(d)) for d in devices],
-        "random": bytes(torch.get_rng_state().tolist()),  # no tensor: those may be left out
+        "random": bytes(torch.get_rng_state().tolist()),  # not a tensor, since tensors may be left out
     }
 
 
 def knobs() -> dict[str, Any]:
-    """Knobs that are other than by default, and have a part in a compile."""
+    """Knobs without their default value that affect a compile."""
     defaults = {row.name: row.default for row in config.KNOBS}
     found = config.snapshot()
     return {
@@ -82,7 +82,7 @@ def knobs() -> dict[str, Any]:
 def freeze(
     call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], settings: Mapping[str, Any], error: str
 ) -> bytes:
-    """The file of a call."""
+    """The contents of the file of a call."""
     freezer = Freezer(config.replay_record_limit)
     with torch._C.DisableTorchFunction():
         if type(call) is types.FunctionType:
@@ -103,7 +103,7 @@ def freeze(
         freezer.finish()
     code = getattr(inspect.unwrap(call), "__code__", None)
     header = {
-        **facts(),
+        **versions(),
         "function": getattr(call, "__qualname__", type(call).__qualname__),
         "place": f"{code.co_filename}:{code.co_firstlineno}" if code is not None else "",
         "error": error,
@@ -127,7 +127,7 @@ def _version(package: str) -> Any:
 
 
 def write(path: Path, data: bytes) -> Path:
-    """The whole file, or none; whatever the umask, only this user may write it, or its reader would refuse it."""
+    """Write the whole file, or none, writable only by this user whatever the umask; its reader would refuse other files."""
     path.parent.mkdir(parents=True, exist_ok=True)
     temporary = path.with_suffix(f".{os.getpid()}.tmp")
     flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW
@@ -149,7 +149,7 @@ def record(
     call: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], settings: Mapping[str, Any], error: str,
     path: Path | None = None,
 ) -> Path:  # fmt: skip
-    """Writes a call to a file, whose path is returned; what it lacks is said in the log."""
+    """Write a call to a file and return its path; the log names missing parts."""
     data = freeze(call, args, kwargs, settings, error)
     made = write(path or new_path(getattr(call, "__name__", "frame")), data)
     log.warning("Wrote a replay record to: %s (to run it: python -m pycompiler replay %s)", made, made)
@@ -158,7 +158,7 @@ def record(
 
 # frames ---------------------------------------------------------------------------------------------------------------
 def arguments(code: types.CodeType, values: Mapping[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The call that binds a frame's locals so."""
+    """The arguments of a call that binds a frame's locals to these values."""
     plain, only = code.co_argcount, code.co_kwonlyargcount
     names = iter(code.co_varnames[plain + only :])
     args = [values[n] for n in code.co_varnames[:plain]]
@@ -171,7 +171,7 @@ def arguments(code: types.CodeType, values: Mapping[str, Any]) -> tuple[list[Any
 
 
 def settings_of(family: Family) -> dict[str, Any]:
-    """How a callable is compiled, as arguments of `compile`, and the knobs that its mode and options are."""
+    """The compile settings of a callable, as arguments of `compile`, and the knobs of its mode and options."""
     options = family.backend_options
     backend = functools.partial(family.backend, **options) if options else family.backend
     return {
@@ -182,8 +182,8 @@ def settings_of(family: Family) -> dict[str, Any]:
     }
 
 
-class Recorder(watch.Observer):
-    """Writes the frames whose compile fails, each error of a frame once."""
+class FailureRecorder(phases.Observer):
+    """Records the frames whose compile fails, each error of a frame once."""
 
     def __init__(self) -> None:
         self.seen: set[tuple[types.CodeType, str]] = set()
@@ -201,18 +201,18 @@ class Recorder(watch.Observer):
         try:
             args, kwargs = arguments(function.__code__, failure.values)
             record(function, args, kwargs, settings_of(failure.family), error)
-        except Exception as problem:  # of a tool that looks on: the compile's own error is what the user sees
+        except Exception as problem:  # an observer's error: the user must see the compile's own error
             log.error("no replay record was written: %s: %s", type(problem).__name__, problem)
 
 
-_recorder = Recorder()
+_recorder = FailureRecorder()
 
 
 def listen() -> None:
     """`config.replay_record_enabled` was set."""
-    if config.replay_record_enabled == (_recorder in watch.observers):
+    if config.replay_record_enabled == (_recorder in phases.observers):
         return
     if config.replay_record_enabled:
-        watch.observers.append(_recorder)
+        phases.observers.append(_recorder)
     else:
-        watch.observers.remove(_recorder)
+        phases.observers.remove(_recorder)

@@ -1,7 +1,7 @@
-"""Texts of what a compile makes: graphs that can be read and run, loops, kernels, a diagram.
+"""Artefacts of a compile as text: graphs that can be read and run, loops, kernels, a diagram.
 
-In: what `ir.watch` offers.  Out: text.  `runnable` prints a program: the graph as a module, inputs of the same shapes, and
-a main that compares the compiled graph with ATen's operators (`debug/repro.py`).
+In: the artefacts of `ir.phases`.  Out: strs.  `runnable` prints a program: the graph as a module, inputs of the same
+shapes, and a main that compares the compiled graph with ATen's operators (`debug/repro.py`).
 """
 
 from __future__ import annotations
@@ -19,17 +19,17 @@ from torch._library.custom_ops import OPDEFS
 from torch._ops import OpOverload
 
 from pycompiler._native import __version__
+from pycompiler.ir.generated_source import with_lines
 from pycompiler.ir.kernel import KernelGroup, Schedule
-from pycompiler.ir.late import Check
 from pycompiler.ir.loops import Program, Ref
 from pycompiler.ir.printer import print_loops, print_program
-from pycompiler.ir.symbols import hint_of
-from pycompiler.ir.texts import with_lines
+from pycompiler.symbolic.symbols import hint_of
+from pycompiler.symbolic.unbacked_symbols import UnbackedCheck
 
 Branches = Mapping[
     int, tuple[Sequence[fx.GraphModule], Sequence[Any], Sequence[str]]
-]  # number → two graphs, what their results are like, the symbols that they take
-EMBED_BYTES = 1 << 20  # tensors up to this size are part of the file
+]  # number → two graphs, metadata of their results, the symbols that they take
+EMBED_BYTES = 1 << 20  # larger tensors are not embedded in the file
 
 
 def code_of(gm: fx.GraphModule, *, verbose: bool = False) -> tuple[str, Mapping[str, Any]]:
@@ -79,7 +79,7 @@ if __name__ == "__main__":
 
 
 def runnable(gm: fx.GraphModule, branches: Branches | None = None) -> str:
-    """The graph as a program; symbolic sizes are those of the call that was captured.  `branches`: those that it may take."""
+    """The graph as a program; symbolic sizes are replaced by their hints.  `branches`: the branches that it may take."""
     imports, classes = module_text(gm)
     return RUNNABLE.format(
         version=__version__,
@@ -94,7 +94,7 @@ def runnable(gm: fx.GraphModule, branches: Branches | None = None) -> str:
 
 
 def operators(gm: fx.GraphModule, branches: Branches) -> str:
-    """A program's lines that make the operators that `gm` calls and torch does not have: the program's own, and branches."""
+    """Lines of a program that define operators called by `gm` and missing in torch: the program's own operators, and branches."""
     own = dict.fromkeys(str(n.target._schema.name) for n in gm.graph.nodes if isinstance(n.target, OpOverload))
     lines = [line for name in own if name.partition("::")[0] not in KNOWN for line in _own_operator(name)]
     for node in (n for name in CHOOSE for n in gm.graph.find_nodes(op="call_function", target=_operator(name))):
@@ -135,7 +135,7 @@ class {name}(torch.nn.Module):
 
 
 def module_text(gm: fx.GraphModule, name: str = "Repro") -> tuple[str, str]:
-    """(imports, classes) of a program that makes a module of the graph; graphs inside of it are classes before it."""
+    """(imports, classes) of a program that builds a module of the graph; nested graphs are classes before it."""
     forward, names = code_of(gm)
     imports = dict.fromkeys(filter(None, (import_text(key, value) for key, value in names.items())))
     classes, attributes = [], []
@@ -148,9 +148,9 @@ def module_text(gm: fx.GraphModule, name: str = "Repro") -> tuple[str, str]:
             more, text = module_text(value, inner)
             imports.update(dict.fromkeys(more.splitlines()))
             classes.append(text)
-            attributes.append(f"        repro.put(self, {target!r}, {inner}())")
+            attributes.append(f"        repro.set_attribute(self, {target!r}, {inner}())")
         else:
-            attributes.append(f"        repro.put(self, {target!r}, {_value(value)})")
+            attributes.append(f"        repro.set_attribute(self, {target!r}, {_value(value)})")
     own = "\n".join(attributes) or "        # nothing is read from the module"
     classes.append(CLASS.format(name=name, attributes=own, forward=indented(forward)))
     return "\n".join(imports), "\n\n\n".join(classes)
@@ -161,14 +161,14 @@ _FX_NAMES = {"inf": 'inf = float("inf")', "nan": 'nan = float("nan")', "NoneType
 
 
 def import_text(name: str, value: Any) -> str:
-    """A line that makes `name` what it is in the graph's code."""
+    """A line that defines `name` as in the graph's code."""
     if name in _FX_NAMES:
         return _FX_NAMES[name]
     if value is torch:
         return ""
     if isinstance(value, type(torch)):
         return f"import {value.__name__} as {name}"
-    if isinstance(value, Check):
+    if isinstance(value, UnbackedCheck):
         return f"{name} = repro.unchecked"
     module, own = getattr(value, "__module__", None), getattr(value, "__qualname__", "")
     if module and own and "<" not in own and "." not in own:
@@ -188,7 +188,7 @@ def _value(value: Any) -> str:
 
 
 def input_text(value: Any) -> str:
-    """An expression that makes an input like `value`."""
+    """An expression for an input like `value`."""
     if isinstance(value, torch.Tensor):
         size, stride = tuple(map(hint_of, value.shape)), tuple(map(hint_of, value.stride()))
         grad = ", requires_grad=True" if value.requires_grad else ""
@@ -201,13 +201,15 @@ def input_text(value: Any) -> str:
     )
 
 
-# what became of each node -------------------------------------------------------------------------------------
+# kernels of each node -----------------------------------------------------------------------------------------
 def transformed(made: Mapping[str, Any]) -> str:
-    """The graph, each line with the kernel that computes it.  No pass of ours rewrites the graph: what follows is loops."""
+    """The graph, each line with the kernel that computes it.  No pass rewrites the graph before it becomes loops."""
     gm: fx.GraphModule = made["fx_graph"]
     where = _kernels_of(made["schedule"])
     text, _ = code_of(gm)
-    lines = ["# No pass rewrites this graph before it becomes loops.  Behind each node: what computes it."]
+    lines = [
+        "# No pass rewrites this graph before it becomes loops.  Behind each node: the kernel or ATen call that computes it."
+    ]
     for line in f"class GraphModule(torch.nn.Module):\n{indented(text)}".splitlines():
         name = line.strip().partition(" =")[0]
         lines.append(f"{line}  # {', '.join(where[name])}" if name in where and " = " in line else line)
@@ -232,12 +234,12 @@ def program(made: Program) -> str:
 
 
 def schedule(made: Schedule) -> str:
-    """The kernels in order and what is freed when, then the loops of each."""
+    """The kernels and frees in order, then the loops of each kernel."""
     return f"{made}\n\n{print_loops(made)}\n"
 
 
 def output(made: Mapping[str, Any], branches: Branches) -> str:
-    from pycompiler.runtime.output_code import output_code  # brings cffi
+    from pycompiler.runtime.output_code import output_code  # imports cffi
 
     plan, inputs = made["plan"]
     lines = operators(made["fx_graph"], branches)
@@ -258,7 +260,7 @@ WIDTH, HEIGHT, GAP, LEFT = 560, 34, 22, 140
 
 
 def diagram(made: Schedule) -> str:
-    """Kernels and ATen calls from top to bottom, as they run; a curve for each buffer that one leaves to another."""
+    """Kernels and ATen calls from top to bottom in order; a curve for each buffer from its writer to its reader."""
     writer: dict[str, int] = {}
     boxes, edges = [], []
     for k, step in enumerate(made.steps):

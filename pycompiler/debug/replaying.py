@@ -1,7 +1,7 @@
-"""`python -m pycompiler replay FILE`: runs a recorded frame alone, compiled as it was.
+"""`python -m pycompiler replay FILE`: runs a recorded frame alone, compiled as recorded.
 
-In: a file of `recording.py`.  Out: what the frame returns, or its error.  The file is a program: reading its header
-(`--show`) runs nothing of it, replaying runs the code that it holds.
+In: a file of `recording.py`.  Out: the frame's result, or its error.  The file is a program: reading its header
+(`--show`) runs none of it, replaying runs its code.
 """
 
 from __future__ import annotations
@@ -25,26 +25,28 @@ import torch
 
 from pycompiler import config
 from pycompiler.api import compile as compile_function
-from pycompiler.debug.recording import LENGTH, MAGIC, facts
+from pycompiler.debug.recording import LENGTH, MAGIC, versions
 from pycompiler.debug.thaw import Thaw
 from pycompiler.errors import ArtefactError
-from pycompiler.runtime import private
+from pycompiler.runtime import private_files
 
 _HEAD = len(MAGIC) + 32 + LENGTH.size
 
 
 def parse(file: str | Path, *, trust: bool = False) -> tuple[dict[str, Any], bytes]:
-    """(header, body) of a file that is whole; ArtefactError for others, and for one that others can have written (`trust`:
-    not for that)."""
+    """(header, body) of a complete file; ArtefactError for others.
+
+    Without `trust`, also ArtefactError for a file that other users could have written.
+    """
     try:
-        data = private.read_file(Path(file), trust=trust)
-    except private.Unsafe as error:
-        text = f"{error}; it is a program: replay it with --trust, or replay(..., trust=True), if you know who wrote it"
+        data = private_files.read_file(Path(file), trust=trust)
+    except private_files.Unsafe as error:
+        text = f"{error}; a record is a program: replay it with --trust, or replay(..., trust=True), if you know who wrote it"
         raise ArtefactError(text) from None
     except (OSError, ValueError) as error:
         raise ArtefactError(f"{file} cannot be read: {getattr(error, 'strerror', None) or error}") from None
     if not data.startswith(MAGIC):
-        raise ArtefactError(f"{file} is no replay record of this version of pycompiler")
+        raise ArtefactError(f"{file} is not a replay record of this version of pycompiler")
     rest = data[len(MAGIC) + 32 :]
     if len(data) < _HEAD or hashlib.sha256(rest).digest() != data[len(MAGIC) : len(MAGIC) + 32]:
         raise ArtefactError(f"{file} is damaged: its contents do not have the recorded sha256")
@@ -53,20 +55,20 @@ def parse(file: str | Path, *, trust: bool = False) -> tuple[dict[str, Any], byt
         header = json.loads(rest[LENGTH.size : LENGTH.size + length])
     except (ValueError, RecursionError) as error:
         raise ArtefactError(f"{file} is damaged: {error}") from None
-    if wrong := odd(header):
+    if wrong := header_error(header):
         raise ArtefactError(f"{file} is damaged: {wrong}")
     return header, rest[LENGTH.size + length :]
 
 
-# Fields of a header: texts, then lists of texts.
+# Fields of a header: strs, then lists of strs.
 TEXTS = ("function", "place", "python", "bytecode", "torch", "pycompiler")
 LISTS = ("missing", "remarks")
 
 
-def odd(header: Any) -> str:
-    """What is wrong with a header, "" for nothing."""
+def header_error(header: Any) -> str:
+    """The error in a header, "" for none."""
     if not isinstance(header, dict):
-        return "its header is no table"
+        return "its header is not a table"
     for name in TEXTS:
         if not isinstance(header.get(name), str):
             return f"its header has no text {name}"
@@ -79,7 +81,7 @@ def odd(header: Any) -> str:
 
 
 def described(header: dict[str, Any]) -> str:
-    """What a record holds, as text."""
+    """The contents of a record, as a str."""
     lines = [f"frame {header['function']} ({header['place']})", f"recorded error: {header['error'] or 'none'}"]
     lines.append(f"python {header['python']}, torch {header['torch']}, pycompiler {header['pycompiler']}")
     lines += [f"not recorded: {m}" for m in header["missing"]]
@@ -87,7 +89,7 @@ def described(header: dict[str, Any]) -> str:
 
 
 @dataclass
-class Frame:
+class RecordedFrame:
     """A recorded call.  `settings`: arguments of `compile`, and knobs."""
 
     header: dict[str, Any]
@@ -102,7 +104,7 @@ class Frame:
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        """Torch's state, knobs and the program's modules as they were; the errors of the compiler are raised."""
+        """Context manager: torch's state, knobs and the program's modules as recorded; errors of the compiler are raised."""
         replaced = {n: sys.modules.get(n) for n in self.modules if n != "__main__"}
         dtype = torch.get_default_dtype()
         own = {**self.settings["knobs"], **self.knobs, "raise_internal_errors": True, "suppress_errors": False}
@@ -127,7 +129,7 @@ class Frame:
                         sys.modules[name] = before
 
     def run(self, *, eager: bool = False, backend: Any = None, around: Callable[..., Any] | None = None) -> Any:
-        """Calls it once.  `around`: called with function and arguments in the place of the call (a debugger)."""
+        """Call it once.  `around`: called with function and arguments in place of the call (a debugger)."""
         call = self.call
         with self.surroundings():
             if not eager:
@@ -140,10 +142,10 @@ class Frame:
             return call(*self.args, **self.kwargs)
 
 
-def read(file: str | Path, *, trust: bool = False) -> Frame:
-    """The call that a file holds; ArtefactError where this Python cannot run it.  `trust` as in `parse`."""
+def read(file: str | Path, *, trust: bool = False) -> RecordedFrame:
+    """The call in a file; ArtefactError if this Python cannot run it.  `trust` as in `parse`."""
     header, body = parse(file, trust=trust)
-    here = facts()
+    here = versions()
     if header["bytecode"] != here["bytecode"]:
         raise ArtefactError(f"{file} holds bytecode of {header['python']}; this is {here['python']}: replay it there")
     try:
@@ -151,7 +153,7 @@ def read(file: str | Path, *, trust: bool = False) -> Frame:
     except (ValueError, EOFError, TypeError) as error:
         raise ArtefactError(f"{file} is damaged: {error}") from None
     if not isinstance(sources, dict):
-        raise ArtefactError(f"{file} is damaged: its sources are no table")
+        raise ArtefactError(f"{file} is damaged: its sources are not a table")
     try:
         thawed = Thaw(records, fills)
     except Exception as error:
@@ -163,17 +165,17 @@ def read(file: str | Path, *, trust: bool = False) -> Frame:
     for filename, text in sources.items():
         if text and "".join(linecache.getlines(filename)) != text:
             linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
-    return Frame(
+    return RecordedFrame(
         header, thawed.value(call), thawed.values(args), {k: thawed.value(v) for k, v in kwargs}, settings, state, knobs,
         thawed.modules, [*remarks, *thawed.remarks],
     )  # fmt: skip
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("file", help="what replay_record_enabled wrote")
-    parser.add_argument("--show", action="store_true", help="say what it holds, run nothing")
-    parser.add_argument("--trust", action="store_true", help="also where others can have written the file")
-    parser.add_argument("--eager", action="store_true", help="run the function as it is, not compiled")
+    parser.add_argument("file", help="a record that replay_record_enabled wrote")
+    parser.add_argument("--show", action="store_true", help="show the contents of the record, run nothing")
+    parser.add_argument("--trust", action="store_true", help="accept a file that other users can have written")
+    parser.add_argument("--eager", action="store_true", help="run the function uncompiled")
     parser.add_argument("--backend", help="compile with this backend")
     parser.add_argument(
         "--pdb", action="store_true", help="debug: from its first line with --eager, else where it fails"
@@ -181,7 +183,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def main(options: argparse.Namespace) -> int:
-    """0 where the frame ran, 1 where it failed, 2 where the file cannot be replayed."""
+    """Exit status: 0 if the frame ran, 1 if it failed, 2 if the file cannot be replayed."""
     try:
         if options.show:
             print(described(parse(options.file, trust=options.trust)[0]))
@@ -199,7 +201,7 @@ def main(options: argparse.Namespace) -> int:
 
 @contextlib.contextmanager
 def _interrupts_as_they_were() -> Iterator[None]:
-    """pdb's `continue` leaves its own handler of SIGINT behind, which prints to a debugger that is gone."""
+    """Context manager: restore the SIGINT handler, because pdb's `continue` leaves one for a debugger that is gone."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -210,7 +212,7 @@ def _interrupts_as_they_were() -> Iterator[None]:
         signal.signal(signal.SIGINT, handler)
 
 
-def _run(frame: Frame, options: argparse.Namespace) -> int:
+def _run(frame: RecordedFrame, options: argparse.Namespace) -> int:
     around = None
     if options.pdb and options.eager:
         import pdb
@@ -225,5 +227,5 @@ def _run(frame: Frame, options: argparse.Namespace) -> int:
 
             pdb.post_mortem(error.__traceback__)
         return 1
-    print(f"it ran; the result: {result!r}")
+    print(f"the frame ran; the result: {result!r}")
     return 0

@@ -1,8 +1,8 @@
 """`python -m pycompiler report script.py`: runs a program and writes its report; `trace DIR`: the report of a folder of traces.
 
-In: a program with its arguments, or a folder that `PYCOMPILER_TRACE` or `TORCH_TRACE` named.  Out: one HTML file, what to do
-next as text, and the program's own exit status; 2 where nothing was run.  The program runs in a child: where a signal ends it,
-the page has all that was seen until then, a line names the signal, and the exit status is 128 + its number.
+In: a program with its arguments, or a folder from `PYCOMPILER_TRACE` or `TORCH_TRACE`.  Out: one HTML file, advice as
+text, and the program's own exit status; 2 if nothing was run.  The program runs in a child.  If a signal ends it, the
+page has all events until then, a line names the signal, and the exit status is 128 plus its number.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import sys
 import tempfile
 from pathlib import Path
 
-from pycompiler.debug import program, watched
+from pycompiler.debug import child_program, program
 from pycompiler.debug.document import Document
 from pycompiler.debug.trace import read
 from pycompiler.errors import ArgumentError
@@ -22,14 +22,14 @@ DEFAULT = "pycompiler_report.html"
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--out", default=DEFAULT, help=f"the page (default: {DEFAULT})")
-    parser.add_argument("--json", help="the document as data, too")
+    parser.add_argument("-o", "--out", default=DEFAULT, help=f"path of the page (default: {DEFAULT})")
+    parser.add_argument("--json", help="also write the document as JSON to this path")
     parser.add_argument("--no-costs", action="store_true", help="do not measure guards and steps")
     program.add_arguments(parser)
 
 
 def add_trace_arguments(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("-o", "--out", help=f"the page (default: {DEFAULT} in the folder)")
+    parser.add_argument("-o", "--out", help=f"path of the page (default: {DEFAULT} in the folder)")
     parser.add_argument("folder", help="a folder of traces, or one of its files")
 
 
@@ -38,11 +38,11 @@ def main(options: argparse.Namespace) -> int:
     out = Path(options.out)
     if chosen is None or not may_write(out) or not (options.json is None or may_write(Path(options.json))):
         return 2
-    folder = Path(tempfile.mkdtemp())  # no TemporaryDirectory: the child would remove it at its end
+    folder = Path(tempfile.mkdtemp())  # not TemporaryDirectory: the child would remove it at its end
     try:
-        ended = watched.run(chosen, folder, costs=not options.no_costs)
+        ended = child_program.run(chosen, folder, costs=not options.no_costs)
         if ended.signal:
-            print(f"report: {ended}; the page has what was seen until then", file=sys.stderr)
+            print(f"report: {ended}; the page shows all until then", file=sys.stderr)
         write(Document.of([*read(folder), ended.event()]), out, options.json)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
@@ -50,7 +50,7 @@ def main(options: argparse.Namespace) -> int:
 
 
 def may_write(path: Path) -> bool:
-    """Whether a file can be made there, asked before the program runs."""
+    """Whether a file can be created there, checked before the program runs."""
     try:
         with path.open("ab"):
             pass
@@ -81,7 +81,7 @@ def trace_main(options: argparse.Namespace) -> int:
 def write(document: Document, out: Path, json_out: str | None) -> None:
     import json
 
-    from pycompiler.debug.page import page  # only who wants a page
+    from pycompiler.debug.page import page  # imported only for a page
 
     out.write_text(page(document), encoding="utf-8")
     if json_out:

@@ -1,4 +1,4 @@
-"""What printed graphs (`fx_graph_runnable.py`) need to run: inputs, and the compiler for a module of ATen calls.
+"""Run-time code of printed graphs (`fx_graph_runnable.py`): inputs, and the compiler for a module of ATen calls.
 
 compiled = compile_graph(Repro(), inputs)      # as the compiler of graphs got it
 main(Repro(), inputs)                          # runs both, prints how far they are apart
@@ -21,14 +21,14 @@ from torch.utils._pytree import tree_flatten
 
 from pycompiler import config
 from pycompiler.api import compile as compile_function
-from pycompiler.autograd.branches import Side, choice_of
-from pycompiler.debug.straight import load, nodes_in
+from pycompiler.autograd.control_flow import Side, choice_of
+from pycompiler.debug.fx_reader import load, nodes_in
 from pycompiler.graphs import compile_aten
-from pycompiler.ir.fake import fake_of, new_fake_mode
+from pycompiler.torch_compat.fake_mode import fake_of, new_fake_mode
 
 
 class Unprintable:
-    """Stands for something that has no printed form; it says so where it is used."""
+    """Stands for a value without a printed form; raises when it is called."""
 
     def __init__(self, text: str) -> None:
         self.text = text
@@ -40,9 +40,9 @@ class Unprintable:
 def tensor(
     size: Sequence[int], stride: Sequence[int], dtype: torch.dtype, device: str, requires_grad: bool = False
 ) -> torch.Tensor:
-    """Random values: normal ones, or zeros and ones (which are indices too).  Those that `output_code.py` makes."""
+    """Random values: normal floats, or zeros and ones (also valid indices).  `output_code.py` creates the same values."""
     made = torch.empty_strided(tuple(size), tuple(stride), dtype=dtype, device=device)
-    items = (made.untyped_storage().nbytes() // made.itemsize,)  # elements may lie on each other
+    items = (made.untyped_storage().nbytes() // made.itemsize,)  # elements may overlap
     made.as_strided(items, (1,)).copy_(_random(items, dtype))
     return made.requires_grad_() if requires_grad else made
 
@@ -64,7 +64,7 @@ def default_dtype(dtype: torch.dtype) -> Iterator[None]:
 
 
 def like(value: Any) -> Any:
-    """A random tensor that lies as `value` does; what is no tensor stays."""
+    """A random tensor with the layout of `value`; other values unchanged."""
     if not isinstance(value, torch.Tensor):
         return value
     return tensor(value.shape, value.stride(), value.dtype, str(value.device), value.requires_grad)
@@ -76,8 +76,8 @@ def saved(program: str, name: str) -> list[Any]:
     return made
 
 
-def put(module: torch.nn.Module, path: str, value: Any) -> None:
-    """Sets `module.a.b = value`, with modules on the way."""
+def set_attribute(module: torch.nn.Module, path: str, value: Any) -> None:
+    """Set `module.a.b = value`, creating modules on the way."""
     *folders, name = path.split(".")
     for folder in folders:
         if not hasattr(module, folder):
@@ -90,24 +90,28 @@ def put(module: torch.nn.Module, path: str, value: Any) -> None:
 
 
 def branch(number: int, sides: tuple[Side, ...], like: Sequence[Any], symbols: Sequence[str]) -> object:
-    """Makes `torch.ops.pycompiler.branch(..., number)` choose between the sides, or `loop` repeat the second, while the result
-    is kept.  `like`: shape, strides and dtype of each result; `symbols`: numbers that the sides take after their tensors."""
+    """Register the sides of `torch.ops.pycompiler.branch(..., number)` or `loop`, as long as the result is alive.
+
+    `like`: shape, strides and dtype of each result; `symbols`: numbers that the sides take after their tensors.
+    """
     return choice_of(number, sides, list(like), symbols)
 
 
 def needs(operator: str) -> None:
-    """Says what is missing where an operator of the program's own is not registered."""
+    """Exit with a message if an operator of the program is not registered."""
     space, name = operator.split("::")
     if not hasattr(getattr(torch.ops, space), name):
-        raise SystemExit(f"the graph calls the program's own operator {operator}: import here what registers it")
+        raise SystemExit(
+            f"the graph calls the program's own operator {operator}: import the module that registers it here"
+        )
 
 
 def unchecked(*values: Any) -> None:
-    """In the place of the check of numbers that a call binds while it runs: the program below is captured anew."""
+    """Replaces the check of unbacked symbols: the printed program is captured anew."""
 
 
 class _Values(fx.Interpreter):
-    """Runs on fakes, and notes the value of each node; numbers become literals of the nodes that use them."""
+    """Runs on fake tensors, and records the value of each node; numbers become literals in the nodes that use them."""
 
     def __init__(self, gm: fx.GraphModule, mode: FakeTensorMode) -> None:
         super().__init__(gm)
@@ -138,7 +142,7 @@ def traced(module: torch.nn.Module, inputs: Sequence[Any]) -> tuple[fx.GraphModu
 
 
 def compile_graph(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
-    """What the compiler of graphs makes of a module of ATen calls; where sizes depend on data, of what is captured of it."""
+    """A module of ATen calls, compiled by the compiler of graphs; captured first if sizes depend on data."""
     try:
         return compile_aten(*traced(module, inputs))
     except (DataDependentOutputException, DynamicOutputShapeException):
@@ -148,13 +152,13 @@ def compile_graph(module: torch.nn.Module, inputs: Sequence[Any]) -> Callable[..
 
 
 def main(module: torch.nn.Module, inputs: Sequence[Any]) -> int:
-    """Runs the graph compiled and by ATen's operators; 1 where they differ by more than rounding."""
+    """Run the graph compiled and by ATen's operators; returns 1 if they differ by more than rounding."""
     compiled = compile_graph(module, inputs)
     want, seen = (_run(run, inputs) for run in (module, compiled))
     if isinstance(want, Exception) or isinstance(seen, Exception):
-        print(f"these random inputs are none for this graph: {_raised(want)}; compiled: {_raised(seen)}")
+        print(f"the graph does not accept these random inputs: {_raised(want)}; compiled: {_raised(seen)}")
         return int(type(want) is not type(seen))
-    unset = _unset(load(module))
+    unset = _unwritten_memory(load(module))
     found = [
         _differs(f"output {k}", *row) for k, row in enumerate(zip(want.results, seen.results, unset[0], strict=True))
     ]
@@ -166,7 +170,7 @@ def main(module: torch.nn.Module, inputs: Sequence[Any]) -> int:
 
 @dataclass
 class Ran:
-    """What a call returned, its inputs behind it, and which of them were written to."""
+    """The results of a call, its inputs afterwards, and which of them were written."""
 
     results: list[Any]
     inputs: list[Any]
@@ -186,7 +190,7 @@ def _run(run: Callable[..., Any], inputs: Sequence[Any]) -> Ran | Exception:
 
 
 def _same(x: Any, y: Any) -> bool:
-    """Whether two inputs are bit for bit what they were."""
+    """Whether two inputs are bitwise equal."""
     if not isinstance(x, torch.Tensor):
         return True
     mine, other = (t.contiguous().view(-1).view(torch.uint8) if t.numel() else None for t in (x.detach(), y.detach()))
@@ -203,7 +207,7 @@ def _differs(what: str, want: Any, seen: Any, unset: bool) -> bool:
         return bool(want != seen)
     name = f"{what}: {tuple(want.shape)} {want.dtype} {want.device}"
     if unset:
-        print(f"{name}: not compared, it has memory that nobody has written")
+        print(f"{name}: not compared: some of its memory was never written")
         return False
     try:
         torch.testing.assert_close(seen, want, equal_nan=True)
@@ -219,7 +223,7 @@ UNSET: dict[str, int | None] = {
     "aten.empty": None, "aten.empty_strided": None, "aten.empty_like": None, "aten.new_empty": None,
     "aten.new_empty_strided": None, "pycompiler.mkldnn_rnn_layer": 3,
 }  # fmt: skip
-# Operators that read of their first argument no values.
+# Operators that do not read the values of their first argument.
 OVERWRITES = frozenset({
     "aten.fill.Scalar", "aten.fill.Tensor", "aten.zero.default", "aten.copy.default", "aten.full_like.default",
     "aten.ones_like.default", "aten.zeros_like.default", "aten.bernoulli.p", "aten.rand_like.default",
@@ -227,8 +231,8 @@ OVERWRITES = frozenset({
 })  # fmt: skip
 
 
-def _unset(gm: fx.GraphModule) -> tuple[list[bool], list[bool]]:
-    """Of each output, and of each input when it was written to, whether it is made of memory that nobody has written."""
+def _unwritten_memory(gm: fx.GraphModule) -> tuple[list[bool], list[bool]]:
+    """For each output, and for each input if it was written, whether its value depends on unwritten memory."""
     tainted = set[fx.Node]()
     for n in gm.graph.nodes:
         operator = str(n.target).rpartition(".")[0]
@@ -245,7 +249,7 @@ def _unset(gm: fx.GraphModule) -> tuple[list[bool], list[bool]]:
 
 
 def _written(n: fx.Node) -> Iterator[fx.Node]:
-    """The tensors that an operator writes to."""
+    """The tensors that an operator writes."""
     if isinstance(n.target, torch._ops.OpOverload):
         for given, a in zip(n.args, n.target._schema.arguments, strict=False):
             if a.alias_info is not None and a.alias_info.is_write:

@@ -1,9 +1,9 @@
-"""`config.repro_after`: a graph that cannot be compiled, or computes something else, is written down to be cut down.
+"""`config.repro_after`: a graph that cannot be compiled, or that computes wrong values, is written to a file and minimised.
 
 In: the knobs `repro_after` ("dynamo": the captured graph and its backend, "aot": ATen graphs and the compiler of graphs),
-`repro_level` (1: `repro.py` of the whole graph after an error, 2: a launcher of the minifier after an error, 3: a launcher
-always, for crashes and hangs, 4: a launcher where the first call's values are wrong), `repro_tolerance`, `repro_dir`.
-Out: files, a line in the log that names them.  After "dynamo" the launcher is run at once, as the documents have it.
+`repro_level` (1: `repro.py` of the whole graph after an error, 2: a launcher of the minifier after an error, 3: a
+launcher always, for crashes and hangs, 4: a launcher if the first call's values are wrong), `repro_tolerance`, `repro_dir`.
+Out: files, and a line in the log that names them.  After "dynamo" the launcher runs at once, as in torch's documentation.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from torch import fx
 
 from pycompiler import backends, config
 from pycompiler.debug import launcher
-from pycompiler.debug.figures import counted
+from pycompiler.debug.number_format import counted
 from pycompiler.debug.trial import Setting, of_difference, symptom_of
-from pycompiler.ir import titles, watch
+from pycompiler.ir import compile_names, phases
+from pycompiler.ir.generated_source import forward_of
 from pycompiler.ir.graph_copies import copied
 from pycompiler.ir.guards import own_frame
-from pycompiler.ir.symbols import Specialise, symbols_of
-from pycompiler.ir.texts import forward_of
 from pycompiler.logs import ROOT
-from pycompiler.pipeline.verified import Verified
+from pycompiler.pipeline.verification import Verified
+from pycompiler.symbolic.symbols import Specialise, symbols_of
 
 log = logging.getLogger(ROOT)
 
 DUMP, MINIFY, ALWAYS, ACCURACY = 1, 2, 3, 4
-# Knobs that say where to write and what to show, or what to do with an error: no part of what a graph needs.
-NOT_THE_GRAPHS = frozenset({
+# Knobs for paths, output and error handling, which do not affect a graph.
+IRRELEVANT_KNOBS = frozenset({
     "repro_after", "repro_level", "repro_tolerance", "repro_dir", "debug_dir_root", "cache_dir", "log_level", "debug",
     "verbose", "progress", "background_compile", "verify_correctness", "suppress_errors", "raise_internal_errors",
     "disable", "debug_function", "error_on_recompile", "fail_on_recompile_limit_hit", "replay_record_enabled", "bisect",
@@ -46,11 +46,11 @@ NOT_THE_GRAPHS = frozenset({
 
 
 def setting_of(layer: str, backend: Any, options: dict[str, Any], values: Sequence[Any] = ()) -> Setting:
-    """How a graph is compiled here and now."""
+    """The current compile settings of a graph."""
     defaults = {row.name: row.default for row in config.KNOBS}
     knobs = {
         name: value for name, value in config.snapshot().items()
-        if value != defaults[name] and name not in NOT_THE_GRAPHS and not name.startswith("trace.")
+        if value != defaults[name] and name not in IRRELEVANT_KNOBS and not name.startswith("trace.")
     }  # fmt: skip
     return Setting(
         layer,
@@ -69,7 +69,7 @@ def _is_symbolic(value: Any) -> bool:
 
 
 def state() -> tuple[str, ...]:
-    """Contexts that make torch's state what it is, as expressions."""
+    """Contexts that establish torch's current state, as expressions."""
     found = [] if torch.is_grad_enabled() else ["torch.no_grad()"]
     if torch.get_default_dtype() is not torch.float32:
         found.append(f"repro.default_dtype({torch.get_default_dtype()})")
@@ -90,7 +90,7 @@ _lock = threading.Lock()
 
 
 def new_folder() -> Path:
-    """`minifier` in the directory of repros; the next ones have numbers."""
+    """A new folder `minifier` in the directory of repros; later ones have numbers."""
     root = Path(config.repro_dir or config.debug_dir_root)
     root.mkdir(parents=True, exist_ok=True)
     with _lock:
@@ -107,7 +107,7 @@ OWNER = "written_by"
 
 
 def _is_ours(folder: Path) -> bool:
-    """Whether a folder is left by an earlier process: the newest run has the plain name."""
+    """Whether a folder was written by an earlier process: the newest run gets the plain name."""
     try:
         return (folder / OWNER).read_text() != str(os.getpid())
     except OSError:
@@ -115,8 +115,8 @@ def _is_ours(folder: Path) -> bool:
 
 
 def dump(gm: fx.GraphModule, values: Sequence[Any], setting: Setting, *, run: bool) -> str:
-    """Writes a launcher, or the whole graph at level 1; says where, and is that text."""
-    _looked_at.append(True)  # written or not: what comes is said here
+    """Write a launcher, or the whole graph at level 1; logs and returns the message with the path."""
+    _graph_failed.append(True)  # even if writing fails, the message is logged here
     real = not any(isinstance(v, torch.Tensor) and _is_fake(v) for v in values)
     try:
         folder = new_folder()
@@ -145,33 +145,33 @@ def _is_fake(value: torch.Tensor) -> bool:
     return isinstance(value, FakeTensor)
 
 
-# What a level does not see, and a layer.
-UNSEEN = {
-    DUMP: "errors of a compile are looked for; repro_level = 3 is for crashes and hangs, 4 for wrong values",
-    MINIFY: "errors of a compile are looked for; repro_level = 3 is for crashes and hangs, 4 for wrong values",
+# Faults that a level does not find; then, faults before a layer.
+LEVEL_LIMITS = {
+    DUMP: "this level finds errors of a compile; repro_level = 3 finds crashes and hangs, 4 wrong values",
+    MINIFY: "this level finds errors of a compile; repro_level = 3 finds crashes and hangs, 4 wrong values",
     ALWAYS: "",
-    ACCURACY: "first calls are looked at; verify_correctness looks at later ones",
+    ACCURACY: "this level checks first calls; verify_correctness checks later calls",
 }
-BEFORE = {"aot": "repro_after = 'dynamo' looks at backends, decompositions and gradients, too", "dynamo": ""}
-_looked_at: list[bool] = []  # of each graph: whether it failed
+BEFORE = {"aot": "repro_after = 'dynamo' also covers backends, decompositions and gradients", "dynamo": ""}
+_graph_failed: list[bool] = []  # for each graph, whether it failed
 
 
 def _at_exit() -> None:
-    """A search that found nothing says so, and where else to look."""
-    if config.repro_after is None or any(_looked_at):
+    """Report a search that found nothing, with advice."""
+    if config.repro_after is None or any(_graph_failed):
         return
-    found = f"none of {counted(len(_looked_at), 'graph')} failed" if _looked_at else "no graph was compiled"
-    ways = [w for w in (UNSEEN[config.repro_level], BEFORE[config.repro_after]) if w]
+    found = f"none of {counted(len(_graph_failed), 'graph')} failed" if _graph_failed else "no graph was compiled"
+    ways = [w for w in (LEVEL_LIMITS[config.repro_level], BEFORE[config.repro_after]) if w]
     log.warning("repro_after = %r, repro_level = %s: %s%s", config.repro_after, config.repro_level, found,
                 "".join(f"\n  {w}" for w in ways))  # fmt: skip
 
 
-# around the compilers -------------------------------------------------------------------------------------------------
+# wrappers of compilers ------------------------------------------------------------------------------------------------
 class _Accurate(Verified):
-    """The first call beside eager; where it differs, a launcher is written, and it raises."""
+    """Runs the first call beside eager; if the values differ, it writes a launcher and raises."""
 
     def __init__(self, gm: fx.GraphModule, made: Any, setting: Setting, backend: str) -> None:
-        title = titles.current()
+        title = compile_names.current()
         name = title.place if title else "a graph"
         super().__init__(gm, made, lambda *_: made, name, share=0.0, raises=True, backend=backend)
         self.setting = setting
@@ -189,9 +189,9 @@ class _Accurate(Verified):
 
 
 def after_dynamo(backend: Any, name: str) -> Any:
-    """The backend, watched."""
-    known = backends.is_ours(name) and backends.REGISTRY.get(backends.ALIASES.get(name, name)) is backend
-    named = name if known else backend  # a name that the program registered says nothing to another process
+    """The backend with observation."""
+    known = backends.is_builtin_backend(name) and backends.REGISTRY.get(backends.ALIASES.get(name, name)) is backend
+    named = name if known else backend  # a name registered by the program means nothing to another process
     owner = "" if known else name
 
     def watched(gm: fx.GraphModule, examples: list[Any], **options: Any) -> Any:
@@ -202,7 +202,7 @@ def after_dynamo(backend: Any, name: str) -> Any:
 
 
 def after_aot(compiler: Any, kind: str) -> Any:
-    """The compiler of ATen graphs, watched; what fails runs through ATen, as it does without."""
+    """The compiler of ATen graphs with observation; a failing graph runs as ATen calls, as without observation."""
 
     def watched(gm: fx.GraphModule, inputs: Sequence[Any]) -> Any:
         raises = config.raise_internal_errors
@@ -232,8 +232,8 @@ def _watched(
     build: Callable[[fx.GraphModule], Any],
     backend: str = "",
 ) -> Any:
-    """What `build` makes of a copy of the graph: compilers may change what they are given, also before they fail."""
-    _looked_at.append(False)
+    """The result of `build` for a copy of the graph: compilers may change their graph, even before they fail."""
+    _graph_failed.append(False)
     if config.repro_level == ALWAYS:
         dump(gm, examples, setting, run=False)
     try:
@@ -258,6 +258,6 @@ def listen() -> None:
     atexit.register(_at_exit)
     for layer, wrapper in WRAPPERS.items():
         if config.repro_after == layer:
-            watch.wrappers[layer] = wrapper
-        elif watch.wrappers.get(layer) is wrapper:
-            del watch.wrappers[layer]
+            phases.wrappers[layer] = wrapper
+        elif phases.wrappers.get(layer) is wrapper:
+            del phases.wrappers[layer]

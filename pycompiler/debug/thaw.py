@@ -1,7 +1,7 @@
 """Records of `freeze.py` → objects.
 
-In: records and fills.  Out: `Thaw(...).value(token)`.  Code that was recorded is made into functions, and runs when these are
-called, not before: making objects runs nothing of the program's but `__hash__` and `__eq__` of keys.
+In: records and fills.  Out: `Thaw(...).value(token)`.  Recorded code becomes functions, which run only when they are
+called.  The creation of objects runs none of the program's code, except `__hash__` and `__eq__` of keys.
 """
 
 from __future__ import annotations
@@ -16,31 +16,31 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.names import NameGone, resolve
+from pycompiler.ir.persistent_names import NameGone, resolve
 
 
 class NotRecorded(RuntimeError):
-    """The frame uses something that its record lacks."""
+    """The frame uses an object that its record lacks."""
 
 
 class Missing:
-    """In the place of something that could not be recorded."""
+    """Placeholder of an object that could not be recorded."""
 
     def __init__(self, text: str) -> None:
         object.__setattr__(self, "text", text)
 
     def __getattr__(self, name: str) -> Any:
-        raise NotRecorded(f"not recorded: {object.__getattribute__(self, 'text')} (its {name} is asked for)")
+        raise NotRecorded(f"not recorded: {object.__getattribute__(self, 'text')} (the program reads its {name})")
 
     def __call__(self, *_: Any, **__: Any) -> Any:
-        raise NotRecorded(f"not recorded: {object.__getattribute__(self, 'text')}, which is called")
+        raise NotRecorded(f"not recorded: {object.__getattribute__(self, 'text')} (the program calls it)")
 
     def __repr__(self) -> str:
         return f"<not recorded: {object.__getattribute__(self, 'text')}>"
 
 
 class Thaw:
-    """`modules`: those of the program, by name; `remarks`: what is other than where it was recorded."""
+    """`modules`: the program's modules by name; `remarks`: differences from the recording process."""
 
     def __init__(self, records: Iterable[tuple[Any, ...]], fills: Iterable[tuple[Any, ...]]) -> None:
         self.modules: dict[str, types.ModuleType] = {}
@@ -62,16 +62,16 @@ class Thaw:
         return {self.value(k): self.value(v) for k, v in items}
 
     def device(self, name: str) -> str:
-        """The device of a tensor; the host where there is none of its kind."""
+        """The device of a tensor; the host if there is no such device."""
         try:
             torch.empty(0, device=name)
         except (RuntimeError, AssertionError):
-            self.remarks.append(f"tensors of {name} are on the CPU: there is none here")
+            self.remarks.append(f"tensors of {name} are on the CPU: this machine has no {name}")
             return "cpu"
         return name
 
 
-# making -----------------------------------------------------------------------------------------------------------------
+# creation ---------------------------------------------------------------------------------------------------------------
 def _name(t: Thaw, name: tuple[str, ...]) -> Any:
     try:
         return resolve(name)
@@ -184,7 +184,7 @@ MAKE: dict[str, Callable[..., Any]] = {
 _ITEM_GETTER: Any = type(collections.namedtuple("_", "a").a)  # type: ignore[attr-defined]
 
 
-# filling ----------------------------------------------------------------------------------------------------------------
+# contents ---------------------------------------------------------------------------------------------------------------
 def _fill_function(t: Thaw, made: Any, qualname: str, module: Any, defaults: Any, kwdefaults: Any, state: Any) -> None:
     made.__qualname__, made.__module__ = qualname, module
     made.__defaults__, made.__kwdefaults__ = t.value(defaults), t.value(kwdefaults)

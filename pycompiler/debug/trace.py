@@ -1,8 +1,9 @@
-"""Traces: what every process of a program compiled, in a folder.
+"""Traces: the compiles of every process of a program, in a folder.
 
-In: `config.trace_dir` (PYCOMPILER_TRACE, TORCH_TRACE).  Out, for each process: `pycompiler_<pid>_<stamp>.jsonl`, one event a
-line (`debug/events.py: EVENTS`), and `….trace.json`, its phases in Chrome's format, which Perfetto and chrome://tracing open.
-Both are whole after each line, whatever ends the process.  Calls are not looked at: torch.profiler shows those.
+In: `config.trace_dir` (PYCOMPILER_TRACE, TORCH_TRACE).  Out, for each process: `pycompiler_<pid>_<stamp>.jsonl`, one
+event a line (`debug/events.py: EVENTS`), and `….trace.json`, its phases in Chrome's format, which Perfetto and
+chrome://tracing open.  Both files are valid after each line, however the process ends.  Calls are not observed:
+torch.profiler shows those.
 """
 
 from __future__ import annotations
@@ -17,32 +18,32 @@ from pathlib import Path
 from typing import Any, TextIO
 
 from pycompiler import config
-from pycompiler.debug import fields
+from pycompiler.debug import event_fields
 from pycompiler.debug.describe import Data
 from pycompiler.debug.events import EVENTS, Recorder, event_of, start
 
-END = b"\n]\n"  # of Chrome's format: each row is written over it, and it again
+END = b"\n]\n"  # end of Chrome's format: each row overwrites it, and writes it again
 
 
 class Trace:
-    """Two files of this process, made at the first event."""
+    """Two files of this process, created at the first event."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
         self.pid = -1
         self.files: tuple[TextIO, FileIO] | None = None
-        self.rows = 0  # of Chrome's
+        self.rows = 0  # rows in Chrome's format
 
     def take(self, event: Data) -> None:
         try:
             with self.lock:
                 self.write(event)
-        except (OSError, ValueError) as error:  # a full disk, a folder that is gone
+        except (OSError, ValueError) as error:  # a full disk, or a folder that is gone
             config.say_once(f"no trace in {config.trace_dir}: {type(error).__name__}: {error}")
 
     def write(self, event: Data) -> None:
         if event["event"] == "start":
-            return  # it is the first line of each file, of which a process that compiles nothing has none
+            return  # the first line of each file; a process without compiles has no file
         events, chrome = self.open()
         events.write(json.dumps(event, default=str) + "\n")
         events.flush()
@@ -63,11 +64,11 @@ class Trace:
             self.files, self.rows = (events, chrome), 0
             chrome.write(b"[" + END)
             events.write(json.dumps(event_of("start", **start())) + "\n")
-            events.flush()  # nothing is left for a fork to write again
+            events.flush()  # so that a fork has nothing buffered to write again
         return self.files
 
     def forked(self) -> None:
-        """In a child: another thread may have held the lock; the files are the parent's."""
+        """Reset in a forked child: another thread may have held the lock; the files belong to the parent."""
         self.lock = threading.Lock()
 
     def close(self) -> None:
@@ -78,7 +79,7 @@ class Trace:
 
 
 def chrome_row(event: Data, pid: int) -> Data | None:
-    """An event of Chrome's format: phases have a length, breaks and recompiles are instants."""
+    """An event in Chrome's format: phases have a length, breaks and recompiles are instants."""
     common: dict[str, Any] = {"pid": pid, "tid": event["thread"], "cat": event["event"]}
     if event["event"] == "phase":
         told = {k: event[k] for k in ("id", "title", "model", "graph") if event.get(k) is not None}
@@ -87,7 +88,8 @@ def chrome_row(event: Data, pid: int) -> Data | None:
             "name": event["name"],
             "ph": "X",
             "ts": event["start"] * 1e6,
-            "dur": max(0.0, event["at"] - event["start"]) * 1e6,  # so that spans of a thread nest, as the format has it
+            "dur": max(0.0, event["at"] - event["start"])
+            * 1e6,  # so that spans of a thread nest, as the format requires
             "args": told,
         }
     instant = {**common, "ph": "i", "s": "t", "ts": event["at"] * 1e6}
@@ -100,8 +102,10 @@ def chrome_row(event: Data, pid: int) -> Data | None:
 
 
 def read(place: Path) -> Iterator[Data]:
-    """The events of all processes of a folder, or of one file, one process after the other; lines that are cut off or are no
-    events are left out.  ArgumentError for an event whose fields are of other types (`debug/fields.py`)."""
+    """The events of all processes in a folder, or of one file, one process after the other.
+
+    Truncated lines and lines without an event are skipped.  ArgumentError for an event with wrong fields (`event_fields.py`).
+    """
     for path in [place] if place.is_file() else sorted(p for p in place.glob("*.jsonl") if p.is_file()):
         with path.open(encoding="utf-8", errors="replace") as lines:
             for number, line in enumerate(lines, 1):
@@ -111,7 +115,7 @@ def read(place: Path) -> Iterator[Data]:
                     continue
                 kind = event.get("event") if isinstance(event, dict) else None
                 if isinstance(kind, str) and kind in EVENTS and "at" in event and "thread" in event:
-                    fields.check(event, f"{path}, line {number},")
+                    event_fields.check(event, f"{path}, line {number},")
                     yield event
 
 
@@ -127,7 +131,7 @@ os.register_at_fork(after_in_child=_forked)
 
 
 def changed() -> None:
-    """`config.trace_dir` is another one."""
+    """`config.trace_dir` has changed."""
     global _current
     if _current is not None:
         trace, recorder = _current

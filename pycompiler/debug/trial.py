@@ -1,7 +1,7 @@
-"""What goes wrong with a graph: it is compiled and called, here or in a forked child with a time limit.
+"""Trials of a graph: it is compiled and called, here or in a forked child with a time limit.
 
-In: a graph, inputs, and a `Setting`: which layer compiles it, with what.  Out: a `Symptom`, or None where all is well.
-The child may crash and hang: that is the symptom then.  A process that forks has run nothing of torch itself.
+In: a graph, inputs, and a `Setting`: the layer that compiles it, and its options.  Out: a `Symptom`, or None if it works.
+The child may crash or hang, which is then the symptom.  The forking process itself must not have run torch operators.
 """
 
 from __future__ import annotations
@@ -28,29 +28,31 @@ from pycompiler import config
 from pycompiler.api import compile as compile_function
 from pycompiler.debug import repro
 from pycompiler.errors import InternalError
+from pycompiler.ir.generated_source import forward_of
 from pycompiler.ir.graph_copies import copied
-from pycompiler.ir.texts import forward_of
 from pycompiler.pipeline.differences import Difference
-from pycompiler.pipeline.verified import Copies, compare, eager_results, results
+from pycompiler.pipeline.verification import Copies, compare, eager_results, results
 
 
 @dataclass(frozen=True)
 class Symptom:
-    """kind: "error", "values", "crash" or "hang".  what: the exception's class, the signal, the result that differs."""
+    """kind: "error", "values", "crash" or "hang".  what: the exception's class, the signal, or the result that differs."""
 
     kind: str
     what: str = ""
     text: str = ""
 
     def is_like(self, other: Symptom | None) -> bool:
-        """Whether both show the same fault: which result differs, and in which words, may change on the way."""
+        """Whether both show the same fault: the differing result and the message may change on the way."""
         if other is None or self.kind != other.kind:
             return False
         return self.kind in ("values", "hang") or self.what == other.what
 
     def is_same(self, other: Symptom | None) -> bool:
-        """Whether both are one fault: of errors class, message and raising function, too.  Numbers, names with numbers and a few
-        other words of a message change with the part of a graph that raises it."""
+        """Whether both are one fault; for errors also class, message and raising function must agree.
+
+        Numbers, names with numbers and a few other words of a message change with the part of the graph that raises it.
+        """
         if other is None or not self.is_like(other):
             return False
         if self.kind != "error":
@@ -68,13 +70,13 @@ ALIKE = 0.7  # the share of words that messages of one fault have in common
 
 
 def _words(text: str) -> tuple[list[str], str]:
-    """The words of an error's text, without numbers and what is in quotes; the function that raised it, "" where unknown."""
+    """The words of an error's message, without numbers and quoted parts; and the raising function, "" if unknown."""
     message, _, function = text.removesuffix(")").rpartition(" in ") if PLACE.search(text) else (text, "", "")
     plain = re.sub(r"0x[0-9a-f]+|'[^']*'|\"[^\"]*\"|_?\d+", "", PLACE_OPEN.sub("", message) if function else message)
     return re.findall(r"\w+", plain), function
 
 
-PLACE = re.compile(r" \(\S.*:\d+ in [^()]*\)$")  # what `symptom_of` adds
+PLACE = re.compile(r" \(\S.*:\d+ in [^()]*\)$")  # added by `symptom_of`
 PLACE_OPEN = re.compile(r" \(\S.*:\d+$")
 
 
@@ -82,9 +84,9 @@ PLACE_OPEN = re.compile(r" \(\S.*:\d+$")
 class Setting:
     """How a graph is compiled: after "dynamo" by a backend, after "aot" by the compiler of graphs.
 
-    accuracy: wrong values are a symptom, not only errors.  around: expressions of contexts that stand around all.
+    accuracy: wrong values are a symptom, not only errors.  around: expressions of contexts around all calls.
     dynamic: sizes were symbols.  Parts are then captured anew, with symbols for all sizes of their inputs, after "aot" too.
-    wanted: what went wrong in the program; None where nothing had yet, and whatever does is looked for.
+    wanted: the symptom of the program; None if there was none, so that any symptom counts.
     """
 
     layer: str = "dynamo"
@@ -118,7 +120,7 @@ class Setting:
 
 
 def observe(gm: fx.GraphModule, inputs: Sequence[Any], setting: Setting, *, raises: bool = False) -> Symptom | None:
-    """What is wrong, in this process.  What eager raises too is no symptom.  `raises`: an error comes as it is."""
+    """The symptom in this process.  An error that eager raises too is not a symptom.  `raises`: errors propagate."""
     with setting.entered():
         eager = forward_of(gm)
         torch.manual_seed(0)
@@ -166,7 +168,7 @@ def _raises(eager: Callable[..., Any], inputs: Sequence[Any]) -> bool:
 # children -------------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Outcome:
-    """What a child told (None: nothing), how it ended, and after how long."""
+    """The answer of a child (None: nothing), how it ended, and its duration."""
 
     told: Any
     signal: int
@@ -183,15 +185,15 @@ class Outcome:
 
 
 def in_child(job: Callable[[], Any], limit: float, threads: int, *, quiet: bool = True) -> Outcome:
-    """What `job` gives, as JSON knows it, of a fork of this process that is killed after `limit` seconds."""
+    """The JSON result of `job` in a fork of this process, which is killed after `limit` seconds."""
     reader, writer = os.pipe()
     start = time.monotonic()
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", DeprecationWarning)  # of other threads, which a child does not have
+        warnings.simplefilter("ignore", DeprecationWarning)  # about other threads, which a child does not have
         child = os.fork()
     if child == 0:
         _run_child(job, writer, threads, quiet)
-    with contextlib.suppress(OSError):  # the child does so too: whoever is first
+    with contextlib.suppress(OSError):  # the child does so too, since either may be first
         os.setpgid(child, child)
     os.close(writer)
     try:
@@ -209,14 +211,14 @@ def in_child(job: Callable[[], Any], limit: float, threads: int, *, quiet: bool 
     ended = os.WTERMSIG(status) if os.WIFSIGNALED(status) and not timed_out else 0
     whole = not timed_out and not ended and os.waitstatus_to_exitcode(status) == 0 and bool(text)
     if not (whole or timed_out or ended):
-        ended = signal.SIGABRT  # it left by itself, without an answer: _exit()
+        ended = signal.SIGABRT  # it exited by itself, without an answer: _exit()
     return Outcome(json.loads(text) if whole else None, ended, timed_out, time.monotonic() - start)
 
 
 def _run_child(job: Callable[[], Any], writer: int, threads: int, quiet: bool) -> None:
     code = 70
     try:
-        faulthandler.disable()  # a crash is an answer, not news
+        faulthandler.disable()  # a crash is an answer and needs no report
         os.setpgid(0, 0)  # compilers that it starts end with it
         if quiet:
             nothing = os.open(os.devnull, os.O_RDWR)
@@ -234,7 +236,7 @@ def _run_child(job: Callable[[], Any], writer: int, threads: int, quiet: bool) -
 
 
 def _read(reader: int, until: float) -> tuple[bytes, bool]:
-    """(what was written to the pipe, whether time was up before it was closed)."""
+    """(contents of the pipe, whether the time ended before the pipe was closed)."""
     parts: list[bytes] = []
     while True:
         left = until - time.monotonic()

@@ -1,7 +1,8 @@
-"""Choices of the compiler that can be undone one by one, so that halving finds the one that makes a program wrong.
+"""Optional steps of the compiler, switched off one by one so that a bisector can find the step that breaks a program.
 
-In: at each place where the compiler does something that could be left out, `taken(level, what)`.  Out: whether it is done.
-All are, but while a bisector runs: of a level with a limit only the first ones are done, and each is written to a log.
+In: `step_enabled(level, what)`, called wherever the compiler can leave a step out.  Out: whether to do the step.
+Normally every step is done.  While a bisector runs, only the first steps of a level with a limit are done, and each
+step is logged.
 """
 
 from __future__ import annotations
@@ -9,29 +10,30 @@ from __future__ import annotations
 from collections.abc import Callable, Hashable
 from typing import TextIO
 
-# In the order in which data passes through them; what happens instead.
+# Level -> behaviour without the step.  The levels are in the order in which data passes through them.
 LEVELS: dict[str, str] = {
     "frame": "the function runs eagerly",
     "guards": "an entry serves one call",
     "background": "the call waits for its compile",
     "backend": "graphs run as they were captured, not by the program's own backend",
     "captured graph": "the graph runs as it was captured",
-    "decomposition": "the operator stays whole",
+    "decomposition": "the operator is not decomposed",
     "graph": "the ATen graph runs operator by operator",
-    "operator": "the operator is ATen's kernel",
-    "fusion": "the two kernels stay apart",
+    "operator": "the operator runs as ATen's kernel",
+    "fusion": "the two kernels are not fused",
     "memory": "the buffer has memory of its own",
-    "region": "the graph is compiled for itself",
-    "cache": "the kernels are built anew",
+    "region": "the graph is compiled separately",
+    "cache": "the kernels are built again",
 }
 
-# What else a bisector sets; processes that the program starts have it from their environment.
+# Further settings of a bisector.  Child processes of the program inherit them through their environment.
 SETTINGS: dict[str, tuple[str, ...]] = {
-    "backend": ("eager", "aot_eager"),  # which one answers for the native one; eager does for the program's own, then
-    "verify": ("each",),  # calls that `verify_correctness` compares, not only the first one of a graph
+    # the backend that replaces the native one; "eager" also replaces the program's own backend
+    "backend": ("eager", "aot_eager"),
+    "verify": ("each",),  # `verify_correctness` compares every call, not only the first call of a graph
 }
 
-active = False  # whether anything is asked at all
+active = False  # False: `step_enabled` returns True without counting or logging
 limits: dict[str, int] = {}
 settings: dict[str, str] = {}
 _counts: dict[str, int] = {}
@@ -39,8 +41,12 @@ _answers: dict[tuple[str, Hashable], bool] = {}
 _log: TextIO | None = None
 
 
-def taken(level: str, what: Callable[[], str], key: Hashable = None) -> bool:
-    """Whether to do it.  `what` names it, with the program's line; choices of equal `key` are one."""
+def step_enabled(level: str, what: Callable[[], str], key: Hashable = None) -> bool:
+    """Whether to do the step.
+
+    what: names the step, with the program's line; called only for the log.
+    key: steps of one level with equal keys share one answer.
+    """
     if not active:
         return True
     if key is not None and (known := _answers.get((level, key))) is not None:
@@ -51,12 +57,15 @@ def taken(level: str, what: Callable[[], str], key: Hashable = None) -> bool:
         _answers[level, key] = answer
     if _log is not None:
         _log.write(f"{level}\t{number}\t{what()}\n".replace("\n", " ").rstrip() + "\n")
-        _log.flush()  # the program may crash
+        _log.flush()  # flush now: the program may crash
     return answer
 
 
 def set_limits(text: str | None, log: str | None) -> None:
-    """text: `level<number` or `setting=value` and so on, separated by commas; log: a file that gets a line for each choice."""
+    """Reset the counters and set the limits of this process.
+
+    text: comma-separated `level<number` or `setting=value`.  log: a file that gets one line for each step.
+    """
     global active, _log
     limits.clear()
     settings.clear()

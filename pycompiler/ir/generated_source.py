@@ -1,6 +1,6 @@
-"""Source text of Python that was made at run time: tracebacks show it as long as what it belongs to lives, and no longer.
+"""Source strings of Python code generated at run time: tracebacks print them as long as their owner lives, and no longer.
 
-Example: `keep_text(fn, filename, text)`; `drop_text_with(gm)` for what torch generates for a graph.
+Example: `register_source(fn, filename, text)`; `drop_source_when_freed(gm)` for the code that torch generates for a graph.
 """
 
 from __future__ import annotations
@@ -17,28 +17,28 @@ from torch.fx.graph_module import _loader
 from pycompiler.ir.guards import own_frame
 
 
-def keep_text(owner: object, filename: str, text: str) -> None:
-    """`text` is the source of `filename` until `owner` is freed."""
+def register_source(owner: object, filename: str, text: str) -> None:
+    """Register `text` as the source of `filename` until `owner` is freed."""
     linecache.cache[filename] = (len(text), None, text.splitlines(keepends=True), filename)
     weakref.finalize(owner, linecache.cache.pop, filename, None).atexit = False
 
 
-def drop_text(graph_class: type) -> None:
-    """torch keeps the text of every graph that ever ran; this drops the one of a graph's class."""
+def drop_source(graph_class: type) -> None:
+    """Drop the source that torch stored for a graph's class; torch itself stores the source of every graph for ever."""
     code: Any = getattr(graph_class.__dict__.get("forward"), "__code__", None)
     if code is not None and code.co_filename.startswith("<eval_with_key>"):
         _loader.eval_cache.pop(code.co_filename, None)
         linecache.cache.pop(code.co_filename, None)
 
 
-def drop_text_with(gm: fx.GraphModule) -> None:
-    """As `drop_text`, when `gm` is freed: each GraphModule has a class of its own."""
-    weakref.finalize(gm, drop_text, type(gm)).atexit = False
+def drop_source_when_freed(gm: fx.GraphModule) -> None:
+    """Call `drop_source` when `gm` is freed.  Each GraphModule has a class of its own."""
+    weakref.finalize(gm, drop_source, type(gm)).atexit = False
 
 
 @contextlib.contextmanager
 def with_lines(gm: fx.GraphModule) -> Iterator[None]:
-    """While torch prints a graph: the program's lines stand where it looks for them, as `stack_trace`."""
+    """While torch prints a graph, its nodes carry the program's lines as `stack_trace`, where torch reads them."""
     named = [n for n in gm.graph.nodes if n.meta.get("user") and not n.meta.get("stack_trace")]
     for node in named:
         frame = own_frame(node.meta["user"])
@@ -52,7 +52,7 @@ def with_lines(gm: fx.GraphModule) -> Iterator[None]:
 
 
 def readable(gm: fx.GraphModule) -> str:
-    """A graph as code with types, under the program's lines."""
+    """The graph as Python code with types, under the program's lines."""
     with with_lines(gm):
         return gm.print_readable(print_output=False)
 

@@ -1,19 +1,20 @@
-"""Copies of graphs, for compilers that may change the graph that they are given.
+"""Copies of graphs, for compilers that may change the graph they receive.
 
-In: a GraphModule.  Out: another one with nodes of its own; nested graphs (bodies of checkpoints, sides of `cond`) are copied
-too.  Tensors, fakes and other constants are shared.
-Example: `backend(copied(gm), examples)`, after which `gm` is what was captured.
+In: a GraphModule.  Out: another GraphModule with nodes of its own.
+Nested graphs (bodies of checkpoints, branches of `cond`) are copied too.  Tensors, fake tensors and other constants are shared.
+
+Example: after `backend(copied(gm), examples)`, `gm` is still the captured graph.
 """
 
 from __future__ import annotations
 
 from torch import fx
 
-from pycompiler.ir.texts import drop_text_with
+from pycompiler.ir.generated_source import drop_source_when_freed
 
 
 def copied(gm: fx.GraphModule) -> fx.GraphModule:
-    """The copy; a graph that is nested at several places is one graph in the copy, too."""
+    """The copy.  A graph that is nested at several places is also one graph in the copy."""
     return _copied(gm, {})
 
 
@@ -26,7 +27,7 @@ def _copied(gm: fx.GraphModule, known: dict[int, fx.GraphModule]) -> fx.GraphMod
         place[node] = graph.node_copy(node, place.__getitem__)
     made = known[id(gm)] = fx.GraphModule(gm, graph, class_name=type(gm).__name__)
     made.meta.update(gm.meta)
-    drop_text_with(made)
+    drop_source_when_freed(made)
     for name, inner in list(made.named_modules(remove_duplicate=False)):
         if isinstance(inner, fx.GraphModule) and inner is not made and inner not in known.values():
             holder, _, last = name.rpartition(".")

@@ -1,6 +1,6 @@
 """fx graphs as tables, for logs.
 
-In: a captured `fx.GraphModule`.  Out: text: one line a node, or one line a tensor with its size.
+In: a captured `fx.GraphModule`.  Out: a str with one line per node, or one line per tensor with its size.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ HEAD = ("opcode", "name", "target", "args", "kwargs")
 
 
 def table(rows: Sequence[Sequence[str]]) -> str:
-    """Rows of cells in columns; the first row is the head."""
+    """Rows of cells in aligned columns; the first row is the head."""
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     lines = ["  ".join(f"{cell:<{w}}" for cell, w in zip(row, widths, strict=True)).rstrip() for row in rows]
     return "\n".join([lines[0], "  ".join("-" * w for w in widths), *lines[1:]])
 
 
 def tabular(gm: fx.GraphModule) -> str:
-    """The graph as a table."""
+    """The graph as a table with one row per node."""
     rows = [(n.op, n.name, _target(n), str(n.args), str(n.kwargs)) for n in gm.graph.nodes]
     return table([HEAD, *rows])
 
@@ -35,7 +35,7 @@ def _target(node: fx.Node) -> str:
 
 
 def sizes(gm: fx.GraphModule) -> str:
-    """The size of each tensor of the graph."""
+    """The size and dtype of each tensor of the graph, one line each."""
     found = ((n.name, _size(n.meta.get("example_value", n.meta.get("val")))) for n in gm.graph.nodes)
     return "\n".join(f"{name}: {size}" for name, size in found if size)
 

@@ -1,7 +1,9 @@
-"""The aspect in which a call differs from what a guard expects: a dtype, a flag, a text, a size, an identity …
+"""The aspect in which a call differs from a guard: dtype, flag, str, size, identity and so on.
 
-In: a guard that fails, and the call's values, or the guards that other entries have in its place.  Out: names of `ASPECTS`.
-Example: `aspects(Guard("equals", local("mode"), "sum"), scope)` is `("text",)` where the call has `mode="mean"`.
+In: a failed guard with the call's values, or with the guards that other entries have on the same source.
+Out: names of `ASPECTS`.
+
+Example: `aspects(Guard("equals", local("mode"), "sum"), scope)` is `("text",)` for a call with `mode="mean"`.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ import torch
 from pycompiler.ir.guards import Guard, TensorSpec, deref, is_singleton, spec_differences
 from pycompiler.ir.source import Scope, Source, read
 
-# Of kinds of guards that have one aspect only.
+# Kinds of guards with a single aspect.
 OF_KINDS: dict[str, str] = {
     "length": "length", "dict_keys": "keys", "dict_contains": "keys", "dict_absent": "keys", "set_equals": "elements",
     "instance_absent": "attribute", "class_absent": "attribute", "global_state": "state", "truth": "condition",
@@ -28,7 +30,7 @@ ASPECTS: frozenset[str] = frozenset({
 
 
 def aspects(guard: Guard, scope: Scope) -> tuple[str, ...]:
-    """What differs in this call."""
+    """The aspects in which this call differs from the guard."""
     try:
         if guard.kind == "same_object" and all(is_singleton(read(s, scope)) for s in (guard.source, *guard.others)):
             return ("value",)
@@ -43,7 +45,10 @@ def aspects(guard: Guard, scope: Scope) -> tuple[str, ...]:
 
 
 def aspects_between(guard: Guard, others: Iterable[Guard]) -> tuple[str, ...]:
-    """What differs between a guard and those that other entries have of the same value; of none, what may differ."""
+    """The aspects in which a guard differs from other entries' guards on the same source.
+
+    Without such guards: the aspects that may differ.
+    """
     if guard.kind in OF_KINDS:
         return (OF_KINDS[guard.kind],)
     found: dict[str, None] = {}
@@ -60,7 +65,7 @@ def _of_tensor(value: Any, spec: TensorSpec) -> tuple[str, ...]:
 
 
 def _between(guard: Guard, other: Any) -> tuple[str, ...]:
-    """As the guard's kind compares: two specs, two classes, or two values."""
+    """Compare as the guard's kind does: two specs, two classes, or two values."""
     expected = deref(guard.arg)
     if guard.kind == "tensor":
         return tuple(spec_differences(other, expected))

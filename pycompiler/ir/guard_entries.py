@@ -1,7 +1,8 @@
-"""Guards as `guard_filter_fn` sees them: ours, and with the attributes that torch.compile's filters read.
+"""Guards as `guard_filter_fn` receives them: our fields plus the attributes that torch.compile's filters read.
 
-In: guards, and the frame's locals and globals.  Out: one `GuardEntry` a guard, so that torch's named filters
-(`torch.compiler.skip_guard_on_all_nn_modules_unsafe` and its like) choose what their names say.
+In: guards, and the frame's locals and globals.  Out: one `GuardEntry` per guard.
+torch's named filters (`torch.compiler.skip_guard_on_all_nn_modules_unsafe` and similar) then select the guards that
+their names say.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 from pycompiler.ir.guards import Guard
 from pycompiler.ir.source import Scope, Source, read_root, step
 
-# What torch calls a guard of each kind; kinds that are not listed have no name of torch's.
+# torch's name for a guard of each kind.  Kinds without a name in torch are not listed.
 TORCH_TYPES = {
     "tensor": "TENSOR_MATCH", "type_is": "TYPE_MATCH", "id_is": "ID_MATCH", "equals": "EQUALS_MATCH",
     "length": "SEQUENCE_LENGTH", "dict_keys": "DICT_KEYS_MATCH", "dict_contains": "DICT_CONTAINS",
@@ -28,7 +29,7 @@ ABSENT = object()
 
 @dataclass(frozen=True)
 class EntrySource:
-    """The source of a guard, which knows the modules that it leads through."""
+    """The source of a guard, with the classes of the modules on the way to it."""
 
     source: Source
     modules: tuple[type, ...]
@@ -46,7 +47,7 @@ class EntrySource:
 
 @dataclass(frozen=True)
 class GuardEntry:
-    """One guard: `kind`, `source`, `arg`, `others`, `user` as in `Guard`, the rest as in torch's `GuardFilterEntry`."""
+    """One guard.  `kind`, `source`, `arg`, `others` and `user` are as in `Guard`; the rest as in torch's `GuardFilterEntry`."""
 
     guard: Guard
     has_value: bool
@@ -79,7 +80,7 @@ class GuardEntry:
 
     @property
     def is_global(self) -> bool:
-        """Whether it is about a global, or a class or module that the program reached through one."""
+        """Whether the guard is on a global, or on a class or module that the program reached through a global."""
         return self.guard.kind != "global_state" and self.guard.source.root.kind != "local"
 
     @property
@@ -98,17 +99,17 @@ class _OriginalGuard:
 
 
 def entries(guards: Sequence[Guard], scope: Scope) -> list[GuardEntry]:
-    """One entry a guard, in order."""
+    """One entry per guard, in order."""
     known: dict[Source, tuple[Any, tuple[type, ...]]] = {}
 
     def visit(source: Source) -> tuple[Any, tuple[type, ...]]:
-        """The value at `source` (ABSENT where there is none), and the classes of the modules on the way to it."""
+        """The value at `source` (ABSENT if there is none), and the classes of the modules on the way to it."""
         found = known.get(source)
         if found is None:
             value, modules = (ABSENT, ()) if source.base is None else visit(source.base)
             try:
                 value = _step(source, value, scope)
-            except Exception:  # "not there" is what some guards are about
+            except Exception:  # some guards state that a value is absent
                 value = ABSENT
             cls = value if isinstance(value, type) else type(value)
             found = known[source] = (value, (*modules, cls) if issubclass(cls, torch.nn.Module) else modules)

@@ -1,8 +1,8 @@
-"""Assumptions that a compiled entry rests on, as data.
+"""Guards: the assumptions of a compiled entry, as data.
 
-In: sources and values seen during capture.  Out: `Guard` records.  The native engine turns them into a guard
-tree (`guards-rs/src/guard/`, one kind a file); `check` and `explain` below are the Python evaluator of the same
-data, the oracle of the native one.
+In: sources and values read during capture.  Out: `Guard` records.
+The native engine turns them into a guard tree (`guards-rs/src/guard/`, one kind per file).
+`holds` and `explain` below evaluate the same data in Python; they are the oracle of the native engine.
 
 Example: `Guard("type_is", local("x"), torch.Tensor)`.
 """
@@ -28,15 +28,15 @@ from torch._functorch.pyfunctorch import temporarily_clear_interpreter_stack
 from torch.autograd import forward_ad
 from torch.utils._device import DeviceContext
 
-from pycompiler.ir import arrays
 from pycompiler.ir.source import Scope, Source, mro_of, namespace_of, read
+from pycompiler.operators import numpy_arrays
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 
 
 @dataclass(frozen=True)
 class UserFrame:
-    """A place in the user's program: file, 1-based line, function name.  The line's text is read when asked for."""
+    """A place in the user's program: file, 1-based line, function name.  The source line is read on demand."""
 
     filename: str
     lineno: int
@@ -45,7 +45,7 @@ class UserFrame:
 
     @property
     def line(self) -> str:
-        """The source line, stripped; empty when the source is not to be had."""
+        """The source line, stripped; empty if the source is not available."""
         return linecache.getline(self.filename, self.lineno).strip() if self.text is None else self.text
 
     @property
@@ -57,7 +57,7 @@ class UserFrame:
 
 
 def own_frame(stack: Sequence[UserFrame]) -> UserFrame:
-    """Where the program's own code is: the innermost frame that is none of torch's."""
+    """The program's own place in a stack: the innermost frame outside torch."""
     return next((f for f in reversed(stack) if not f.filename.startswith(_TORCH)), stack[-1])
 
 
@@ -67,10 +67,10 @@ def own_place(stack: Sequence[UserFrame]) -> str:
 
 @dataclass(frozen=True)
 class TensorSpec:
-    """All that a `tensor` guard compares.  A size or stride of None is not compared (dynamic).
+    """The properties that a `tensor` guard compares.  A size or stride of None is not compared (dynamic).
 
-    `keys` is `torch._C._dispatch_keys(t).raw_repr()`, which includes device and autograd keys.  `cls` is a weak reference where
-    the class may end; then a guard of kind `type_is` stands beside.
+    `keys` is `torch._C._dispatch_keys(t).raw_repr()`; it includes device and autograd keys.
+    `cls` is a weak reference if the class may be freed; a separate `type_is` guard then checks the class.
     """
 
     cls: Any
@@ -94,16 +94,16 @@ class TensorSpec:
         )
 
     def opened(self, sizes: Sequence[Any], strides: Sequence[Any]) -> TensorSpec:
-        """The same, of which symbolic sizes and strides are not compared."""
+        """The same spec without comparison of symbolic sizes and strides."""
         known = [tuple(n if type(n) is int else None for n in numbers) for numbers in (sizes, strides)]
         return replace(self, sizes=known[0], strides=known[1])
 
 
 @dataclass(frozen=True, eq=False)
 class Guard:
-    """One assumption: `kind` (a row of GUARD_KINDS) holds of the value at `source`, given `arg`.
+    """One assumption: `kind` (a row of GUARD_KINDS) holds for the value at `source`, given `arg`.
 
-    `others` are further sources for relational kinds.  `user` says where the assumption was made.
+    `others`: further sources of relational kinds.  `user`: where in the program the assumption arose.
     """
 
     kind: str
@@ -117,10 +117,10 @@ class Guard:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """`holds(value, arg)`; `show(guard)` renders the assumption; `seen(value, arg)` what was found instead.
+class GuardKind:
+    """A kind of guard: `holds(value, arg)` checks it, `show(guard)` prints it, `seen(value, arg)` prints the value found.
 
-    `parts`: `seen` names the parts that differ, each with the expected one: an explanation does not repeat the assumption.
+    `parts`: `seen` prints each differing part with its expected value.  An explanation then does not repeat the guard.
     """
 
     holds: Callable[[Any, Any], bool]
@@ -143,13 +143,13 @@ def same_constant(a: Any, b: Any) -> bool:
         return len(a) == len(b) and all(map(same_constant, a, b))
     if isinstance(a, (frozenset, set)):
         return bool(a == b) and sorted(map(repr, a)) == sorted(map(repr, b))
-    if arrays.is_taken(type(a)):
+    if numpy_arrays.is_taken(type(a)):
         return same_constant(a.item(), b.item())
     return bool(a == b)
 
 
 def storage_length(value: Any) -> int:
-    """len() of a builtin container or of an instance of its subclass, whatever `__len__` the subclass has."""
+    """len() of a builtin container or of a subclass instance; a subclass's `__len__` is not called."""
     base = next((b for b in (list, tuple, dict) if issubclass(type(value), b)), None)
     return len(value) if base is None else base.__len__(value)
 
@@ -178,8 +178,11 @@ def _tensor_seen(t: Any, spec: TensorSpec) -> str:
 
 
 def spec_differences(now: TensorSpec, spec: TensorSpec) -> dict[str, str]:
-    """The aspects in which a tensor differs, each as a text with the expected one.  What follows from another aspect is none:
-    dispatch keys from a device, strides of contiguous tensors from sizes.  A size or stride that is not compared is `*`."""
+    """Aspect -> str with both values, for each aspect in which a tensor differs.
+
+    Aspects that follow from another one are left out: dispatch keys from a device, strides of contiguous tensors from
+    sizes.  A size or stride that is not compared is printed as `*`.
+    """
     if (cls := deref(now.cls)) is not (expected := deref(spec.cls)):
         another = "another class of that name" if _name(cls) == _name(expected) else _name(cls)
         return {"class": f"type {another}, expected {_name(expected)}"}
@@ -213,7 +216,7 @@ def _shown_numbers(found: Sequence[int | None]) -> str:
 
 
 def _contiguous(spec: TensorSpec) -> bool:
-    """Whether strides are those of a contiguous tensor, as far as they are compared."""
+    """Whether the compared strides fit a contiguous tensor."""
     step: int | None = 1
     for size, stride in zip(reversed(spec.sizes), reversed(spec.strides), strict=False):
         if None not in (stride, step) and stride != step and size != 1:
@@ -223,7 +226,7 @@ def _contiguous(spec: TensorSpec) -> bool:
 
 
 def _keys_seen(now: int, wanted: int) -> str:
-    """Dispatch keys by name: those that are there beside the expected ones, and those that are missing."""
+    """Unexpected and missing dispatch keys, by name."""
     shown = [repr(torch._C.DispatchKeySet.from_raw_repr(keys)).partition("(")[2].rstrip(")") for keys in (now, wanted)]
     have, want = (dict.fromkeys(text.split(", ")) for text in shown)
     rows = (("with", have.keys() - want), ("without", want.keys() - have))
@@ -234,7 +237,7 @@ SINGLETONS = (torch.dtype, torch.layout, torch.memory_format, type(None), bool, 
 
 
 def is_singleton(value: object) -> bool:
-    """Whether an object is named by its value: there is no other one like it."""
+    """Whether equality of such objects implies identity."""
     return isinstance(value, SINGLETONS)
 
 
@@ -272,22 +275,25 @@ def _class_lacks(cls: Any, name: str) -> bool:
 
 
 def foreign_state() -> str | None:
-    """What is active that has to see, or changes, every operator one by one: under it a call runs as eager would."""
+    """Name of the active torch state that must see, or that changes, each operator; a call under it runs eagerly.  None
+    without one."""
     return next((name for name, active in _FOREIGN if active()), None)
 
 
 skips_next: Callable[[], bool] = getattr(torch._C, "_peek_should_skip_torch_function", bool)
-"""Whether who asks `__torch_function__` next is told that nobody answers (`torch.overrides.redispatch_function`, newer torch)."""
+"""Whether torch skips the next `__torch_function__` query (`torch.overrides.redispatch_function`, newer torch only)."""
 
 
 def function_modes() -> list[Any]:
-    """The function modes that are on, innermost last: those of the program lie on top of torch's for a default device."""
+    """The active function modes, innermost last.  The program's modes lie above torch's modes for a default device."""
     return [*getattr(_off, "modes", ()), *_on_stack()]
 
 
 def mode_at(place: int) -> Any:
-    """The function mode at a place of the thread's stack, 0 being the outermost; asking torch for it would be the call that it
-    skips, where it skips one."""
+    """The function mode at a position of this thread's stack; 0 is the outermost.
+
+    If torch skips the next query, a query here would consume the skip.  The stack is then popped and pushed instead.
+    """
     if not skips_next():
         return torch._C._get_function_stack_at(place)
     above = [torch._C._pop_torch_function_stack() for _ in range(torch._C._len_torch_function_stack() - place)]
@@ -305,9 +311,11 @@ def _on_stack() -> list[Any]:
 _off = threading.local()
 
 
-class modes_off:
-    """Inside, the function modes of the program see nothing; `function_modes` still tells them.  Wherever a signal's handler
-    raises, they are on again behind it."""
+class function_modes_off:
+    """Context manager: inside, the program's function modes are off; `function_modes` still lists them.
+
+    The modes are restored on exit even if a signal handler raises at any point.
+    """
 
     def __enter__(self) -> None:
         self.before, self.found = getattr(_off, "modes", ()), _on_stack()
@@ -337,11 +345,11 @@ class modes_off:
 
 
 def _function_mode() -> bool:
-    """Whether a function mode is on that capture does not inline: one of torch's own."""
+    """Whether one of torch's own function modes is active; capture does not inline these."""
     return any(type(mode).__module__.partition(".")[0] == "torch" for mode in function_modes())
 
 
-_OWN_HOOKS = ("torch.utils.checkpoint", "torch.autograd.graph")  # give back what they were given
+_OWN_HOOKS = ("torch.utils.checkpoint", "torch.autograd.graph")  # these hooks return the tensors unchanged
 
 
 def _saved_tensor_hooks() -> bool:
@@ -350,14 +358,15 @@ def _saved_tensor_hooks() -> bool:
 
 
 def in_checkpoint() -> bool:
-    """Whether a checkpoint of torch's is around the call: it, or what it computes again, ends where the last tensor is saved."""
+    """Whether the call is inside one of torch's checkpoints.  A checkpoint, or its recompute, ends where the last
+    tensor is saved."""
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # type: ignore[attr-defined]
     return getattr(_off, "checkpoint", False) or getattr(hooks and hooks[0], "__module__", None) == _OWN_HOOKS[0]
 
 
 @contextlib.contextmanager
 def without_saved_tensor_hooks() -> Iterator[None]:
-    """Inside, nobody packs what is saved; `in_checkpoint` still tells of the program's checkpoint."""
+    """Context manager: inside, no hook packs saved tensors; `in_checkpoint` still reports the program's checkpoint."""
     before, _off.checkpoint = getattr(_off, "checkpoint", False), in_checkpoint()
     autograd_c = torch._C._autograd
     hooks = []
@@ -377,11 +386,12 @@ def _below_autograd() -> bool:
     return excluded and not torch.is_inference_mode_enabled()
 
 
-_TRANSFORMS = ("VmapMode", "Functionalize", "PythonDispatcher", "Tracer")  # included while they are on
+# dispatch keys that are included while a transform is active
+_TRANSFORMS = ("VmapMode", "Functionalize", "PythonDispatcher", "Tracer")
 
 
-def levels() -> tuple[tuple[Any, ...], ...]:
-    """The transforms of torch.func around the call, outermost first: name, number, and what `vmap` does with random numbers."""
+def transform_levels() -> tuple[tuple[Any, ...], ...]:
+    """The torch.func transforms around the call, outermost first: name, level, and the randomness mode of `vmap`."""
     return getattr(_off, "levels", None) or _on_levels()
 
 
@@ -397,13 +407,13 @@ def _on_levels() -> tuple[tuple[Any, ...], ...]:
 
 
 def in_kernel() -> bool:
-    """In the kernel of an operator: operators record nothing although gradients are on."""
+    """Whether the call is inside an operator's kernel, where autograd records nothing although gradients are enabled."""
     return getattr(_off, "kernel", False) or _below_autograd()
 
 
 @functools.cache
-def _usual() -> tuple[Any, Any]:
-    """The dispatch keys included and excluded where nothing is on: those of a thread that begins."""
+def _fresh_dispatch_keys() -> tuple[Any, Any]:
+    """The included and excluded dispatch keys of a fresh thread, where no transform or mode is active."""
     found: list[Any] = []
 
     def look_up() -> None:
@@ -416,9 +426,12 @@ def _usual() -> tuple[Any, Any]:
 
 
 @contextlib.contextmanager
-def as_usual() -> Iterator[None]:
-    """Inside, operators are dispatched as at the top of a program: transforms of torch.func, and the operator whose kernel
-    this is, see nothing; `levels` and `in_kernel` still tell them."""
+def outside_transforms() -> Iterator[None]:
+    """Context manager: inside, operators are dispatched as at the top of a program.
+
+    Surrounding torch.func transforms and a surrounding operator kernel have no effect; `transform_levels` and `in_kernel` still
+    report them.
+    """
     found, kernel = _on_levels(), _below_autograd()
     if not (found or kernel):
         yield
@@ -427,7 +440,7 @@ def as_usual() -> Iterator[None]:
     try:
         with (
             temporarily_clear_interpreter_stack() if found else contextlib.nullcontext(),
-            torch._C._ForceDispatchKeyGuard(*_usual()) if kernel else contextlib.nullcontext(),  # type: ignore[attr-defined]
+            torch._C._ForceDispatchKeyGuard(*_fresh_dispatch_keys()) if kernel else contextlib.nullcontext(),  # type: ignore[attr-defined]
         ):
             yield
     finally:
@@ -435,8 +448,10 @@ def as_usual() -> Iterator[None]:
 
 
 def _transform() -> bool:
-    """Whether a transform is on under which nothing is captured: tangents and functionalization are more than the program's
-    operators on other tensors."""
+    """Whether a transform is active that prevents capture.
+
+    Tangents and functionalisation do more than run the program's operators on other tensors.
+    """
     included = torch._C._dispatch_tls_is_dispatch_key_included
     return any(name not in ("Vmap", "Grad") for name, *_ in _on_levels()) or any(map(included, _TRANSFORMS))
 
@@ -462,20 +477,22 @@ _ATTENTION = (
 
 def global_state() -> tuple[Any, ...]:
     """The torch state that captured code depends on, in the order of GLOBAL_STATE_FIELDS."""
-    if skips_next():  # a look at any other would be the call that is skipped
+    if skips_next():  # any other query would consume the skip
         return ("a call that torch skips", *[None] * (len(GLOBAL_STATE_FIELDS) - 1))
     asked = torch._C._is_torch_function_enabled(), torch._C._is_torch_function_all_disabled()
     if torch._C._len_torch_function_stack() == 0:
         return _global_state(*asked)
     with (
         torch._C.DisableTorchFunction()
-    ):  # a guard asks: a signal's handler may raise anywhere, and modes stay on behind it
+    ):  # guards run here: a signal handler may raise anywhere, and the modes must stay on afterwards
         return _global_state(*asked)
 
 
 def _default_device() -> str:
-    """That of the thread, and of torch's modes below the program's, with its index; as the program said it, where there is no
-    such device."""
+    """The default device of the thread, and of torch's modes below the program's, with its index.
+
+    A device that does not exist is returned as the program named it.
+    """
     outermost = getattr(torch._GLOBAL_DEVICE_CONTEXT, "device_context", None)
     device = None if outermost is None else outermost.device
     for place in range(torch._C._len_torch_function_stack()):
@@ -527,7 +544,8 @@ GLOBAL_STATE_FIELDS = (
 
 
 def _state_seen(_: Any, arg: Any) -> str:
-    """The parts that differ; dispatch keys follow from others, and are told alone only."""
+    """The parts of the state that differ.  Dispatch keys follow from other parts, so they are printed only when nothing
+    else differs."""
     rows = [*zip(GLOBAL_STATE_FIELDS, global_state(), arg, strict=True)]
     changed = [(name, have, want) for name, have, want in rows if have != want]
     told = [row for row in changed if "dispatch keys" not in row[0]] or changed
@@ -546,7 +564,7 @@ def _shown(constant: Any) -> str:
 
 
 def keys_of(value: Any) -> tuple[Any, ...]:
-    """The keys of a dict in order, whatever its class says of them."""
+    """The keys of a dict in order; methods of a subclass are not called."""
     bases = (collections.OrderedDict, dict, type(value))
     return tuple(next(c for c in bases if issubclass(type(value), c)).__iter__(value))
 
@@ -556,25 +574,25 @@ def has_keys(keys: tuple[Any, ...], wanted: tuple[Any, ...]) -> bool:
     return len(keys) == len(wanted) and all(same)
 
 
-# One row a kind.  `arg` per kind:
+# One row per kind.  `arg` by kind:
 #   type_is: the class, or a weakref.ref to it    id_is: the object, or a weakref.ref to it
 #   equals: the constant (see same_constant)
 #   tensor: TensorSpec           length: int (of the storage: storage_length)     dict_keys: tuple of keys, in order
 #   dict_contains, dict_absent: a key (exact `dict` storage)                      set_equals: frozenset
-#   instance_absent: attribute name missing in the instance dict                  class_absent: name in no class of the mro
+#   instance_absent: name of an attribute missing in the instance dict            class_absent: name in no class of the MRO
 #   global_state: tuple from global_state(); its source is ignored                truth: bool(value) of a known-harmless type
-#   no_alias: value at source and at each of `others` are pairwise distinct objects (used for tensors)
-#   same_object: value at source is the very object at others[0]
+#   no_alias: the values at source and at `others` are pairwise distinct objects (used for tensors)
+#   same_object: the values at source and at others[0] are one object
 #   cell_empty: the cell has no contents (source: the cell)
 #   sizes: a `size_checks.SizeChecks` over the sizes, strides and integers at source and `others`
 #   data: a `data_checks.DataChecks` over the numbers in the tensors at source and the first of `others`
-GUARD_KINDS: dict[str, Kind] = {
-    "type_is": Kind(
+GUARD_KINDS: dict[str, GuardKind] = {
+    "type_is": GuardKind(
         lambda v, a: type(v) is deref(a),
         lambda g: f"type({g.source}) is {_path(deref(g.arg))}",
         lambda v, a: f"{'another ' * (type(v).__qualname__ == _path(deref(a)))}{type(v).__qualname__}",
     ),
-    "id_is": Kind(
+    "id_is": GuardKind(
         lambda v, a: v is deref(a),
         lambda g: (
             f"{g.source} is {_identity(deref(g.arg)) or f'the {type(deref(g.arg)).__name__} seen at compile time'}"
@@ -583,8 +601,8 @@ GUARD_KINDS: dict[str, Kind] = {
             shown if (shown := _identity(v)) not in (None, _identity(deref(a))) else f"another {type(v).__name__}"
         ),
     ),
-    "equals": Kind(same_constant, lambda g: f"{g.source} == {_shown(g.arg)}", _plain),
-    "tensor": Kind(
+    "equals": GuardKind(same_constant, lambda g: f"{g.source} == {_shown(g.arg)}", _plain),
+    "tensor": GuardKind(
         tensor_holds,
         lambda g: (
             f"{g.source} is {_name(deref(g.arg.cls))}[{_shown_numbers(g.arg.sizes)}] {g.arg.dtype} {g.arg.device}"
@@ -593,56 +611,58 @@ GUARD_KINDS: dict[str, Kind] = {
         _tensor_seen,
         parts=True,
     ),
-    "length": Kind(
+    "length": GuardKind(
         lambda v, a: storage_length(v) == a,
         lambda g: f"len({g.source}) == {g.arg}",
         lambda v, a: f"{storage_length(v)}",
     ),
-    "dict_keys": Kind(
+    "dict_keys": GuardKind(
         lambda v, a: has_keys(keys_of(v), a),
         lambda g: f"list({g.source}) == {list(g.arg)!r}",
         lambda v, a: f"{list(keys_of(v))!r}"[:200],
     ),
-    "dict_contains": Kind(
+    "dict_contains": GuardKind(
         lambda v, a: dict.__contains__(v, a), lambda g: f"{g.arg!r} in {g.source}", lambda v, a: "missing"
     ),
-    "dict_absent": Kind(
+    "dict_absent": GuardKind(
         lambda v, a: not dict.__contains__(v, a), lambda g: f"{g.arg!r} not in {g.source}", lambda v, a: "present"
     ),
-    "set_equals": Kind(
+    "set_equals": GuardKind(
         set_holds,
         lambda g: f"{g.source} == {set(g.arg)!r}",
         lambda v, a: f"{v!r}"[:200],
     ),
-    "instance_absent": Kind(
+    "instance_absent": GuardKind(
         _instance_lacks, lambda g: f"{g.arg!r} not in vars({g.source})", lambda v, a: "attribute set on the instance"
     ),
-    "class_absent": Kind(
+    "class_absent": GuardKind(
         _class_lacks, lambda g: f"no class of {g.source} defines {g.arg!r}", lambda v, a: "attribute set on a class"
     ),
-    "truth": Kind(lambda v, a: bool(v) is a, lambda g: f"bool({g.source}) is {g.arg}", lambda v, a: f"{bool(v)}"),
-    "cell_empty": Kind(
+    "truth": GuardKind(lambda v, a: bool(v) is a, lambda g: f"bool({g.source}) is {g.arg}", lambda v, a: f"{bool(v)}"),
+    "cell_empty": GuardKind(
         lambda v, a: isinstance(v, types.CellType) and v == types.CellType(),
         lambda g: f"{g.source} is empty",
         _plain,
     ),
-    "global_state": Kind(lambda v, a: global_state() == a, lambda g: "global torch state is unchanged", _state_seen),
-    "no_alias": Kind(
+    "global_state": GuardKind(
+        lambda v, a: global_state() == a, lambda g: "global torch state is unchanged", _state_seen
+    ),
+    "no_alias": GuardKind(
         lambda vs, a: len({id(v) for v in vs}) == len(vs),
         lambda g: f"distinct objects: {', '.join(s.name for s in (g.source, *g.others))}",
         lambda vs, a: "the same object twice",
     ),
-    "same_object": Kind(
+    "same_object": GuardKind(
         lambda vs, a: vs[0] is vs[1],
         lambda g: f"{g.source} is {g.others[0]}",
         lambda vs, a: _both(*vs) or "two different objects",
     ),
-    "sizes": Kind(
+    "sizes": GuardKind(
         lambda vs, a: a.holds(vs),
         lambda g: g.arg.show((g.source, *g.others)),
         lambda vs, a: a.seen(vs),
     ),
-    "data": Kind(
+    "data": GuardKind(
         lambda vs, a: a.holds(vs),
         lambda g: g.arg.show((g.source, *g.others)),
         lambda vs, a: a.seen(vs),
@@ -653,7 +673,7 @@ RELATIONAL = ("no_alias", "same_object", "sizes", "data")
 
 
 def holds(guard: Guard, scope: Scope) -> bool:
-    """Whether one guard holds; a path that cannot be read is a failed guard."""
+    """Whether one guard holds.  A path that cannot be read is a failed guard."""
     kind = GUARD_KINDS[guard.kind]
     try:
         if guard.kind == "global_state":
@@ -666,12 +686,12 @@ def holds(guard: Guard, scope: Scope) -> bool:
 
 
 def first_failure(guards: Iterable[Guard], scope: Scope) -> int | None:
-    """Index of the first guard that does not hold, or None: the oracle of the native check."""
+    """Index of the first guard that fails, or None: the oracle of the native check."""
     return next((i for i, g in enumerate(guards) if not holds(g, scope)), None)
 
 
 def explain(guard: Guard, scope: Scope) -> str:
-    """Why `guard` fails in `scope`: expected, seen, and the user's line."""
+    """Why `guard` fails in `scope`: the expected value, the actual value, and the user's line."""
     kind = GUARD_KINDS[guard.kind]
     try:
         if guard.kind in RELATIONAL:

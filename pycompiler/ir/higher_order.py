@@ -1,11 +1,11 @@
-"""Calls of a captured graph that run graphs inside of it: function transforms, branches, checkpoints, autograd Functions.
+"""Higher-order operators of a captured graph: function transforms, branches, loops, checkpoints, autograd Functions.
 
-In: bodies (graph modules whose results are a tuple), what is fixed (numbers of arguments, dimensions), tensors.
+In: bodies (graph modules that return a tuple), constants (numbers of arguments, dimensions), tensors.
 Out: a flat tuple of tensors.
-Example: ``grad_and_value(body, 1, x, w)`` gives the gradient of the body's first result with respect to x, then all results.
 
-The first tensors are the function's own arguments, the rest are what it used of the graph around it. The transforms are
-torch.func's own; functorch's levels work on whatever tensors the graph runs with: real, fake, or recorded ones.
+Example: ``grad_and_value(body, 1, x, w)`` gives the gradient of the body's first result with respect to x, then all
+results.  The first tensors are the function's own arguments; the rest are values that it used from the surrounding graph.
+The transforms are torch.func's own.  Their levels accept the tensors of the graph: real, fake, or recorded.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from torch import fx
 from torch.autograd.function import once_differentiable
 from torch.utils import checkpoint as torch_checkpoint
 
-from pycompiler.ir.texts import forward_of
+from pycompiler.ir.generated_source import forward_of
 
 Tensors = tuple[torch.Tensor, ...]
 
@@ -47,7 +47,7 @@ def vmap(
     chunk_size: int | None,
     *tensors: torch.Tensor,
 ) -> Tensors:
-    """The body for each slice of the first ``len(in_dims)`` tensors."""
+    """The body applied to each slice of the first ``len(in_dims)`` tensors."""
     run, rest = forward_of(body), tensors[len(in_dims) :]
     mapped = torch.func.vmap(
         lambda *slices: tuple(run(*slices, *rest)), tuple(in_dims), tuple(out_dims), randomness, chunk_size=chunk_size
@@ -56,7 +56,7 @@ def vmap(
 
 
 def jvp(body: fx.GraphModule, count: int, outputs: int, strict: bool, *tensors: torch.Tensor) -> Tensors:
-    """`count` primals, as many tangents, then the rest → all results, then the tangents of the first `outputs`."""
+    """`count` primals, as many tangents, then the rest → all results, then the tangents of the first `outputs` results."""
     run, rest = forward_of(body), tensors[2 * count :]
 
     def function(*primals: torch.Tensor) -> tuple[Tensors, Tensors]:
@@ -68,14 +68,14 @@ def jvp(body: fx.GraphModule, count: int, outputs: int, strict: bool, *tensors: 
 
 
 class Pullback:
-    """What `torch.func.vjp` gives besides a value, as a value of the graph: what it computed the value with is kept by it."""
+    """The pullback of `torch.func.vjp` as a value of the graph.  It keeps the tensors of the forward alive."""
 
     def __init__(self, call: Callable[[Tensors], Tensors]) -> None:
         self.call = call
 
 
 def vjp(body: fx.GraphModule, count: int, outputs: int, *tensors: torch.Tensor) -> tuple[Any, ...]:
-    """`count` primals, then the rest → all results, then what maps cotangents of the first `outputs` to the primals'."""
+    """`count` primals, then the rest → all results, then a pullback from cotangents of the first `outputs` to the primals'."""
     run, rest = forward_of(body), tensors[count:]
 
     def function(*primals: torch.Tensor) -> tuple[Tensors, Tensors]:
@@ -86,30 +86,35 @@ def vjp(body: fx.GraphModule, count: int, outputs: int, *tensors: torch.Tensor) 
     return (*made[0], *made[2], Pullback(made[1]))
 
 
-def pulled(pullback: Pullback, *cotangents: torch.Tensor) -> Tensors:
+def apply_pullback(pullback: Pullback, *cotangents: torch.Tensor) -> Tensors:
     """The primals' cotangents."""
     return tuple(pullback.call(cotangents))
 
 
 def cond(yes: fx.GraphModule, no: fx.GraphModule, kinds: Sequence[bool], pred: Any, *tensors: torch.Tensor) -> Tensors:
-    """The results of one body.  `kinds`: which of them require grad, whichever body is chosen: then each tensor that does
-    gets a gradient, of zeros where the body does not read it."""
+    """The results of one body.
+
+    `kinds`: for each result, whether it requires grad, whichever body runs.
+    Each tensor that requires grad then gets a gradient: zeros if the body does not read it.
+    """
     return _reaching(kinds, forward_of(yes if pred else no)(*tensors), tensors)
 
 
 def _reaching(kinds: Sequence[bool], results: Sequence[torch.Tensor], tensors: Sequence[Any]) -> Tensors:
-    """The results; those that have gradients reach each of the tensors that require grad."""
+    """The results.  Each result with a gradient is connected to each tensor that requires grad."""
     reached = [t for t in tensors if isinstance(t, torch.Tensor) and t.requires_grad]
     if not reached or not torch.is_grad_enabled() or not any(kinds):
         return tuple(results)
     chosen = [r for r, k in zip(results, kinds, strict=True) if k]
-    joined = iter(_Joined.apply(len(chosen), *chosen, *reached))  # type: ignore[no-untyped-call]
+    joined = iter(_ConnectedCopies.apply(len(chosen), *chosen, *reached))  # type: ignore[no-untyped-call]
     return tuple(next(joined) if k else r for r, k in zip(results, kinds, strict=True))
 
 
 def while_loop(test: fx.GraphModule, body: fx.GraphModule, kinds: Sequence[bool], *tensors: torch.Tensor) -> Tensors:
-    """What the first tensors become while `test` of them holds; the others are the same in each pass.  `kinds`: which of
-    them have gradients; then each tensor that requires grad gets one, as of `cond`."""
+    """The final values of the carried tensors, after the body ran while `test` held; the other tensors are the same in
+    each pass.
+
+        `kinds`: for each carried tensor, whether it has gradients.  Gradients reach all tensors as in `cond`."""
     carried, rest = tensors[: len(kinds)], tensors[len(kinds) :]
     if not forward_of(test)(*carried, *rest)[0]:
         return _reaching(kinds, tuple(t.clone() for t in carried), tensors)
@@ -120,8 +125,11 @@ def while_loop(test: fx.GraphModule, body: fx.GraphModule, kinds: Sequence[bool]
 
 
 def scan(body: fx.GraphModule, kinds: Sequence[bool], counts: tuple[int, int], *tensors: torch.Tensor) -> Tensors:
-    """`counts`: how many of the first tensors are carried from row to row, and of how many after them the rows are taken;
-    the others are the same for each row.  What is carried in the end, and the stacked rest of the body's results."""
+    """The final carried tensors, and the stacked other results of the body.
+
+    `counts`: how many tensors are carried from row to row, and how many of the next tensors are read row by row.
+    The remaining tensors are the same for each row.
+    """
     carried, rows, rest = tensors[: counts[0]], tensors[counts[0] : sum(counts)], tensors[sum(counts) :]
     run, made = forward_of(body), list[Tensors]()
     for row in zip(*rows, strict=True):
@@ -131,13 +139,13 @@ def scan(body: fx.GraphModule, kinds: Sequence[bool], counts: tuple[int, int], *
     return _reaching(kinds, (*carried, *map(torch.stack, zip(*made, strict=True))), tensors)
 
 
-def joined(count: int, *tensors: torch.Tensor) -> Tensors:
-    """Copies of the first `count` tensors; the others get gradients of zeros where one of those gets one."""
-    return tuple(_Joined.apply(count, *tensors))  # type: ignore[no-untyped-call]
+def connected_copies(count: int, *tensors: torch.Tensor) -> Tensors:
+    """Copies of the first `count` tensors.  If a copy gets a gradient, each other tensor gets a gradient of zeros."""
+    return tuple(_ConnectedCopies.apply(count, *tensors))  # type: ignore[no-untyped-call]
 
 
-class _Joined(torch.autograd.Function):
-    """Copies of the first tensors, which reach all others."""
+class _ConnectedCopies(torch.autograd.Function):
+    """Copies of the first tensors, connected to all other tensors in the autograd graph."""
 
     @staticmethod
     def forward(ctx: Any, count: int, *tensors: torch.Tensor) -> Tensors:
@@ -151,7 +159,7 @@ class _Joined(torch.autograd.Function):
 
 
 def checkpoint(body: fx.GraphModule, preserve_rng_state: bool, *tensors: torch.Tensor) -> Tensors:
-    """The body's results; what it computes in between is computed again in the backward."""
+    """The body's results; the backward recomputes its intermediate values."""
     made = torch_checkpoint.checkpoint(
         forward_of(body), *tensors, use_reentrant=False, preserve_rng_state=preserve_rng_state
     )
@@ -161,8 +169,10 @@ def checkpoint(body: fx.GraphModule, preserve_rng_state: bool, *tensors: torch.T
 def checkpoint_of_two(
     body: fx.GraphModule, again: fx.GraphModule, preserve_rng_state: bool, count: int, *tensors: torch.Tensor
 ) -> Tensors:
-    """`checkpoint` of `body` and the first `count` tensors, whose backward computes `again` of the others: the function reads
-    variables that were set again in between."""
+    """`checkpoint` of `body` over the first `count` tensors; the backward recomputes `again` over the other tensors.
+
+    Used where the function reads variables that were set again between forward and backward.
+    """
     left = [(body, tensors[:count])]
 
     def run(*_: torch.Tensor) -> Any:
@@ -173,8 +183,8 @@ def checkpoint_of_two(
     return tuple(made)
 
 
-class Selective:
-    """`checkpoint` with contexts of the program's: around the forward, and around what the backward computes again."""
+class SelectiveCheckpoint:
+    """`checkpoint` with the program's contexts: one around the forward, one around the recompute of the backward."""
 
     def __init__(self, context_fn: Callable[[], Any]) -> None:
         self.context_fn = context_fn
@@ -197,16 +207,17 @@ def _named(cls: type, name: str) -> Any:
 
 
 def is_checkpoint(target: object) -> bool:
-    return target is checkpoint or isinstance(target, Selective)
+    return target is checkpoint or isinstance(target, SelectiveCheckpoint)
 
 
-ended: list[object] = []
-"""What ends gradients at results in the backwards that are under way: hooks of what lies further back are not asked by them."""
+end_hooks: list[object] = []
+"""Handles of active hooks that end gradients at results.  Hooks of nodes further back must not run while there are any.
+"""
 
 
 @contextlib.contextmanager
-def ending(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
-    """Gradients end at these: what they were computed from gets none (none at all, not zeros)."""
+def ending_gradients(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
+    """Context manager: gradients end at these tensors.  Their inputs get None, not zeros."""
 
     def end(number: int, gradients: Sequence[Any]) -> tuple[Any, ...]:
         return tuple(None if k == number else g for k, g in enumerate(gradients))
@@ -214,35 +225,35 @@ def ending(tensors: Sequence[torch.Tensor]) -> Iterator[None]:
     handles = [
         t.grad_fn.register_prehook(functools.partial(end, t.output_nr)) for t in tensors if t.grad_fn is not None
     ]
-    ended.extend(handles)
+    end_hooks.extend(handles)
     try:
         yield
     finally:
-        del ended[: len(handles)]
+        del end_hooks[: len(handles)]
         for handle in handles:
             handle.remove()
 
 
-def part(outputs: Tensors, grads: Tensors, ends: Tensors, older: Tensors) -> Tensors:
-    """Gradients of `outputs`, given theirs, for `ends` and for `older`; what the latter were computed from gets none of them."""
-    with ending(older):
+def partial_gradients(outputs: Tensors, grads: Tensors, ends: Tensors, older: Tensors) -> Tensors:
+    """Gradients of `outputs`, given theirs, for `ends` and for `older`.  Gradients do not flow beyond `older`."""
+    with ending_gradients(older):
         return torch.autograd.grad(outputs, (*ends, *older), grads, retain_graph=True, allow_unused=True)
 
 
 Check = Callable[[fx.GraphModule, Tensors, Tensors], None]
 
 
-class _Shown(threading.local):
+class _HookCheck(threading.local):
     check: Check | None = None
 
 
-_shown = _Shown()
+_shown = _HookCheck()
 
 
 @contextlib.contextmanager
-def shown_to(check: Check) -> Iterator[None]:
-    """What runs in here shows `check` the bodies that make something of gradients, before each of them runs: the gradients, and
-    what it is given besides."""
+def check_hook_bodies(check: Check) -> Iterator[None]:
+    """Context manager: `check` is called before each body that transforms gradients, with the body, the gradients, and
+    its other inputs."""
     outer, _shown.check = _shown.check, check
     try:
         yield
@@ -250,16 +261,16 @@ def shown_to(check: Check) -> Iterator[None]:
         _shown.check = outer
 
 
-def hooked(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) -> None:
-    """From now on the gradient of `tensor` is what the body makes of it."""
+def register_gradient_hook(body: fx.GraphModule, tensor: torch.Tensor, *others: torch.Tensor) -> None:
+    """Register a hook: the gradient of `tensor` becomes the result of the body."""
     run = hook_of(body, others)
     tensor.register_hook(  # type: ignore[no-untyped-call]
-        lambda grad: None if grad is None and ended else run(grad)
+        lambda grad: None if grad is None and end_hooks else run(grad)
     )
 
 
 def hook_of(body: fx.GraphModule, others: Tensors) -> Callable[[torch.Tensor], torch.Tensor]:
-    """What the body makes of a gradient."""
+    """A hook that returns the body's result for a gradient."""
     run, check = forward_of(body), _shown.check
 
     def hook(grad: torch.Tensor) -> torch.Tensor:
@@ -270,8 +281,8 @@ def hook_of(body: fx.GraphModule, others: Tensors) -> Callable[[torch.Tensor], t
     return hook
 
 
-class _Passed(torch.autograd.Function):
-    """What a module's backward hooks hang on."""
+class _HookNode(torch.autograd.Function):
+    """The autograd node that carries a module's backward hooks."""
 
     saves = False
 
@@ -286,20 +297,20 @@ class _Passed(torch.autograd.Function):
         return grads
 
 
-def passed(*tensors: torch.Tensor) -> Tensors:
-    """The same tensors, behind a node of autograd's that they have in common."""
-    return tuple(_named(_Passed, "BackwardHookFunction").apply(*tensors))
+def behind_common_node(*tensors: torch.Tensor) -> Tensors:
+    """The same tensors, behind one common autograd node."""
+    return tuple(_named(_HookNode, "BackwardHookFunction").apply(*tensors))
 
 
 def is_passed(node: Any) -> bool:
-    """Whether a node of autograd's is that of `passed`."""
-    return isinstance(node, _named(_Passed, "BackwardHookFunction")._backward_cls)
+    """Whether an autograd node was created by `behind_common_node`."""
+    return isinstance(node, _named(_HookNode, "BackwardHookFunction")._backward_cls)
 
 
 def function_value(
     forward: fx.GraphModule, count: int, plain: Sequence[int], dirty: Sequence[int], *tensors: torch.Tensor
 ) -> Tensors:
-    """The results of an autograd Function that nobody differentiates; see `function`."""
+    """The results of an autograd Function that is not differentiated; see `function`."""
     return function(forward, None, count, -1, plain, dirty, (), (None,) * count, None, True, "function", *tensors)
 
 
@@ -319,12 +330,13 @@ def function(
 ) -> Tensors:
     """An autograd Function of the first `count` tensors.
 
-    `outputs`: how many results of `forward` are the Function's; the others it saves.  `plain`: those that have no gradients.
-    `dirty`: numbers of `tensors` that the forward writes, and returns.
-    `kept`: what it saves, in the order in which `backward` takes them after a gradient for each output: numbers of `tensors`,
-    then of the forward's other results.  `places`: for each of the first tensors, which result of `backward` is its gradient.
-    `numbers`: of arguments, and of gradients where they are fewer, which is an error.
-    `name`: of the Function's class, which errors and autograd's nodes show.
+    `outputs`: how many results of `forward` are results of the Function; the others are saved tensors.
+    `plain`: results without gradients.  `dirty`: indices of `tensors` that the forward writes in place and returns.
+    `kept`: the saved values, in the order in which `backward` takes them after one gradient per output.
+    They are indices of `tensors`, then of the forward's other results.
+    `places`: for each of the first tensors, the result of `backward` that is its gradient.
+    `numbers`: the number of arguments, and of gradients if there are fewer, which is an error.
+    `name`: of the Function's class; errors and autograd nodes show it.
     """
     run = forward_of(forward)
     back = None if backward is None else forward_of(backward)
@@ -333,7 +345,7 @@ def function(
         expected, got = numbers
         wrong = f"function {name}Backward returned an incorrect number of gradients (expected {expected}, got {got})"
     call = (run, back, outputs, plain, dirty, kept, places, wrong, backward)
-    made = _named(_Once if once else _Function, name).apply(call, tensors[count:], *tensors[:count])
+    made = _named(_OnceDifferentiable if once else _Function, name).apply(call, tensors[count:], *tensors[:count])
     return tuple(made)
 
 
@@ -359,8 +371,10 @@ class _Function(torch.autograd.Function):
     def backward(ctx: Any, *grads: torch.Tensor) -> Any:
         _, back, *_, places, wrong, body = ctx.call
         if back is None:
-            raise RuntimeError("an autograd Function is differentiated that did not require grad when it was captured")
-        tensors = iter(ctx.saved_tensors if ctx.saves else ())  # who asks for none may go backward once more
+            raise RuntimeError("a gradient through an autograd Function that did not require grad when it was captured")
+        tensors = iter(
+            ctx.saved_tensors if ctx.saves else ()
+        )  # a Function without saved tensors may run backward again
         others = tuple(next(tensors) if n is None else n for n in ctx.kept)
         if ctx.check is not None:
             ctx.check(body, grads, others)
@@ -370,13 +384,13 @@ class _Function(torch.autograd.Function):
         return None, None, *(None if at is None else made[at] for at in places)
 
 
-class _Once(_Function):
-    """One whose backward cannot be differentiated."""
+class _OnceDifferentiable(_Function):
+    """A Function whose backward cannot be differentiated."""
 
     backward = staticmethod(once_differentiable(_Function.backward))  # type: ignore[no-untyped-call, assignment]
 
 
-def levelled(
+def function_under_transforms(
     forward: fx.GraphModule,
     backward: fx.GraphModule,
     count: int,
@@ -387,10 +401,10 @@ def levelled(
     name: str,
     *tensors: torch.Tensor,
 ) -> Tensors:
-    """`function` under transforms, which ask for `setup_context`; `kept`: numbers of `tensors`, then of the Function's results.
+    """`function` under transforms, which require `setup_context`.  `kept`: indices of `tensors`, then of the Function's results.
 
-    What `vmap` does with it follows from its parts, whether the program's Function has that rule or not: capture has asked where
-    it is to have one.
+    `vmap` maps the parts of the Function, whether or not the program's Function has a vmap rule of its own.
+    Capture has already checked that a rule exists where one is required.
     """
     run, back, others = forward_of(forward), forward_of(backward), tensors[count:]
     held = {k: t for k, t in enumerate(others, count) if not isinstance(t, torch.Tensor)}  # numbers
@@ -417,21 +431,21 @@ def levelled(
 def packed_layers(
     name: str, sizes: tuple[int, ...], flags: tuple[Any, ...], listed: bool, count: int, *tensors: torch.Tensor
 ) -> Tensors:
-    """Recurrent layers over packed sequences, of which this many have each step; torch reads how many of a tensor."""
+    """Recurrent layers over packed sequences.  `sizes`: the batch size of each step, which torch reads from a tensor."""
     data, hidden, weights = tensors[0], tensors[1 : 1 + count], tensors[1 + count :]
-    batch_sizes = torch.frombuffer(array.array("q", sizes), dtype=torch.int64)  # which no mode sees
+    batch_sizes = torch.frombuffer(array.array("q", sizes), dtype=torch.int64)  # created in a way that no mode sees
     held = [*hidden] if listed else hidden[0]
-    with torch._C._DisablePythonDispatcher():  # whose rule would make a fake of the numbers
+    with torch._C._DisablePythonDispatcher():  # its rule would turn the batch sizes into a fake tensor
         return tuple(getattr(torch._VF, name)(data, batch_sizes, held, [*weights], *flags))  # type: ignore[attr-defined]
 
 
-def begin_as(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
-    """Let a new leaf have this data, which no gradient tells."""
+def copy_into_leaf(tensor: torch.Tensor, data: torch.Tensor) -> torch.Tensor:
+    """Copy data into a new leaf; autograd does not record the copy."""
     return tensor.data.copy_(data.detach())
 
 
 def index_mapped(tensor: torch.Tensor, key: Any) -> torch.Tensor:
-    """``tensor[key]`` as `vmap` has it, of the integers as tensors in it that it maps."""
+    """``tensor[key]`` as `vmap` computes it, with the 0-d tensors in the key as mapped integers."""
     items = key if isinstance(key, tuple) else (key,)
     numbers = [i.unsqueeze(0) for i in items if isinstance(i, torch.Tensor) and not i.dim()]
 

@@ -1,12 +1,12 @@
-"""The loop IR's meaning: runs a `Program` with torch tensors on the CPU.  Exact, not fast.
+"""An interpreter of the loop IR: runs a `Program` with torch tensors on the CPU.  Exact, not fast.
 
 In: a program and its inputs.  Out: the outputs, as tensors.  Every loop is computed on its whole iteration space at
 once: a value is a tensor that broadcasts to (ranges + reduction ranges).
 
     interpret(lower(gm), [x, y])
 
-Checks what a kernel would silently do: an access outside a buffer, two writes of one element, an Extern whose result
-is not laid out as declared.  Storage that nobody wrote holds NaN (or -77).
+The interpreter raises for errors that a kernel would not notice: an access outside a buffer, two writes of one element,
+an Extern whose result has another layout than declared.  Unwritten storage holds NaN (or -77).
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor
 
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import INDEX_RULES, Buffer, Extern, Loop, Op, Program, Ref
-from pycompiler.ir.symbolic_node import Real
-from pycompiler.ir.words import float_of
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.float_bits import float_of
+from pycompiler.symbolic.symbolic_node import Real
 
 
 class InterpretError(Exception):
@@ -59,7 +59,7 @@ def _arg(f: Callable[..., Tensor]) -> Callable[[Tensor], tuple[Tensor, ...]]:
 def _welford(x: Tensor) -> tuple[Tensor, ...]:
     near = x.mean(-1)
     gaps = x - near.unsqueeze(-1)
-    rest = gaps.mean(-1)  # of equal numbers: what their rounded mean is away
+    rest = gaps.mean(-1)  # the rounding error of the mean
     return near + rest, (gaps.square().sum(-1) - gaps.sum(-1) * rest).clamp_min(0)
 
 
@@ -73,10 +73,11 @@ REDUCTION_MEANING: dict[str, Callable[[Tensor], tuple[Tensor, ...]]] = {
 
 
 class Memory(Protocol):
-    """Where a body's loads come from."""
+    """The memory that a body loads from."""
 
     def load(self, op: Op, at: Tensor, mask: Tensor | None) -> Tensor:
-        """The elements `at` of the buffer that a load names; where `mask` is false there is no access, and any value."""
+        """The elements `at` of the buffer that a load names.  Where `mask` is false, there is no access and any value
+        is allowed."""
 
 
 @dataclass
@@ -90,7 +91,7 @@ class _Machine:
         source = self.storage[op.attrs[0]]
         if mask is None:
             check_range(f"load {op.attrs[0]}", at, source)
-            return source[at.reshape(-1)].reshape(at.shape)  # of one element, an index alone gives a view
+            return source[at.reshape(-1)].reshape(at.shape)  # for a single element, indexing alone would return a view
         check_range(f"masked_load {op.attrs[0]}", at[mask], source)
         result = source.new_zeros(at.shape)
         result[mask] = source[at[mask]]
@@ -121,7 +122,7 @@ def _flat(t: Tensor) -> Tensor:
 
 
 def interpret(program: Program, inputs: Sequence[Any]) -> list[Any]:
-    """The outputs of `program` on `inputs`.  Mutated inputs are written in place, as a plan would."""
+    """The outputs of `program` on `inputs`.  Mutated inputs are written in place, as a plan would do."""
     m = _Machine(program.sizes(inputs))
     for buffer, value in zip(program.inputs, inputs, strict=True):
         if buffer is not None:
@@ -146,7 +147,7 @@ def _output(m: _Machine, output: Ref | int | tuple[Any] | None, inputs: Sequence
 
 @dataclass
 class Grid:
-    """The iteration space of one loop: `index[v]` is var v's values, shaped to broadcast to `shape`."""
+    """The iteration space of one loop: `index[v]` holds the values of variable v, shaped to broadcast to `shape`."""
 
     shape: tuple[int, ...]
     index: dict[str, Tensor | int]
@@ -263,7 +264,7 @@ def _run_op(m: Memory, grid: Grid, op: Op, values: list[Tensor]) -> Tensor:
 
 
 def number_of(value: Any, sizes: Mapping[str, int]) -> Any:
-    """A constant, or what an expression or the name of a float stands for."""
+    """A constant, or the value of an expression or of a named float."""
     if isinstance(value, Real):
         assert value.name is not None, value
         return float_of(sizes[value.name])
@@ -271,7 +272,7 @@ def number_of(value: Any, sizes: Mapping[str, int]) -> Any:
 
 
 def run_extern(m: Any, node: Extern) -> None:
-    """Calls the operator.  `m` has `tensor(ref)`, `allocate(buffer)`, `ints(sizes)` and `sizes`, as machines here do."""
+    """Call the operator.  `m` is a machine with `tensor(ref)`, `allocate(buffer)`, `ints(sizes)` and `sizes`."""
 
     def real(x: Any) -> Any:
         if isinstance(x, Ref):
@@ -284,7 +285,7 @@ def run_extern(m: Any, node: Extern) -> None:
         result = node.op(*[real(a) for a in node.args], **{k: real(v) for k, v in node.kwargs.items()})
     flat = flatten_results(result)
     if len(flat) < len(node.out):
-        raise InterpretError(f"{node.op} gave {len(flat)} results, {len(node.out)} were declared")
+        raise InterpretError(f"{node.op} returned {len(flat)} results, {len(node.out)} were declared")
     for buffer, value in zip(node.out, flat, strict=False):
         if buffer is None:
             continue
@@ -292,7 +293,7 @@ def run_extern(m: Any, node: Extern) -> None:
         differs = [s for s, n, t in zip(stride, shape, value.stride(), strict=True) if n > 1 and s != t]
         if list(value.shape) != shape or value.dtype != buffer.dtype or (differs and 0 not in shape):
             raise InterpretError(
-                f"{node.op} gave {value.dtype}{list(value.shape)} strides {value.stride()}; "
+                f"{node.op} returned {value.dtype}{list(value.shape)} strides {value.stride()}; "
                 f"{buffer.name} was declared {buffer.dtype}{shape} strides {stride}"
             )
         m.allocate(buffer)

@@ -1,14 +1,17 @@
-"""A schedule's meaning: runs a `Schedule` with torch tensors on the CPU.  Exact, not fast.
+"""An interpreter of schedules: runs a `Schedule` with torch tensors on the CPU.  Exact, not fast.
 
 In: a schedule and the inputs of its program.  Out: the outputs, as tensors.  Every stage is computed on all points of its
-nest at once, pass by pass; what no order of the points may change is checked.
+nest at once, pass by pass.  The interpreter checks that the result does not depend on the order of the points.
 
     interpret_schedule(schedule(lower(gm)), [x, y])                # each buffer has memory of its own
     interpret_schedule(schedule(lower(gm)), [x, y], share=True)    # buffers share memory as the memory plan says
 
-Raises `ScheduleFault` for what a kernel would silently do: a read of memory that nothing has written, that another buffer
-has taken, or that was freed; a read of a value that is not made yet, not complete yet, gone with its pass, or made at
-another point; two points that touch one element, one of them writing, in no certain order; an access outside of a buffer.
+Raises `ScheduleFault` for errors that a kernel would not notice:
+
+- a read of memory that is unwritten, taken by another buffer, or freed;
+- a read of a value that is not computed yet, not complete yet, gone with its pass, or computed at another point;
+- two points that access one element in no certain order, if one access is a write;
+- an access outside of a buffer.
 """
 
 from __future__ import annotations
@@ -21,7 +24,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.interpret import (
     Grid,
     InterpretError,
@@ -34,8 +36,9 @@ from pycompiler.ir.interpret import (
 )
 from pycompiler.ir.kernel import LOADS, Dim, KernelGroup, Nest, Schedule, Stage
 from pycompiler.ir.loops import Buffer, Extern, Op, Ref
+from pycompiler.symbolic.expr import Expr
 
-# When something happens in a pass: row values, then the inner loops, then what they completed; when the nest is over.
+# Parts of a pass, in order: row values, the inner loops, values that these completed; then the end of the nest.
 ROW, INNER, DONE, END = range(4)
 Time = tuple[int, int, int]  # level, part of the pass, position in the nest
 
@@ -45,8 +48,8 @@ class ScheduleFault(InterpretError):
 
 
 def interpret_schedule(schedule: Schedule, inputs: Sequence[Any], *, share: bool = False) -> list[Any]:
-    """The outputs on `inputs`.  Mutated inputs are written in place, as kernels would."""
-    m = _Machine(schedule, share)
+    """The outputs on `inputs`.  Mutated inputs are written in place, as kernels would do."""
+    m = _ScheduleMachine(schedule, share)
     m.give(inputs)
     frees = schedule.frees or [[] for _ in schedule.steps]
     for step, dead in zip(schedule.steps, frees, strict=True):
@@ -62,8 +65,7 @@ def interpret_schedule(schedule: Schedule, inputs: Sequence[Any], *, share: bool
 
 @dataclass
 class _Block:
-    """Memory: `flat` as the buffer `holder` sees it; `written`: which of its elements something has written; `size` in
-    bytes."""
+    """Memory.  `flat`: a view for the buffer `holder`; `written`: a mask of written elements; `size`: in bytes."""
 
     holder: str
     flat: Tensor
@@ -72,7 +74,7 @@ class _Block:
 
 
 @dataclass
-class _Machine:
+class _ScheduleMachine:
     schedule: Schedule
     share: bool
     blocks: dict[str, _Block] = field(default_factory=dict)
@@ -83,7 +85,7 @@ class _Machine:
         return [e.eval(self.sizes) for e in exprs]
 
     def give(self, inputs: Sequence[Any]) -> None:
-        """Inputs and constants are memory that is there, written as far as it reaches."""
+        """Register inputs and constants as existing memory, completely written."""
         program = self.schedule.program
         self.sizes = program.sizes(inputs)
         for buffer, value in zip(program.inputs, inputs, strict=True):
@@ -98,13 +100,16 @@ class _Machine:
         self.blocks[name] = _Block(name, flat, torch.ones(extent, dtype=torch.bool), extent * t.element_size())
 
     def home(self, name: str) -> str:
-        """Whose memory a buffer lives in: another's only where the plan is followed, or an input's new value is stored."""
+        """The buffer in whose memory `name` lives.
+
+        It is another buffer only if the memory plan is followed, or if `name` is the new value of an input.
+        """
         if self.share or name in self.schedule.stores:
             return self.schedule.storage.get(name, name)
         return name
 
     def allocate(self, buffer: Buffer) -> _Block:
-        """The memory of a buffer that is about to be made, full of what nobody wrote."""
+        """The memory of a buffer that is about to be computed, filled with the marker of unwritten storage."""
         home = self.home(buffer.name)
         if home == self.schedule.stores.get(buffer.name):
             return self.blocks[home]
@@ -194,8 +199,8 @@ def _refs(value: Any) -> list[Ref]:
 
 
 @dataclass
-class _Held:
-    """A value that the nest keeps: `value` and the position `at` at which it is stored, by point of the nest."""
+class _HeldValue:
+    """A value held by the nest: `value`, and the position `at` at which it is stored, per point of the nest."""
 
     stage: Stage
     place: str
@@ -206,7 +211,7 @@ class _Held:
 
 @dataclass
 class _Access:
-    """Elements of one block that points of the nest touched: `row` and `point` are numbers of points, `when` a time."""
+    """Elements of one block that points of the nest accessed: `row` and `point` are indices of points, `when` a time."""
 
     name: str
     elements: Tensor
@@ -217,12 +222,12 @@ class _Access:
 
 @dataclass
 class _NestRun:
-    """One nest.  Tensors of values have a dimension for each of the nest's, of one element where they do not vary."""
+    """One nest.  A value is a tensor with one dimension per dimension of the nest, of size 1 where the value does not vary."""
 
-    m: _Machine
+    m: _ScheduleMachine
     group: KernelGroup
     nest: Nest
-    held: dict[str, _Held] = field(default_factory=dict)
+    held: dict[str, _HeldValue] = field(default_factory=dict)
     reads: dict[str, list[_Access]] = field(default_factory=dict)
     writes: dict[str, list[_Access]] = field(default_factory=dict)
     now: Time = (0, ROW, 0)
@@ -256,7 +261,7 @@ class _NestRun:
         return stage.role == "row" or (stage.role == "accumulate" and not self.dims(stage) & inner)
 
     def space(self, dims: Sequence[Dim] | set[str]) -> tuple[int, ...]:
-        """The nest's shape with one element in dimensions that are not among `dims`."""
+        """The nest's shape, with size 1 in dimensions that are not among `dims`."""
         kept = dims if isinstance(dims, set) else {v for v, _ in dims}
         return tuple(n if v in kept else 1 for v, n in zip(self.names, self.shape, strict=True))
 
@@ -275,7 +280,7 @@ class _NestRun:
         for b, value, where in zip(loop.out, results, loop.store_index, strict=True):
             at = grid.eval(where, values).expand(shape)
             place = stage.place[b.name]
-            self.held[b.name] = _Held(stage, place, value, at, self.now)
+            self.held[b.name] = _HeldValue(stage, place, value, at, self.now)
             if place == "memory":
                 self.store(stage, b, at, value)
 
@@ -287,7 +292,7 @@ class _NestRun:
             raise ScheduleFault(f"{stage.role} {stage.outputs[0]} folds outer dimensions")
 
     def folded(self, stage: Stage, value: Tensor) -> Sequence[Tensor]:
-        """The fold's results, a value for each point of the loop's own variables."""
+        """The fold's results: one value per point of the loop's own variables."""
         loop = stage.loop
         assert loop.reduction is not None
         order = [self.names.index(v) for v in (*loop.vars, *loop.reduction.vars)]
@@ -303,14 +308,14 @@ class _NestRun:
         return places == sorted(places)
 
     def back(self, t: Tensor, names: Sequence[str]) -> Tensor:
-        """A tensor over `names` as one over the nest's dimensions."""
+        """A tensor over `names` as a tensor over the nest's dimensions."""
         order = sorted(range(len(names)), key=lambda k: self.names.index(names[k]))
         return t.permute(*order).reshape(self.space(set(names)))
 
     # ---- reads -----------------------------------------------------------------------------------------------------
 
     def load(self, op: Op, at: Tensor, mask: Tensor | None) -> Tensor:
-        """`run_body`'s memory."""
+        """The memory of `run_body`."""
         name, reader = op.attrs[0], self.reader
         assert op.name in LOADS
         assert reader is not None
@@ -340,13 +345,14 @@ class _NestRun:
             raise ScheduleFault(f"{self.reader.outputs[0]} reads elements of {name} that nothing has written")
         self.note(self.reads, name, at, mask)
         if mask is None:
-            return block.flat[at.reshape(-1)].reshape(at.shape)  # of one element, an index alone gives a view
+            # for a single element, indexing alone would return a view
+            return block.flat[at.reshape(-1)].reshape(at.shape)
         result = block.flat.new_zeros(at.shape)
         result[mask] = block.flat[touched]
         return result
 
     def note(self, log: dict[str, list[_Access]], name: str, at: Tensor, mask: Tensor | None) -> None:
-        """Remembers which points touch which elements.  Row values, and folds, belong to the row, not to a point of it."""
+        """Record the elements that points access.  Row values and folds belong to the row, not to a point of it."""
         assert self.reader is not None
         if 0 in self.shape:
             return
@@ -382,7 +388,7 @@ class _NestRun:
         return self.m.allocate(b)
 
     def check_order(self) -> None:
-        """Reads and writes of one element: by one row, and in one pass by one point, or not at all."""
+        """Check each element: one row reads and writes it, and within one pass one point."""
         for home, writes in self.writes.items():
             size = self.m.blocks[home].flat.numel()
             for w in writes:

@@ -1,4 +1,4 @@
-"""What scheduling produces: kernels in order, and where each buffer lives.
+"""Schedules: kernels in order, and the memory of each buffer.
 
 In: nothing (plain data).  Out: `Schedule`, a list of `KernelGroup`s and `Extern`s.  A `KernelGroup` is one function of
 the generated library: one or more `Nest`s run one after the other.  A `Nest` is a loop nest over `outer` (parallel)
@@ -10,12 +10,14 @@ and, inside, `inner` dimensions, shared by all its stages:
         0 ...
         1 point   b1  scratch       exp(in0 - b0)
 
-Roles.  `point`: a value for each point of outer x inner.  `reduce`: a fold over inner, one value per outer point.
+Roles.  `point`: one value per point of outer x inner.  `reduce`: a fold over inner, one value per outer point.
 `row`: one value per outer point.  `column`: a fold over some inner dimensions, one value per outer point and per point
-of the others (an array of a row).  `accumulate`: a fold over outer (and, unless its output has them, inner)
-dimensions, complete only when the nest ends.
-Levels.  Stages of level k run in the k-th pass over inner; a `reduce` or `column` of level k is complete after that pass.
-In a pass the stages that do not depend on inner variables come first; without inner dimensions all run in their order.
+of the other inner dimensions (an array of a row).  `accumulate`: a fold over the outer dimensions, complete only when the
+nest ends; it also folds the inner dimensions that its output does not have.
+
+Levels.  Stages of level k run in the k-th pass over inner.  A `reduce` or `column` of level k is complete after that
+pass.  Within a pass, stages that do not depend on inner variables come first.  Without inner dimensions, stages run in
+their order.
 """
 
 from __future__ import annotations
@@ -24,17 +26,19 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.hints import likely_product
 from pycompiler.ir.loops import Buffer, Extern, Loop, Program
 from pycompiler.ir.target import Target
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.hints import likely_product
 
 LOADS = ("load", "masked_load")
 
 
 class Unsupported(NotImplementedError):
-    """Something that a code generator cannot express.  `origin`: ATen nodes of the loops that it stands in; they are tried
-    again with nothing fused to them, then called as ATen's kernels."""
+    """A construct that a code generator cannot express.
+
+    `origin`: ATen nodes of the loops that contain it.  They are retried without fusion, then called as ATen kernels.
+    """
 
     def __init__(self, why: str, origin: Iterable[str] = ()) -> None:
         super().__init__(why)
@@ -43,7 +47,7 @@ class Unsupported(NotImplementedError):
 
 Role = Literal["point", "reduce", "row", "accumulate", "column"]
 # Where a stage's result lives: a variable of the row or of the pass; an array of one row; memory (a plan's buffer).
-Place = Literal["register", "scratch", "memory"]
+MemoryKind = Literal["register", "scratch", "memory"]
 Dim = tuple[str, Expr]
 
 
@@ -63,7 +67,7 @@ def space_of(loop: Loop) -> list[Dim]:
 
 
 def numel(dims: Sequence[Dim]) -> int | None:
-    """The number of points, None when symbolic."""
+    """The number of points, None if symbolic."""
     total = 1
     for _, n in dims:
         if not n.is_const:
@@ -72,19 +76,19 @@ def numel(dims: Sequence[Dim]) -> int | None:
     return total
 
 
-def likely_points(dims: Sequence[Dim]) -> int | None:
-    """The number of points that there probably are: what heuristics go by.  None where nothing is known."""
+def hinted_points(dims: Sequence[Dim]) -> int | None:
+    """The likely number of points, for heuristics; None if unknown."""
     return likely_product([n for _, n in dims])
 
 
 @dataclass
 class Stage:
-    """A Loop in the variables of its nest.  `place` and `level` are decided when fusion is over."""
+    """A Loop in the variables of its nest.  `place` and `level` are decided after fusion."""
 
     loop: Loop
     role: Role
     level: int = 0
-    place: dict[str, Place] = field(default_factory=dict)
+    place: dict[str, MemoryKind] = field(default_factory=dict)
 
     @property
     def outputs(self) -> tuple[str, ...]:
@@ -117,9 +121,9 @@ class Nest:
 class DeviceKernel:
     """A part of a group on a GPU: a function of the generated module, started as a grid of programs.
 
-    `arguments`: buffers, by name, and numbers, in the order of its parameters, whose `types` are Triton's.  `workspaces`: buffers
-    that are made for it and used by it and its group's kernels behind it.  `constants`: of its binary.
-    `checks`: it asserts on the device that the program's indices are good.
+    `arguments`: buffers, by name, and numbers, in the order of its parameters, whose `types` are Triton's.
+    `workspaces`: buffers allocated for this kernel; the group's later kernels use them too.  `constants`: of its binary.
+    `checks`: it asserts on the device that the program's indices are in range.
     """
 
     name: str
@@ -133,10 +137,13 @@ class DeviceKernel:
 
 @dataclass
 class KernelGroup:
-    """One function.  `reads`/`writes`: buffers in memory that it needs, in the order of its pointer arguments
-    (writes follow reads); `scalars`: symbols whose values it needs; `stores`: buffers that it writes into the memory of
-    an input (buffer -> input), through that input's pointer when it reads the input too.
-    A code generator says which `symbol` of the library it is (several groups may share one), or which `kernels` of a GPU."""
+    """One function.
+
+    `reads`/`writes`: buffers in memory, in the order of the pointer arguments (writes follow reads).
+    `scalars`: symbols whose values it needs.
+    `stores`: buffer -> input, for buffers written into the memory of an input.  If the input is read too, its pointer
+    is used.  A code generator sets the `symbol` in the library (several groups may share one), or the `kernels` of a GPU.
+    """
 
     name: str
     nests: list[Nest]
@@ -165,9 +172,12 @@ class KernelGroup:
 
 @dataclass
 class Schedule:
-    """`steps` in order, made for `target`.  `storage`: buffer -> the buffer whose memory it uses (itself unless it
-    reuses another's); `frees`: per step, the buffers whose memory is dead after it; `stores`: buffer -> the input whose new
-    value it is and in whose memory it lives (a mutated input, written in place)."""
+    """`steps` in order, for `target`.
+
+    `storage`: buffer -> the buffer whose memory it uses (itself unless it reuses another's).
+    `frees`: per step, the buffers whose memory is dead after it.
+    `stores`: buffer -> the input whose new value it is and in whose memory it lives (a mutated input, written in place).
+    """
 
     program: Program
     steps: list[KernelGroup | Extern]

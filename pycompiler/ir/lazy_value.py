@@ -1,7 +1,8 @@
-"""A value that is made when it is first needed.
+"""A lazy value, computed at its first use.
 
-In: a function without arguments.  Out: `Later`; `now(value)` gives what it stands for, and any other value as it is.
-Example: what only an unusual backward needs of a loaded graph is decoded by the first such backward.
+In: a function without arguments.  Out: `Lazy`; `force(value)` gives the computed value, and any other value unchanged.
+
+Example: a loaded graph decodes the data of an unusual backward only when such a backward runs first.
 """
 
 from __future__ import annotations
@@ -9,11 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from pycompiler.ir.shared import Lock
+from pycompiler.torch_compat.process_settings import Lock
 
 
-class Later:
-    """`make()`, called once, whatever thread asks first."""
+class Lazy:
+    """`make()`, called once, whichever thread needs it first."""
 
     def __init__(self, make: Callable[[], Any]) -> None:
         self._make: Callable[[], Any] | None = make
@@ -27,10 +28,10 @@ class Later:
             return self._value
 
 
-class LaterCall:
+class LazyCall:
     """The callable `of(later.get())`, found at its first call."""
 
-    def __init__(self, later: Later, of: Callable[[Any], Callable[..., Any]]) -> None:
+    def __init__(self, later: Lazy, of: Callable[[Any], Callable[..., Any]]) -> None:
         self.later, self.of = later, of
         self._target: Callable[..., Any] | None = None
 
@@ -41,5 +42,5 @@ class LaterCall:
         return target(*args, **kwargs)
 
 
-def now(value: Any) -> Any:
-    return value.get() if isinstance(value, Later) else value
+def force(value: Any) -> Any:
+    return value.get() if isinstance(value, Lazy) else value

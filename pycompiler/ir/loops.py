@@ -1,17 +1,17 @@
-"""The loop IR: what lowering produces, scheduling transforms and code generators print.
+"""The loop IR: lowering produces it, scheduling transforms it, code generators print it.
 
 In: a functional ATen graph, lowered.  Out: `Program`, an ordered list of nodes over named buffers.  Nothing here
-knows a device's language.  `interpret.py` gives every operation its meaning, `verify.py` says what is legal,
+knows a device's language.  `interpret.py` defines the meaning of every operation, `verify.py` the legal programs;
 `printer.py` prints.
 
 A `Loop` computes one value for every point of `ranges`; with `reduction`, it folds over `reduction.ranges` as
-well.  Its body is a list of `Op` in SSA form (a value is the position of the op that makes it):
+well.  Its body is a list of `Op` in SSA form (a value is the position of the op that computes it):
 
     loop b2[i0: 2048, i1: 1024] = max over ()            # pointwise: relu(x + 1)
-        0 load in0 [1024*i0 + i1]        f32
-        1 const 1.0                      f32
-        2 add 0 1                        f32
-        3 relu ...
+      0 load in0 [1024*i0 + i1]        f32
+      1 const 1.0                      f32
+      2 add 0 1                        f32
+      3 relu ...
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from typing import Any, Literal
 
 import torch
 
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.symbolic_node import Real
-from pycompiler.ir.words import float_of, word_of
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.float_bits import float_of, word_of
+from pycompiler.symbolic.symbolic_node import Real
 
-NUMBER = -1  # as the "dimension" that gives a symbol's value: the input is the number
-FLOAT = -2  # the input is a float, and the value the word of it (`words.py`)
-Size = Expr  # sizes and indices are expressions; a static size is an Expr that is a constant (see expr.py)
+NUMBER = -1  # in place of a dimension in a symbol's origin: the input is the number
+FLOAT = -2  # the input is a float, and the symbol's value is the float's word (`symbolic/float_bits.py`)
+Size = Expr  # sizes and indices are expressions; a static size is a constant Expr (see symbolic/expr.py)
 
 
 @dataclass(frozen=True)
@@ -47,14 +47,18 @@ class Buffer:
 class Op:
     """One SSA operation.  `args` are positions of earlier ops in the body; `dtype` is the result's.
 
-    `attrs` by op: load (buffer name, index Expr into the flat storage, in elements, relative to the buffer's
-    start, its offset included by the lowering only for views: Buffer.offset is applied by the consumer of the
-    pointer); const (number); index (Expr, an integer value); cast () to `dtype`; everything else is (), except the
-    random ops: rand/randn (seed buffer name, offset Expr).  Masked loads: `masked_load` has attrs like load and
-    args (predicate, other): no memory access where the predicate is false.
-    wrap_index has attrs (size Expr, name of a row of INDEX_RULES, dimension): the argument (int64) if 0 <= it < size,
-    plus size if it is in -size..-1 and the rule wraps; else the user's index is out of range: the interpreter raises; a
-    kernel must not access memory with it (it clamps the value, and reports the error where it can).
+    `attrs` by op:
+
+    - load: buffer name, and index Expr into the flat storage, in elements, relative to the buffer's start.  Lowering includes
+      an offset only for views: the consumer of the pointer applies Buffer.offset.
+    - masked_load: attrs like load; args (predicate, other).  There is no memory access where the predicate is false.
+    - const: a number.  index: an Expr, an integer value.  rand/randn: seed buffer name, offset Expr.
+    - wrap_index: size Expr, name of a row of INDEX_RULES, dimension.  Its value is the int64 argument if 0 <= it <
+      size, and the argument plus size if it is in -size..-1 and the rule wraps.  Otherwise the user's index is out of
+      range.  The interpreter then raises; a kernel must not access memory with the index (it clamps the value, and
+      reports the error if it can).
+    - cast and all other ops: ().
+
     Indirect indexing: a Symbol named `%3` in an index Expr stands for the integer value of op 3 of this body.
     """
 
@@ -81,16 +85,18 @@ class Loop:
     """Computes `out` (one buffer; two or more for multi-result reductions such as welford: mean and m2).
 
     vars/ranges: the output iteration space (no range is 1; outermost first, in order of falling output strides).
-    dtypes: without a reduction `out[k].dtype` is the dtype of `results[k]`; sum, prod, max, min and welford accumulate
-    in and give the dtype of their input (a bf16 sum is: cast to f32, sum into an f32 buffer, then a Loop that casts);
-    argmax/argmin give int64, any/all bool.  A load has its buffer's dtype.
-    Several Loops may write parts of one buffer (cat): the first has `init` None and creates it, the later ones have
-    `init` == out[0].name: they write (store_mode "set": a part that no other writes) or add into it.  All writers of a
-    buffer precede its readers in `Program.nodes`; a reader depends on every writer.
-    `body` ends in the value(s) `results` (positions in body), one per
-    input of the reduction, or, without a reduction, one per output.  `store_index`: one Expr per output, over
-    `vars` (and `%n` for scatters): where in the output's storage a result is written (one-to-one, unless `store_mode`
-    is "add", a scatter, whose output must be initialised, so has `init`).
+
+    dtypes: without a reduction `out[k].dtype` is the dtype of `results[k]`.  sum, prod, max, min and welford accumulate
+    in the dtype of their input and return it.  Example: a bf16 sum is a cast to f32, a sum into an f32 buffer, then a
+    Loop that casts.  argmax/argmin give int64, any/all bool.  A load has its buffer's dtype.
+
+    Several Loops may write parts of one buffer (cat).  The first has `init` None and creates the buffer.  The later
+    ones have `init` == out[0].name: they write (store_mode "set": a part that no other Loop writes) or add into it.
+    All writers of a buffer precede its readers in `Program.nodes`; a reader depends on every writer.
+
+    `results`: positions in `body`, one per input of the reduction, or, without a reduction, one per output.
+    `store_index`: one Expr per output, over `vars` (and `%n` for scatters): where in the output's storage a result is
+    written.  It is one-to-one, unless `store_mode` is "add": a scatter, whose output must be initialised, so has `init`.
     """
 
     out: tuple[Buffer, ...]
@@ -109,9 +115,9 @@ class Loop:
 class Extern:
     """A call of an ATen kernel.  `args`/`kwargs` hold plain constants, (nested) lists of them, and `Ref`s.
 
-    `out` are fresh buffers that receive the results (strides as ATen makes them, from the fake trace; None for an
-    unused or undefined result).  `mutates` names argument buffers that it writes.
-    `checked`: loops before it have looked at the data for which it would raise.
+    `out` are fresh buffers that receive the results (strides from the fake trace; None for an unused or undefined result).
+    `mutates` names argument buffers that the kernel writes.
+    `checked`: earlier loops have already checked the data for which the kernel would raise.
     """
 
     op: torch._ops.OpOverload
@@ -125,7 +131,7 @@ class Extern:
 
 @dataclass(frozen=True)
 class Ref:
-    """A tensor argument: buffer seen through shape/stride/offset (elements, relative to the buffer's start)."""
+    """A tensor argument: a view of a buffer with shape/stride/offset (elements, relative to the buffer's start)."""
 
     buffer: str
     shape: tuple[Size, ...]
@@ -140,14 +146,14 @@ Node = Loop | Extern
 class Program:
     """A lowered graph.  `inputs` in call order (None: not a tensor or unused); `outputs` in return order.
 
-    An output is a `Ref` (a view of a buffer, often the whole of it), an input index (`int`: returned as is), a
-    constant in a 1-tuple, or None.  `constants`: tensors baked into the graph, by buffer name.  `users`: by name of an ATen
-    node whose loops check something of the user's (CHECKS), or whose result is large, the line of the user's program.
+    An output is a `Ref` (a view of a buffer, often the whole of it), an input index (`int`: returned unchanged), a
+    constant in a 1-tuple, or None.  `constants`: tensors baked into the graph, by buffer name.
+    `users`: ATen node name -> line of the user's program, for nodes with checks of user data (`checks`) or with large results.
 
-    Of symbolic sizes, `hints` says what they were in the call that was captured, and `numbers` which inputs are numbers:
-    symbol -> position.  `floats`: those that are floats.  Others are dimensions of inputs (`origins`).
-    `reals`: floats made of symbols, by name, in the order in which they can be computed.  In loops and operators only their
-    names stand (`Real.named`).
+    Symbolic sizes.  `hints`: symbol -> its value in the captured call.  `numbers`: symbol -> position, for symbols that
+    are inputs themselves; `floats`: the ones among them that are floats.  Other symbols are dimensions of inputs (`origins`).
+    `reals`: floats computed from symbols, by name, in an order in which they can be computed.  Loops and operators
+    contain only their names (`Real.named`).
     """
 
     inputs: list[Buffer | None]
@@ -163,7 +169,7 @@ class Program:
     reals: dict[str, Real] = field(default_factory=dict)
 
     def origins(self) -> dict[str, tuple[int, int]]:
-        """Where a call finds the value of each symbol: (input, dimension of it), (input, NUMBER or FLOAT) for a number itself."""
+        """Origin of each symbol's value in a call: (input, dimension of it), or (input, NUMBER or FLOAT) for a number itself."""
         found: dict[str, tuple[int, int]] = {}
         for position, b in enumerate(self.inputs):
             for dim, n in enumerate(b.shape if b is not None else ()):
@@ -173,7 +179,7 @@ class Program:
         return {name: (position, kinds[name]) for name, position in self.numbers.items()} | found
 
     def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
-        """The values of the symbols in a call, of floats the words."""
+        """The values of the symbols in a call; for floats their words."""
         env = {name: read_symbol(inputs, *at) for name, at in self.origins().items()}
         for name, value in self.reals.items():
             env[name] = word_of(value.eval(values_of(env, self.floats | self.reals.keys())))
@@ -189,19 +195,19 @@ def read_symbol(inputs: Sequence[Any], position: int, dim: int) -> int:
 
 
 def values_of(env: Mapping[str, int], floats: Collection[str]) -> dict[str, Any]:
-    """What `Real.eval` takes: of words the floats."""
+    """The arguments of `Real.eval`: words of floats are converted to floats."""
     return {name: float_of(value) if name in floats else value for name, value in env.items()}
 
 
 def checks(op: Op) -> bool:
-    """Whether a kernel looks if the operation can be done at all, and raises where it cannot."""
+    """Whether a kernel checks the operation's arguments and raises for invalid ones."""
     return op.name == "wrap_index" or (
         op.name in ("floordiv", "truncdiv", "mod", "fmod") and not op.dtype.is_floating_point
     )
 
 
 def refuses(body: Sequence[Op]) -> list[int]:
-    """Positions of the checks that may fail: a division by a known number does not."""
+    """Positions of the checks that may fail.  A division by a known non-zero number cannot fail."""
 
     def divides_by_number(op: Op) -> bool:
         by = body[op.args[1]] if op.name != "wrap_index" else None
@@ -221,7 +227,7 @@ REDUCTIONS: dict[str, tuple[int, int]] = {
 
 @dataclass(frozen=True)
 class IndexRule:
-    """What eager does with an index of a user: whether a negative one counts from the end, and what it raises."""
+    """Eager's treatment of a user's index: whether a negative index counts from the end, and the error for a wrong one."""
 
     wraps: bool
     error: type[Exception]
@@ -229,14 +235,14 @@ class IndexRule:
 
 
 _OUT_OF_BOUNDS = "index {index} is out of bounds for dimension {dim} with size {size}"
-# In the order of their numbers in kernels' error codes (`ir.plan.KERNEL_ERRORS`).
+# The order gives the numbers in kernels' error codes (`ir.plan.KERNEL_ERRORS`).
 INDEX_RULES: dict[str, IndexRule] = {
     "index": IndexRule(True, IndexError, _OUT_OF_BOUNDS),  # x[i]
-    "element": IndexRule(False, RuntimeError, _OUT_OF_BOUNDS),  # gather, scatter and their like
-    "row": IndexRule(False, IndexError, "index out of range in self"),  # embedding, index_select (but of columns)
+    "element": IndexRule(False, RuntimeError, _OUT_OF_BOUNDS),  # gather, scatter and similar
+    "row": IndexRule(False, IndexError, "index out of range in self"),  # embedding, index_select (except of columns)
     "column": IndexRule(False, RuntimeError, "INDICES element is out of DATA bounds, id={index} axis_dim={size}"),
     "target": IndexRule(False, IndexError, "Target {index} is out of bounds."),  # losses
-    # no indices: the one place of an element that is right, the next of one that is not
+    # data checks, not indices: a valid element maps to the only index, an invalid one to the next
     "unit input": IndexRule(False, RuntimeError, "all elements of input should be between 0 and 1"),
     "unit target": IndexRule(False, RuntimeError, "all elements of target should be between 0 and 1"),
     "quantile": IndexRule(False, RuntimeError, "quantile() q values must be in the range [0, 1]"),

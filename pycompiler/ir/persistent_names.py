@@ -1,13 +1,13 @@
-"""Names of what existed before a compile, and will exist in another process: modules, classes, functions, operators, code.
+"""Persistent names of objects that also exist in another process: modules, classes, functions, operators, code objects.
 
-In: an object.  Out: `name_of(object)`, a tuple of strings, or None for what has only an address; `resolve(name)` reads it
-back; `content(object)` is what must be equal, in the process that reads a name, for it to mean the same.
+In: an object.  Out: `name_of(object)`, a tuple of strings, or None for an object that only has an address.
+`resolve(name)` finds the object again.  `content(object)` must be equal in the process that resolves the name.
 
     name_of(torch.nn.Linear)                  # ("attribute", "torch.nn.modules.linear", "Linear")
     resolve(("namespace", "torch.nn"))        # vars(torch.nn)
 
-Why contents: guards hold of what can change while a process runs.  What cannot (the code of a function, the layout of a
-class) capture has read without a guard, and the next process may have another: its source was edited.
+Why contents: guards cover state that can change within a process.  Capture reads unchangeable state (the code of a
+function, the layout of a class) without a guard.  The next process may have other state, because the source was edited.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from typing import Any
 import torch
 from torch.torch_version import TorchVersion
 
-from pycompiler.ir import arrays, numpy_random
-from pycompiler.ir.functional import original, twin_of, writing
+from pycompiler.operators import numpy_arrays, numpy_random
+from pycompiler.operators.functional_twins import original, twin_of, writing
 
 Name = tuple[str, ...]
 
-# Types that no module of the standard library has a name for.
+# Types without a name in the standard library.
 dict_reversekeyiterator: type = type(reversed({}))
 dict_reversevalueiterator: type = type(reversed({}.values()))
 dict_reverseitemiterator: type = type(reversed({}.items()))
@@ -41,21 +41,21 @@ odict_keys: type = type(collections.OrderedDict().keys())
 odict_values: type = type(collections.OrderedDict().values())
 odict_items: type = type(collections.OrderedDict().items())
 
-# Packages whose versions the artefact compares as a whole.
+# Packages that the saved artefact compares by version only.
 VERSIONED = frozenset({*sys.stdlib_module_names, "builtins", "torch", "pycompiler"})
 
 
 class NameGone(LookupError):
-    """A name leads to nothing here."""
+    """A name does not resolve in this process."""
 
 
-# reading names ------------------------------------------------------------------------------------------------
+# resolving names ----------------------------------------------------------------------------------------------
 def _module(name: str) -> types.ModuleType:
     found = sys.modules.get(name)
     if found is None:
         try:
             found = importlib.import_module(name)
-        except Exception as e:  # whatever a module raises while it is imported
+        except Exception as e:  # an import may raise any exception
             raise NameGone(f"module {name} cannot be imported ({type(e).__name__}: {e})") from None
     return found
 
@@ -111,7 +111,7 @@ def _code(module: str, path: str, digest: str) -> types.CodeType:
     for code in candidates:
         if code_digest(code) == digest:
             return code
-    seen = "has other code now" if candidates else "is not there"
+    seen = "has other code now" if candidates else "does not exist"
     raise NameGone(f"function {path} of {module} {seen}")
 
 
@@ -132,7 +132,7 @@ READ: dict[str, Callable[..., Any]] = {
 
 
 def resolve(name: Name) -> Any:
-    """What has this name here; raises NameGone."""
+    """The object with this name in this process; raises NameGone."""
     return READ[name[0]](*name[1:])
 
 
@@ -145,7 +145,7 @@ _CODE_PARTS = operator.attrgetter(
 
 
 def code_digest(code: types.CodeType) -> str:
-    """Equal for equal code, in every process: instructions, constants, names and lines; not the file."""
+    """A digest of instructions, constants, names and lines, equal in every process.  The file name is not part of it."""
     return hashlib.sha256(repr((_CODE_PARTS(code), [_constant(c) for c in code.co_consts])).encode()).hexdigest()
 
 
@@ -154,13 +154,13 @@ def _constant(value: Any) -> Any:
         return code_digest(value)
     if isinstance(value, tuple):
         return tuple(map(_constant, value))
-    if isinstance(value, frozenset):  # printed in an order that differs between processes
+    if isinstance(value, frozenset):  # its repr has another order in each process
         return ("frozenset", sorted(repr(_constant(v)) for v in value))
     return (type(value).__name__, repr(value))
 
 
 def _codes(module: str, path: str) -> Iterator[types.CodeType]:
-    """Code objects with this qualified name: of functions that are there, and of functions that these make."""
+    """Code objects with this qualified name: of existing functions, and of functions defined inside of them."""
     head = path.partition(".<locals>.")[0]
     try:
         found = _attribute(module, head)
@@ -171,7 +171,7 @@ def _codes(module: str, path: str) -> Iterator[types.CodeType]:
 
 
 def _functions(found: Any, depth: int = 4) -> Iterator[types.FunctionType]:
-    """Python functions behind an object: itself, what it wraps, what its closure holds."""
+    """Python functions behind an object: the function itself, wrapped functions, and functions in its closure."""
     if isinstance(found, types.FunctionType):
         yield found
         if depth:
@@ -199,9 +199,11 @@ def _inside(code: types.CodeType, path: str) -> Iterator[types.CodeType]:
 
 # finding names ------------------------------------------------------------------------------------------------
 def name_of(value: Any) -> Name | None:
-    """A name that leads to this very object in this process, or None."""
+    """A name that resolves to this very object in this process, or None."""
     for kind, find in FIND.items():
-        if issubclass(type(value), kind):  # an object may lie about its class
+        if issubclass(
+            type(value), kind
+        ):  # `issubclass(type(value), ...)`, since an object may lie about its `__class__`
             return next((name for name in find(value) if _leads_to(name, value)), None)
     return next((n for find in (_as_attribute, _of_numpy) for n in find(value) if _leads_to(n, value)), None)
 
@@ -216,7 +218,7 @@ def _leads_to(name: Name, value: Any) -> bool:
 def _path(value: Any) -> tuple[str, str] | None:
     try:
         module, path = value.__module__, value.__qualname__
-    except Exception:  # whatever an object's own `__getattr__` raises
+    except Exception:  # an object's own `__getattr__` may raise any exception
         return None
     return (module, path) if isinstance(module, str) and isinstance(path, str) else None
 
@@ -231,8 +233,10 @@ def _as_attribute(value: Any) -> Iterator[Name]:
 
 
 def _class(value: type) -> Iterator[Name]:
-    """By its own name, or by the module that is its instance, and took that name's place; of a class that torch makes for
-    an autograd Function, by the Function's."""
+    """A class by its own name, or by the module object that is its instance.
+
+    A class that torch creates for an autograd Function is named by the Function.
+    """
     yield from _as_attribute(value)
     if (known := _path(value.__dict__.get("_forward_cls"))) is not None:
         yield "attribute", known[0], f"{known[1]}._backward_cls"
@@ -261,7 +265,7 @@ def _descriptor(value: Any) -> Iterator[Name]:
 
 
 def _part_of_class(value: Any) -> Iterator[Name]:
-    """A property, classmethod and the like, by the function that it holds."""
+    """A property, classmethod or similar, named by the function that it holds."""
     inner = next((f for part in ("fget", "fset", "__func__", "func", "__wrapped__")
                   if isinstance(f := getattr(value, part, None), types.FunctionType)), None)  # fmt: skip
     if inner is not None and (known := _path(inner)) is not None:
@@ -300,7 +304,7 @@ def _modules_of(filename: str) -> list[str]:
 def _of_module(value: types.ModuleType) -> Iterator[Name]:
     name = value.__name__
     yield "module", name
-    if "." in name:  # torch.ops.aten is in no table of modules
+    if "." in name:  # torch.ops.aten is not in sys.modules
         yield "attribute", *name.rsplit(".", 1)
     yield from (("module", key) for key, module in list(sys.modules.items()) if module is value)
 
@@ -348,7 +352,7 @@ _FILES: dict[str, list[str]] = {}
 
 
 def _globals_index() -> dict[int, tuple[str, str]]:
-    """Of every object that is a global of a module, by id: (module, name).  Made once for a block of `naming()`."""
+    """id -> (module, name) of every global of every module.  Built once per block of `naming()`."""
     if not _INDEX:
         for name, module in list(sys.modules.items()):
             namespace = getattr(module, "__dict__", None)
@@ -361,7 +365,7 @@ def _globals_index() -> dict[int, tuple[str, str]]:
 
 
 class naming:
-    """While names are looked for, modules and their globals are listed once."""
+    """Context manager: inside, modules and their globals are listed only once."""
 
     def __enter__(self) -> None:
         _INDEX.clear()
@@ -376,7 +380,7 @@ def is_versioned(module: str) -> bool:
 
 
 def content(value: Any) -> str | None:
-    """What of a named object was taken for unchangeable, as text; None for an object that such a text says too little of."""
+    """The unchangeable content of a named object as a str; None for an object whose str would not be specific enough."""
     if isinstance(value, types.CodeType):
         return code_digest(value)
     if isinstance(value, type):
@@ -388,7 +392,7 @@ def content(value: Any) -> str | None:
     if type(value) is TorchVersion:
         return str.__str__(value)
     if isinstance(value, (dict, list)):
-        return type(value).__name__  # a root of guards; what they look at in it is theirs
+        return type(value).__name__  # a root of guards: guards check the parts that are read
     if type(value).__name__ == "_tuplegetter":
         return repr(value.__reduce__()[1])
     if isinstance(value, tuple):
@@ -419,10 +423,10 @@ def _behaviour(value: Any) -> str | None:
         return code_digest(value.fn.__code__)
     if isinstance(value, _PLAIN) or type(value).__name__ == "pybind11_builtins" or numpy_random.is_method(value):
         return type(value).__name__
-    if arrays.is_function(value):
-        return f"{type(value).__name__} {value.__name__}"  # of a NumPy of the same version
+    if numpy_arrays.is_function(value):
+        return f"{type(value).__name__} {value.__name__}"  # fixed by the version of NumPy
     if type(value).__module__.startswith("pycompiler."):
-        return type(value).__qualname__  # an object of our own
+        return type(value).__qualname__  # an object of this package
     return None
 
 
@@ -462,8 +466,10 @@ _TRACED_KEYS = ("CompositeImplicitAutograd", "Autograd", "AutogradCPU", "Autogra
 
 
 def traced_through(target: Any) -> str | None:
-    """The name of a function, called in a graph, whose own Python code the compiled graph was made of, and which has no version:
-    the program's own operator with a gradient or a decomposition, and the like."""
+    """The name of a called function whose own Python code was traced into the compiled graph and that has no version,
+    or None.
+
+        Examples: an operator of the program with a gradient or a decomposition."""
     if isinstance(target, (str, torch._ops.OpOverloadPacket, torch._ops.OpOverload)):
         packet = target if isinstance(target, torch._ops.OpOverloadPacket) else getattr(target, "overloadpacket", None)
         return None if packet is None else _traced_operator(packet)

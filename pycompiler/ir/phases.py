@@ -1,9 +1,11 @@
-"""What a compile lets be seen: named phases, and what each of them made.  Who looks is not known here.
+"""Observable events of a compile: named phases, and the artefacts of each.  The observers are unknown here.
 
-In: `with phase("lowering"):` around each phase; `with model(number):` around what is compiled of a captured graph, in it
-`with graph("backward"):` around each ATen graph, and `artefact(name, value)` for what is made.  Out: `compile_times()`,
-and calls of the `observers`.  Nothing is rendered here, and where nobody looks a phase costs a few microseconds.
-An observer that raises is said in the log; what it looks at goes on as if nobody looked.
+In: `with phase("lowering"):` around each phase; `with model(number):` around the compile of a captured graph; inside of it
+`with graph("backward"):` around each ATen graph; `artefact(name, value)` for each artefact.
+Out: `compile_times()`, and calls of the `observers`.
+
+Nothing is rendered here.  A phase without observers costs a few microseconds.  The exception of an observer is logged,
+and the compile goes on as if the observer were absent.
 """
 
 from __future__ import annotations
@@ -28,9 +30,9 @@ PHASES: tuple[str, ...] = (
 
 
 class Observer:
-    """Base of those who look: each method may be overridden.  They are called in the thread that compiles.
+    """Base class of observers; each method may be overridden.  Methods are called in the thread that compiles.
 
-    `wanted`: which of `COSTLY` it asks for.
+    `wanted`: the artefacts of `COSTLY` that the observer needs.
     """
 
     wanted: frozenset[str] = frozenset()
@@ -39,10 +41,10 @@ class Observer:
         """A phase begins."""
 
     def end(self, phase: str, seconds: float) -> None:
-        """The phase that began last in this thread is over, also by an exception."""
+        """The innermost phase of this thread ends, normally or by an exception."""
 
     def model(self, number: int) -> contextlib.AbstractContextManager[Any]:
-        """The compile of captured graph `number`, and later that of its backward: entered before, left after it."""
+        """The compile of captured graph `number`, and later of its backward: entered before, left after it."""
         return contextlib.nullcontext()
 
     def graph(self, kind: str) -> contextlib.AbstractContextManager[Any]:
@@ -50,17 +52,17 @@ class Observer:
         return contextlib.nullcontext()
 
     def artefact(self, name: str, value: Any) -> None:
-        """Something that was made: see `ARTEFACTS`."""
+        """An artefact was created: see `ARTEFACTS`."""
 
 
 KINDS = ("forward", "backward", "inference")
-# What is offered: of frames, inside of a model (`joint`), of a graph (the others).
+# Artefacts: of frames; inside of a model (`joint`); inside of a graph (the others).
 ARTEFACTS: dict[str, str] = {
     "frame": "pipeline.records.GraphRecord: a frame was captured, and its graph compiled",
     "recompile": "pipeline.records.RecompileRecord: a call fitted no entry",
     "failure": "pipeline.reports.FailureRecord: a frame could not be compiled",
-    "hint": "(node, why): what keeps an operator from being compiled",
-    "unfused": "(nodes, nodes, why): two groups of loops that are no kernel together",
+    "hint": "(node, why): the reason why an operator is not compiled",
+    "unfused": "(nodes, nodes, why): two groups of loops that are not fused",
     "branch": "(number, fx.GraphModules, [(shape, strides, dtype)], symbols): branches, or a loop's test, body and backward",
     "joint": "fx.Graph: forward and backward in one",
     "fx_graph": "fx.GraphModule: the functional ATen graph that is compiled",
@@ -68,19 +70,19 @@ ARTEFACTS: dict[str, str] = {
     "schedule": "ir.kernel.Schedule, after fusion",
     "plan": "(ir.plan.Plan, its inputs as buffers)",
 }
-COSTLY = frozenset({"recompile", "unfused"})  # made only where somebody wants them
-numbers = itertools.count()  # of models
+COSTLY = frozenset({"recompile", "unfused"})  # created only if an observer wants them
+numbers = itertools.count()  # numbers of models
 observers: list[Observer] = []
 _times: dict[str, list[float]] = {name: [] for name in PHASES}
 
 
-# Who stands around the compilers of a layer, by its name: "dynamo", what compiles captured graphs, "aot", ATen graphs.
-# Empty but while something is looked for.
+# Layer -> wrapper of its compilers: "dynamo" compiles captured graphs, "aot" ATen graphs.
+# Empty except during a search for a failing graph.
 wrappers: dict[str, Callable[[Any, str], Any]] = {}
 
 
 def wrapped(layer: str, compiler: Any, name: str) -> Any:
-    """The compiler of a layer (`name`: of the backend, of the kind of graph), or what stands around it now."""
+    """The compiler of a layer, wrapped if the layer has a wrapper.  name: of the backend, or the kind of graph."""
     wrapper = wrappers.get(layer)
     return compiler if wrapper is None else wrapper(compiler, name)
 
@@ -88,8 +90,8 @@ def wrapped(layer: str, compiler: Any, name: str) -> Any:
 _failed: set[str] = set()
 
 
-class apart:
-    """Context manager around what an observer does: an `Exception` of it ends here, and each is said once."""
+class observer_errors_logged:
+    """Context manager around an observer's code: swallows an `Exception`, and logs each message once."""
 
     __slots__ = ("who",)
 
@@ -105,11 +107,11 @@ class apart:
         who = getattr(self.who, "__qualname__", None) or type(self.who).__qualname__
         try:
             text = f"{who} raised {type(error).__name__}: {error}"
-        except Exception:  # its text has one
+        except Exception:  # its `__str__` may raise too
             text = f"{who} raised {type(error).__name__}"
         if text not in _failed:
             _failed.add(text)
-            log.warning("somebody who looks on fails, which changes no result: %s", text, exc_info=error)
+            log.warning("an observer failed, without effect on results: %s", text, exc_info=error)
         return True
 
 
@@ -123,7 +125,7 @@ class phase:
 
     def __enter__(self) -> None:
         for observer in list(observers):
-            with apart(observer):
+            with observer_errors_logged(observer):
                 observer.begin(self.name)
         self.start = time.perf_counter()
 
@@ -131,12 +133,12 @@ class phase:
         seconds = time.perf_counter() - self.start
         _times[self.name].append(seconds)
         for observer in list(observers):
-            with apart(observer):
+            with observer_errors_logged(observer):
                 observer.end(self.name, seconds)
 
 
-class _Around:
-    """Context manager: the ones of all observers, which neither add nor swallow an exception."""
+class _ObserverContexts:
+    """Combines the context managers of all observers.  Observers can neither raise nor swallow an exception."""
 
     __slots__ = ("entered", "open")
 
@@ -146,43 +148,57 @@ class _Around:
     def __enter__(self) -> None:
         self.open: list[tuple[Observer, contextlib.AbstractContextManager[Any]]] = []
         for observer in list(observers):
-            with apart(observer):
+            with observer_errors_logged(observer):
                 made = self.entered(observer)
                 made.__enter__()
                 self.open.append((observer, made))
 
     def __exit__(self, *exc: Any) -> None:
         for observer, made in reversed(self.open):
-            with apart(observer):
+            with observer_errors_logged(observer):
                 made.__exit__(*exc)
 
 
 def model(number: int) -> contextlib.AbstractContextManager[None]:
-    """Around the compile of what captured graph `number` (of `numbers`) becomes."""
-    return _Around(lambda observer: observer.model(number))
+    """Context manager around the compile of captured graph `number` (from `numbers`)."""
+    return _ObserverContexts(lambda observer: observer.model(number))
 
 
 def graph(kind: str) -> contextlib.AbstractContextManager[None]:
-    """Around the compile of one ATen graph."""
-    return _Around(lambda observer: observer.graph(kind))
+    """Context manager around the compile of one ATen graph."""
+    return _ObserverContexts(lambda observer: observer.graph(kind))
 
 
-def wants(name: str) -> bool:
-    """Whether somebody wants an artefact that is costly to make."""
+def is_wanted(name: str) -> bool:
+    """Whether an observer wants a costly artefact."""
     return any(name in observer.wanted for observer in observers)
 
 
 def artefact(name: str, value: Any) -> None:
-    """Offers what was made to whoever looks."""
+    """Pass an artefact to all observers."""
     for observer in list(observers):
-        with apart(observer):
+        with observer_errors_logged(observer):
             observer.artefact(name, value)
 
 
 def compile_times(repr: str = "str", aggregate: bool = False) -> str | tuple[list[str], list[str]]:
-    """Seconds of each phase of the compiles of this process so far; summed with `aggregate`.
+    """Seconds of each phase, for all compiles of this process so far.
 
-    `repr="str"`: a text, one phase a line; "csv": the phases' names, and for each its seconds as a cell.
+    Args:
+        repr: "str": a text with one phase a line.  "csv": rows for a table.
+        aggregate: Sum the seconds of each phase.
+
+    Returns:
+        str | tuple[list[str], list[str]]: The text; or names of the phases, and for each phase its seconds as a cell.
+
+    Raises:
+        UnknownName: `repr` is neither "str" nor "csv".
+
+    Example:
+        ```python
+        pycompiler.compile(lambda x: x + 1)(torch.ones(3))
+        print(pycompiler.compile_times(aggregate=True))
+        ```
     """
     if repr not in ("str", "csv"):
         raise UnknownName.of("form of compile times", repr, ("str", "csv"))

@@ -1,10 +1,10 @@
-"""The plan: what a compiled graph does on a call, as data.
+"""The plan: the steps of a call of a compiled graph, as data.
 
-In: scheduled program and built kernels.  Out: `Plan`, executed by `_native.Plan` (Rust) and, step for step the
-same, by `runtime/plan_python.py` (the oracle; its printed form is `output_code.py`).  Buffers are numbered slots.
+In: scheduled program and built kernels.  Out: `Plan`.  `_native.Plan` (Rust) executes it.  `runtime/plan_python.py`
+executes the same steps as the oracle; its printed form is `output_code.py`.  Buffers are numbered slots.
 
-Slots 0..n_inputs-1 hold the inputs.  A call with one list of them empties the list, and each input is freed after the
-last step that reads it, unless it is an output.  Sizes are ints (static) or `Expr` over input sizes.
+Slots 0..n_inputs-1 hold the inputs.  A call with a single list of inputs empties the list.  Each input is then freed
+after its last read, unless it is an output.  Sizes are ints (static) or `Expr` over input sizes.
 """
 
 from __future__ import annotations
@@ -15,18 +15,19 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir import registered
-from pycompiler.ir.effects import TORCHS, draws, tells
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import FLOAT, INDEX_RULES, read_symbol
-from pycompiler.ir.symbolic_node import Real
+from pycompiler.operators import registered_kernels
+from pycompiler.operators.operator_effects import TORCHS, draws, has_lasting_effect
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.symbolic_node import Real
 
 Size = int | Expr
 
 
 @dataclass(frozen=True)
 class Alloc:
-    """slot = empty_strided(shape, stride, dtype, device).  `user`: the lines of the program that a large one is for."""
+    """slot = empty_strided(shape, stride, dtype, device).  `user`: for a large buffer, the lines of the program that
+    need it."""
 
     slot: int
     shape: tuple[Size, ...]
@@ -44,7 +45,7 @@ class Alloc:
 class View:
     """slot = as_strided(base, shape, stride, base.storage_offset + offset); dtype unchanged unless given.
 
-    With a dtype the storage's bytes are seen as that dtype; `offset` then counts items of it, from the base's start.
+    With a dtype, the storage's bytes are reinterpreted; `offset` then counts items of that dtype from the base's start.
     """
 
     slot: int
@@ -61,8 +62,8 @@ class Kernel:
 
     CPU signature: `int64_t symbol(void** ptrs, const int64_t* scalars, int32_t threads)`.  It returns 0, or a key of
     KERNEL_ERRORS, which the executor raises (outputs are then undefined, but nothing was read out of bounds).
-    `work` is the estimated number of element operations (decides whether the GIL is released).
-    `user`: the lines of the program whose indices or divisors it checks, for the note on an error.
+    `work`: estimated number of element operations (decides whether the GIL is released).
+    `user`: the lines of the program whose indices or divisors the kernel checks, for the note on an error.
     """
 
     symbol: str
@@ -78,12 +79,12 @@ class Kernel:
 
 @dataclass(frozen=True)
 class Launch:
-    """Starts a kernel of a GPU on the stream of `device` that torch works on, and does not wait for it.
+    """Starts a GPU kernel on torch's current stream of `device`, without waiting for it.
 
-    `grid`: how many programs, along three axes; none where one of them is 0.  `arguments`: an address (`SlotRef`), a size, a
-    float or a bool each.  `constants` are part of the kernel's binary, which `Plan.binaries` has by its name.
-    `checks`: the kernel asserts on the device that the program's indices are good.
-    `work` as that of a Kernel.
+    `grid`: number of programs along three axes; a 0 starts none.  `arguments`: an address (`SlotRef`), a size, a
+    float or a bool each.  `constants` are part of the kernel's binary, found by name in `Plan.binaries`.
+    `checks`: the kernel asserts on the device that the program's indices are in range.
+    `work`: as in Kernel.
     """
 
     kernel: str
@@ -104,8 +105,9 @@ class Launch:
 class Binary:
     """A kernel as its GPU's driver loads it.
 
-    `image`: the file; `entry`: the function in it, which takes `parameters` ("u64", "f32", ...): the arguments, then
-    addresses that stay 0.  `threads` and bytes of `shared` memory of each program.
+    `image`: the file; `entry`: the function in it.  `parameters` ("u64", "f32", ...): the arguments, then addresses
+    that stay 0.
+    `threads` and `shared` (bytes of shared memory) are per program.
     """
 
     image: bytes = field(repr=False)
@@ -116,10 +118,10 @@ class Binary:
 
 
 class KernelErrors(dict[int, tuple[type[Exception], str]]):
-    """What a kernel's non-zero return value means: exception type and message, as eager raises them.
+    """Meaning of a kernel's non-zero return value: exception type and message, equal to eager's.
 
-    The lowest 8 bits are a key.  Of a wrong index the code also has the dimension (4 bits), its size (20) and the index
-    (31, with 2**30 added); numbers that do not fit are left out, which another key says.
+    The lowest 8 bits are a key.  For a wrong index the code also has the dimension (4 bits), its size (20) and the index
+    (31, with 2**30 added).  Numbers that do not fit are omitted, and another key says so.
     """
 
     def __missing__(self, code: int) -> tuple[type[Exception], str]:
@@ -129,12 +131,13 @@ class KernelErrors(dict[int, tuple[type[Exception], str]]):
         return error, text.format(dim=code >> 8 & 15, size=code >> 12 & 0xFFFFF, index=(code >> 32) - (1 << 30))
 
 
-WRONG_INDEX, UNTOLD = 16, 16  # key of the first of INDEX_RULES; what is added to it where numbers are left out
+WRONG_INDEX, WITHOUT_NUMBERS = 16, 16  # key of the first of INDEX_RULES; offset of the keys without numbers
 KERNEL_ERRORS = KernelErrors({
     1: (IndexError, "index out of range in self"),
     2: (RuntimeError, "ZeroDivisionError"),
     **{WRONG_INDEX + k: (rule.error, rule.text) for k, rule in enumerate(INDEX_RULES.values())},
-    **{WRONG_INDEX + UNTOLD + k: (rule.error, "index out of range in self") for k, rule in enumerate(INDEX_RULES.values())},
+    **{WRONG_INDEX + WITHOUT_NUMBERS + k: (rule.error, "index out of range in self")
+       for k, rule in enumerate(INDEX_RULES.values())},
 })  # fmt: skip
 
 
@@ -145,7 +148,7 @@ class SlotRef:
 
 @dataclass(frozen=True)
 class Aten:
-    """Calls an ATen operator.  args/kwargs: constants, lists of them, `SlotRef`s.  Results go to `out` (None: drop)."""
+    """Calls an ATen operator.  args/kwargs: constants, lists of them, `SlotRef`s.  Results go to `out` (None: dropped)."""
 
     op: torch._ops.OpOverload
     args: tuple[Any, ...]
@@ -154,17 +157,22 @@ class Aten:
 
     @property
     def from_python(self) -> bool:
-        """Whether it is called from Python alone: the dispatcher's C ABI loses what a kernel written in Python raises, and a call
-        that is repeated for that would find what another library's operator has half written."""
-        return self.op.namespace not in TORCHS and (self.op._schema.is_mutable or registered.is_of_python(self.op))
+        """Whether the operator must be called from Python, not through the dispatcher's C ABI.
+
+        The C ABI loses exceptions of kernels written in Python.  A repeated call, made to obtain the exception, would
+        find a half-done write of another library's operator.
+        """
+        return self.op.namespace not in TORCHS and (
+            self.op._schema.is_mutable or registered_kernels.is_of_python(self.op)
+        )
 
 
 @dataclass(frozen=True)
 class Expect:
-    """The tensor in `slot`, an operator's result, is laid out as kernels will read it.
+    """Check that the tensor in `slot`, an operator's result, has the layout that kernels expect.
 
-    Torch's fakes are wrong about a few operators: another dtype or other strides are copied into a tensor that is as
-    expected; other sizes are an error.
+    torch's fake tensors are wrong for a few operators.  Another dtype or other strides: the tensor is copied into the
+    expected layout.  Other sizes: an error.
     """
 
     slot: int
@@ -176,9 +184,9 @@ class Expect:
 
 @dataclass(frozen=True)
 class CountVersions:
-    """The versions of the tensors in `slots` count a write: the kernels that follow store new values into them.
+    """Count a write in the versions of the tensors in `slots`: the kernels that follow store new values into them.
 
-    Such an input shares memory with no other input of the plan; whoever calls a plan sees to that (`_native.unless_shared`).
+    Such an input must share memory with no other input of the plan; the plan's caller ensures this (`_native.unless_shared`).
     """
 
     slots: tuple[int, ...]
@@ -197,12 +205,12 @@ class CopyInto:
     source: int
 
 
-# What `Expect` says of an operator's result: name, sizes, expected sizes.
+# Message of a failed `Expect`.  {0}: actual sizes; {1}: expected sizes.
 OTHER_SIZES = (
-    "an operator gave a tensor of sizes {0}, the graph was compiled for {1}; run this function without pycompiler"
+    "an operator returned a tensor of sizes {0}, the graph was compiled for {1}; run this function without pycompiler"
 )
 
-# What eager says to a write into an inference tensor elsewhere than in inference mode.
+# Eager's message for a write into an inference tensor outside of inference mode.
 INFERENCE_TENSOR = (
     "Inplace update to inference tensor outside InferenceMode is not allowed."
     "You can make a clone to get a normal tensor before doing inplace update."
@@ -212,7 +220,7 @@ INFERENCE_TENSOR = (
 
 @dataclass(frozen=True)
 class Compute:
-    """The symbol `name`, a float, is `value` from now on."""
+    """Sets the symbol `name`, a float, to `value`."""
 
     name: str
     value: Real
@@ -223,14 +231,13 @@ Step = Alloc | View | Kernel | Launch | Aten | Expect | CountVersions | Free | C
 
 @dataclass
 class Plan:
-    """`outputs`: per output a slot (int), or a 1-tuple holding a constant (None included), an `Expr`, whose value it is, or the
+    """`outputs`: per output a slot (int), or a 1-tuple.  The tuple holds a constant (None included), an `Expr`, or the
     name of a float (`Real.named`), as operators' arguments do.
-
     `constants`: slot -> tensor, filled before the first step and never freed.
-    `symbols`: name of a symbol -> (input slot, dimension) that gives its value at a call; with NUMBER or FLOAT for dimension
-    the input is the value.  Steps make others (`Compute`).  `hints`: what they were in the call that was captured.
-    `library`: path of the library that holds the host's kernels, or None when there are none; `source`: its text.
-    `module`: text of the Python module with the GPUs' kernels; `binaries`: what was compiled of it, by kernel.
+    `symbols`: symbol -> (input slot, dimension) that gives its value in a call.  With NUMBER or FLOAT as dimension
+    the input is the value.  `Compute` steps define further symbols.  `hints`: symbol -> its value in the captured call.
+    `library`: path of the library with the host's kernels, or None; `source`: its source.
+    `module`: source of the Python module with the GPU kernels; `binaries`: its compiled kernels by name.
     """
 
     n_inputs: int
@@ -247,7 +254,7 @@ class Plan:
     hints: dict[str, int] = field(default_factory=dict)
 
     def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
-        """The values of the symbols that are known when a call begins, of floats the words."""
+        """The values of the symbols that are known when a call begins; for floats their words."""
         return {name: read_symbol(inputs, *at) for name, at in self.symbols.items()}
 
     @property
@@ -258,18 +265,18 @@ class Plan:
 
     @property
     def lasting(self) -> int:
-        """The first step that does what lasts: writes what may not be the plan's own, draws, or acts."""
+        """Index of the first step with a lasting effect: a write to memory outside the plan, a random draw, or a side effect."""
         return next((i for i, step in enumerate(self.steps) if _lasts(step)), len(self.steps))
 
 
 def _lasts(step: Step) -> bool:
     if isinstance(step, Aten):
-        return step.op._schema.is_mutable or draws(step.op) or tells(step.op)
+        return step.op._schema.is_mutable or draws(step.op) or has_lasting_effect(step.op)
     return isinstance(step, CountVersions | CopyInto)
 
 
 class StepNote(str):
-    """The note of an error that arose in a step.  lasts: that step, or one before it, may have done what lasts."""
+    """The note of an error in a step.  lasts: this step, or an earlier one, may have had a lasting effect."""
 
     lasts: bool
 
@@ -280,13 +287,13 @@ class StepNote(str):
 
 
 def step_failed(plan: Plan, at: int, place: str, error: BaseException) -> None:
-    """Says so in a note."""
+    """Add a note to an error that a step raised."""
     note = StepNote(place)
     note.lasts = at >= plan.lasting
     error.add_note(note)
 
 
-def behind_others(error: BaseException) -> None:
-    """The plan that failed was not the first thing that its graph ran."""
+def mark_lasting(error: BaseException) -> None:
+    """Mark the note of an error as lasting: the graph ran other code before the failed plan."""
     if (note := StepNote.of(error)) is not None:
         note.lasts = True

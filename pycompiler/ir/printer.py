@@ -1,11 +1,11 @@
-"""Text of a `Program`, for people, logs and golden tests.
+"""Printed form of a `Program`, for people, logs and golden tests.
 
-In: a `Program` (or one node).  Out: text such as
+In: a `Program` (or one node).  Out: a str such as
 
     program graph(in0: f32[8, 4])
     loop b0: f32[8] (1) [i0: 8; sum r0: 4]
-        0 load in0 [4*i0 + r0]             f32
-        -> b0[i0] = sum 0
+      0 load in0 [4*i0 + r0]             f32
+      -> b0[i0] = sum 0
     extern b1: f32[8, 4] (4, 1) = aten.mm.default(in0[8, 8; 8, 1], in1[8, 4; 4, 1])
     return b0[8; 1]
 """
@@ -96,7 +96,7 @@ def print_program(program: Program) -> str:
 
 
 def print_loops(schedule: Schedule) -> str:
-    """The loops of every kernel, as they are after fusion."""
+    """The loops of every kernel after fusion."""
     lines = []
     for group in schedule.kernels:
         lines.append(f"kernel {group.name}: loops")
@@ -105,7 +105,7 @@ def print_loops(schedule: Schedule) -> str:
 
 
 def print_order(schedule: Schedule) -> str:
-    """Kernels and ATen calls in order, one line each, and whose memory buffers use."""
+    """Kernels and ATen calls in order, one line each, and the buffers that share memory."""
     lines = []
     for k, step in enumerate(schedule.steps):
         if isinstance(step, KernelGroup):

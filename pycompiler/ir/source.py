@@ -1,7 +1,7 @@
-"""Where a captured value came from.
+"""Sources: where a captured value came from.
 
-In: nothing.  Out: `Source`, an immutable chain from a root to a value, and `ACCESSORS`, the table that says
-for each link how to read it in Python and how to print it.  The native engine has one accessor per row
+In: nothing.  Out: `Source`, an immutable chain from a root to a value, and `ACCESSORS`, the table of links.
+A row says how to read a link in Python and how to print it.  The native engine has one accessor per row
 (`guards-rs/src/guard/source.rs`), the frame code generator has one reload rule per row.
 
 Example: `x.w[0]` where `x` is a local is `local('x') .attr('w') .item(0)`.
@@ -15,8 +15,8 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from pycompiler.ir import begun
-from pycompiler.ir.arrays import tensor_of
+from pycompiler.ir import iterator_state
+from pycompiler.operators.numpy_arrays import tensor_of
 
 
 @dataclass(frozen=True)
@@ -27,11 +27,14 @@ class Accessor:
     show: Callable[[str, Any], str]
 
 
-ELEMENTS = ("item", "dict_item", "dict_value_at")  # accessors of what containers hold
+ELEMENTS = ("item", "dict_item", "dict_value_at")  # accessors of containers' elements
 
 
 class ClassKey:
-    """Stands for a class that may end where a guard looks it up: equal to it, hashed as it, and holding it weakly."""
+    """A dict key that stands for a class that may be freed.
+
+    The key is equal to the class and has its hash, but holds it weakly.
+    """
 
     __slots__ = ("_hash", "reference")
 
@@ -52,14 +55,17 @@ class ClassKey:
 
 @dataclass(frozen=True)
 class Computed:
-    """What `function` gives of the value at a source and of those at `places`: the argument of the accessor "computed".  It runs
-    nothing of the program's, changes nothing, and raises where it cannot tell (`computed.py`)."""
+    """Argument of the accessor "computed": a `function` over the value at a source and the values at `places`.
+
+    The function runs none of the program's code, has no side effect, and raises if it cannot decide (`computed_sources.py`).
+    """
 
     function: Callable[..., Any]
     places: tuple[Source, ...]
 
 
-BY_VALUE = (str, int, bytes, float, ClassKey, Computed)  # others, and what a subclass says, are compared by identity
+# args compared by value; all others, and args of subclasses, are compared by identity
+BY_VALUE = (str, int, bytes, float, ClassKey, Computed)
 
 
 @dataclass(frozen=True, eq=False)
@@ -100,7 +106,7 @@ class Source:
 
     @property
     def name(self) -> str:
-        """Readable Python-like text of the chain."""
+        """Readable Python-like form of the chain."""
         if self.base is None:
             return ROOTS[self.kind](self.arg)
         return ACCESSORS[self.kind].show(self.base.name, self.arg)
@@ -124,7 +130,7 @@ class Source:
         return self.then("computed", Computed(function, places))
 
     def reads(self) -> Iterator[Source]:
-        """All that is read for this one, and it."""
+        """All sources that a read of this source reads, itself last."""
         if self.base is not None:
             yield from self.base.reads()
         for place in self.arg.places if type(self.arg) is Computed else ():
@@ -140,9 +146,10 @@ class Source:
 
 
 # Roots.  `local`: arg is the local's name (a parameter of the frame, or a cell or free variable: the *cell object*).
-# `globals`: the globals dict of the frame.  `const`: any object the compiler knows and the cache entry may hold
-# (a module, a class, another function's globals dict, the builtins dict).  `class`: a weak reference to a class that may end
-# before the entry does (`ir/mortal.py`).
+# `globals`: the globals dict of the frame.  `const`: any object that the compiler knows and the cache entry may hold
+# (a module, a class, another function's globals dict, the builtins dict).  `class`: a weak reference to a class that
+# may be
+# freed before the entry (`weak_guards.py`).
 ROOTS: dict[str, Callable[[Any], str]] = {
     "local": lambda arg: f"L[{arg!r}]",
     "globals": lambda arg: "G",
@@ -153,8 +160,8 @@ ROOTS: dict[str, Callable[[Any], str]] = {
 }
 
 
-BOX = "__box_"
-"""How parameters of resume functions begin that are lists of one object, which whoever takes it out is the only one to hold."""
+OWNED_PREFIX = "__box_"
+"""Prefix of resume function parameters that are lists of one object.  The code that takes the object out is its only holder."""
 
 
 def local(name: str) -> Source:
@@ -164,11 +171,11 @@ def local(name: str) -> Source:
 GLOBALS = Source("globals", None, None)
 
 
-def const(value: Any) -> Source:
+def const_source(value: Any) -> Source:
     return Source("const", None, value)
 
 
-# What a class is, whatever its metaclass says of it: names of that one are read first by `cls.__mro__` and `cls.__dict__`.
+# Accessors of a class that ignore its metaclass: `cls.__mro__` and `cls.__dict__` would look up names in the metaclass first.
 mro_of: Callable[[type], tuple[type, ...]] = type.__dict__["__mro__"].__get__
 namespace_of: Callable[[type], types.MappingProxyType[str, Any]] = type.__dict__["__dict__"].__get__
 flags_of: Callable[[type], int] = type.__dict__["__flags__"].__get__
@@ -191,13 +198,13 @@ def _mro_lookup(cls: type, name: str) -> Any:
 
 
 def _item(sequence: Any, index: int) -> Any:
-    """An element, whatever `__getitem__` a subclass of list or tuple has."""
+    """An element of a list or tuple; a subclass's `__getitem__` is not called."""
     base = next((b for b in (list, tuple) if isinstance(sequence, b)), None)
     return sequence[index] if base is None else base.__getitem__(sequence, index)
 
 
 def _dict_item(mapping: dict[Any, Any], key: Any) -> Any:
-    """dict.__getitem__ without `__missing__`, which a subclass (defaultdict) would be asked for."""
+    """dict.__getitem__ without the `__missing__` of a subclass such as defaultdict."""
     found = dict.get(mapping, key, _MISSING)
     if found is _MISSING:
         raise KeyError(key)
@@ -222,14 +229,16 @@ def _function(value: Any) -> types.FunctionType:
 
 
 def referent(value: Any) -> Any:
-    """What a weak reference refers to, None when that is gone.  A subclass's call is its own."""
+    """The referent of a weak reference, None if it is gone.  Raises for a subclass, whose call may run other code."""
     if type(value) is not weakref.ref:
         raise TypeError(f"a weak reference is expected, not {type(value).__name__}")
     return value()
 
 
 def _computed(value: Any, arg: Computed) -> Any:
-    raise LookupError("the places that it is computed of are a frame's")  # which `read` knows
+    raise LookupError(
+        "a computed source needs the other sources of its frame"
+    )  # only `read` knows the frame's other sources
 
 
 def _show_computed(base: str, arg: Computed) -> str:
@@ -237,14 +246,15 @@ def _show_computed(base: str, arg: Computed) -> str:
 
 
 def minus(value: Any) -> int:
-    """An int with the other sign; an error where one of both has more than 64 bits."""
+    """The negated int; raises if either has more than 64 bits."""
     if type(value) is not int or not -(2**63) < value < 2**63:
         raise TypeError(f"an int of 64 bits is expected, not {value!r}")
     return -value
 
 
-# Accessors.  Reading must have no side effect, except `attr`, which runs the type's own attribute protocol and is
-# used only where that is known to be harmless (tensors, slots, C getset descriptors).
+# Accessors.  Reading must have no side effect.
+# The exception is `attr`, which runs the type's own attribute protocol.  It is used only where that is known to be harmless
+# (tensors, slots, C getset descriptors).
 ACCESSORS: dict[str, Accessor] = {
     "attr": Accessor(getattr, lambda b, a: f"{b}.{a}"),
     "instance_dict": Accessor(_instance_dict, lambda b, a: f"vars({b})"),  # the object's own __dict__
@@ -255,9 +265,9 @@ ACCESSORS: dict[str, Accessor] = {
     "dict_key_at": Accessor(_dict_key_at, lambda b, a: f"list({b})[{a}]"),
     "dict_value_at": Accessor(
         _dict_value_at, lambda b, a: f"list({b}.values())[{a}]"
-    ),  # of keys that no lookup may ask
+    ),  # for keys whose lookup would run code
     "cell": Accessor(lambda v, _: v.cell_contents, lambda b, a: f"{b}.cell_contents"),
-    # parts of a Python function: of nothing else, since a method has the attributes of its function
+    # parts of a Python function only: a method has the attributes of its function
     "code": Accessor(lambda v, _: _function(v).__code__, lambda b, a: f"{b}.__code__"),
     "defaults": Accessor(lambda v, _: _function(v).__defaults__, lambda b, a: f"{b}.__defaults__"),
     "kwdefaults": Accessor(lambda v, _: _function(v).__kwdefaults__, lambda b, a: f"{b}.__kwdefaults__"),
@@ -269,18 +279,19 @@ ACCESSORS: dict[str, Accessor] = {
     "grad": Accessor(lambda v, _: v.grad, lambda b, a: f"{b}.grad"),
     "size": Accessor(lambda v, d: v.size(d), lambda b, a: f"{b}.size({a})"),
     "stride": Accessor(lambda v, d: v.stride(d), lambda b, a: f"{b}.stride({a})"),
-    "minus": Accessor(lambda v, _: minus(v), lambda b, a: f"-{b}"),  # of an int of 64 bits
+    "minus": Accessor(lambda v, _: minus(v), lambda b, a: f"-{b}"),  # an int of 64 bits
     "as_tensor": Accessor(
         lambda v, _: tensor_of(v), lambda b, a: f"as_tensor({b})"
-    ),  # in the memory of an array of NumPy's
-    "begun": Accessor(begun.read, lambda b, a: f"{a}({b})"),  # what an iterator has ahead, or another question
+    ),  # shares the memory of a NumPy array
+    # state of an iterator, or another query (`iterator_state.read`)
+    "begun": Accessor(iterator_state.read, lambda b, a: f"{a}({b})"),
     "computed": Accessor(_computed, _show_computed),
 }
 
 
 @dataclass(frozen=True)
 class Scope:
-    """What roots are read from: the frame's locals by name (cells as cells) and its globals."""
+    """Values of the roots: the frame's locals by name (cells as cells) and its globals."""
 
     locals: dict[str, Any]
     globals: dict[str, Any]
@@ -295,14 +306,14 @@ def read_root(source: Source, scope: Scope) -> Any:
 
 
 def read(source: Source, scope: Scope) -> Any:
-    """The value at `source`; raises what the accessor raises when the path is gone."""
+    """The value at `source`; raises the accessor's exception if the path is gone."""
     if source.base is None:
         return read_root(source, scope)
     return step(source, read(source.base, scope), scope)
 
 
 def step(source: Source, base: Any, scope: Scope) -> Any:
-    """The value at `source`, of what is at its base."""
+    """The value at `source`, given the value at its base."""
     if type(source.arg) is Computed:
         return source.arg.function(base, *(read(place, scope) for place in source.arg.places))
     return ACCESSORS[source.kind].read(base, source.arg)

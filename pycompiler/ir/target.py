@@ -1,7 +1,7 @@
-"""The machine that kernels are made for: all that scheduling and codegen assume of it, as data.
+"""The target machine: all that scheduling and codegen assume about it, as data.
 
-In: a program.  Out: `Target`, facts of the machine and the limits of kernels that follow from them.  No result depends on it
-for more than speed; what decides how exact a sum is belongs to no machine, and stands in codegen.
+In: a program.  Out: `Target`, properties of the machine and the limits of kernels that follow from them.
+The target affects speed, not results.  The rules for exact sums depend on no machine; they are in codegen.
 
     schedule(program, of_program(program))
 """
@@ -21,9 +21,11 @@ from pycompiler.ir.loops import Program
 
 @dataclass(frozen=True, kw_only=True)
 class Target:
-    """`processors`: threads that kernels of a CPU get, multiprocessors of a GPU; `line`, `vector`: bytes; `registers`: of 32
-    bits, of a multiprocessor (of a CPU's the C++ compiler takes care); `threads`: of each call of a CPU's kernel, 0: as many as
-    the caller says."""
+    """Units: `line`, `vector`: bytes; `registers`: 32 bits each, per multiprocessor (0 for a CPU: the C++ compiler decides).
+
+    `processors`: threads of CPU kernels, or multiprocessors of a GPU.
+    `threads`: of each call of a CPU kernel; 0: the caller decides.
+    """
 
     kind: str
     processors: int
@@ -37,37 +39,37 @@ class Target:
     stages: int = 48
     pointers: int = 48
     operations: int = 800
-    much_work: int = 1 << 18  # points that want all processors
-    few_columns: int = 8  # of a column fold's array: fewer are no vector ...
-    many_columns: int = 1 << 14  # ... and more no array on a thread's stack
-    scratch: int = 192 << 10  # bytes of one row's temporaries, there too
-    small_nest: int = 4096  # points of a nest that may join whatever it depends on
+    much_work: int = 1 << 18  # points that need all processors
+    few_columns: int = 8  # minimum for a column fold's array: fewer columns fill no vector
+    many_columns: int = 1 << 14  # maximum for the same array, which lies on a thread's stack
+    scratch: int = 192 << 10  # bytes of one row's temporaries, on the same stack
+    small_nest: int = 4096  # points of a nest that may join any nest it depends on
     bundle: int = 1 << 22  # points of all nests of one function
 
     # C++
     parallel_work: int = 1 << 16  # element operations below which threads do not pay
     edge: int = 64  # of a square tile where reads and writes run along different dimensions
-    tiles: int = 4  # that are read together: each line of a tile may lie in a page of its own
+    tiles: int = 4  # tiles read together: each line of a tile may lie in a page of its own
 
     @property
     def rows(self) -> int:
-        """With fewer, a fused nest could not use the machine's processors."""
+        """Minimum number of rows of a fused nest: with fewer, it could not use the machine's processors."""
         return min(max(self.processors, 8), 64) if self.kind == "cpu" else 8
 
     @property
     def block(self) -> int:
-        """Floats of eight vectors."""
+        """Number of floats in eight vectors."""
         return 8 * self.vector // 4
 
     # Triton: elements of a program's tiles, by the registers that hold them
     @property
     def held(self) -> int:
-        """Of an inner space that a program holds at once."""
+        """Maximum elements of an inner space that a program holds at once."""
         return self.registers // 4
 
     @property
     def chunk(self) -> int:
-        """Of a walked row."""
+        """Elements of one chunk of a row that is walked in chunks."""
         return self.registers // 16
 
     @property
@@ -76,21 +78,21 @@ class Target:
 
     @property
     def flat(self) -> int:
-        """Of a nest without folds."""
+        """Elements per program of a nest without folds."""
         return self.registers // 64
 
     @property
     def programs(self) -> int:
-        """That share the rows of a fold over outer dimensions: about four for each multiprocessor."""
+        """Programs that share the rows of a fold over outer dimensions: about four per multiprocessor."""
         return 1 << round(math.log2(4 * self.processors))
 
 
 HOST = torch.device("cpu")
-VECTORS = {"AVX512": 64, "AVX2": 32}  # torch's word for what the CPU has → bytes
+VECTORS = {"AVX512": 64, "AVX2": 32}  # torch's name of the CPU's capability → bytes
 
 
 def cpu(device: torch.device = HOST, threads: int = 0) -> Target:
-    """This machine's, for kernels of so many threads."""
+    """This machine as a target, for kernels with `threads` threads."""
     return _cpu(threads or torch.get_num_threads(), threads)
 
 
@@ -104,11 +106,11 @@ def _cpu(processors: int, threads: int) -> Target:
     return Target(kind="cpu", processors=processors, threads=threads, line=line if line > 0 else 64, vector=vector)
 
 
-H200 = Target(kind="cuda", processors=132, registers=65536, line=128)  # stands for a GPU that is not here
+H200 = Target(kind="cuda", processors=132, registers=65536, line=128)  # stands for a GPU that is not present
 
 
 def cuda(device: torch.device, threads: int = 0) -> Target:
-    """That GPU's."""
+    """The GPU as a target."""
     there = torch.cuda.is_available() and (device.index or 0) < torch.cuda.device_count()
     return _cuda(torch.cuda.current_device() if device.index is None else device.index) if there else H200
 
@@ -123,8 +125,10 @@ MAKERS: dict[str, Callable[[torch.device, int], Target]] = {"cpu": cpu, "cuda": 
 
 
 def of_program(program: Program, threads: int = 0) -> Target:
-    """Of the devices of a program's kernels and calls one that is not the host, where there is one; `threads`: of a CPU's
-    kernels, 0: torch's."""
+    """The target of a program: its first device that is not the host, or else the host.
+
+    `threads`: of CPU kernels; 0: torch's number.
+    """
     devices = [b.device for node in program.nodes for b in node.out if b is not None]
     device = max(devices, key=lambda d: d.type != "cpu", default=HOST)
     return MAKERS[device.type](device, threads)

@@ -1,7 +1,6 @@
-"""What a legal `Program` is: a list of rules, run after lowering in all tests, and under
-`config.verify_ir`.
+"""Legality of a `Program`: a list of rules, run after lowering in all tests, and under `config.verify_ir`.
 
-In: a program.  Out: nothing, or `IRError` naming each violated rule, the node and what was seen.  Example:
+In: a program.  Out: nothing, or `IRError` naming each violated rule, the node and the violation.  Example:
 
     verify(lower(gm))
 """
@@ -13,16 +12,16 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import POINTWISE, REDUCTIONS, Buffer, Extern, Loop, Node, Program, Ref
-from pycompiler.ir.places import apart
 from pycompiler.ir.printer import print_node, print_value
+from pycompiler.operators.memory_overlap import has_no_overlap
+from pycompiler.symbolic.expr import Expr
 
 Complaints = Iterator[str]
 
 
 class IRError(Exception):
-    """A bug of ours: a stage made an illegal program."""
+    """A bug of the compiler: a stage created an illegal program."""
 
 
 def verify(program: Program) -> None:
@@ -50,7 +49,7 @@ def refs_of(args: Any) -> Iterator[Ref]:
 
 
 def reads_of(node: Node) -> Iterator[str]:
-    """Names of the buffers that a node reads (for a Loop with `init`, the buffer that it extends too)."""
+    """Names of the buffers that a node reads (for a Loop with `init`, also the buffer that it extends)."""
     if isinstance(node, Extern):
         yield from (r.buffer for r in refs_of(node.args))
         yield from (r.buffer for r in refs_of(node.kwargs))
@@ -73,7 +72,7 @@ def defined_before_use(p: Program) -> Complaints:
 
 
 def written_once(p: Program) -> Complaints:
-    """Each buffer has one creating node; later writers say so by `init`; nobody reads between two writers."""
+    """Each buffer has one creating node; later writers name it in `init`; no node reads it between two writers."""
     created = {b.name for b in p.inputs if b is not None} | set(p.constants)
     closed: set[str] = set()
     for node in p.nodes:
@@ -104,14 +103,14 @@ def mutations_are_arguments(p: Program) -> Complaints:
     for node in p.nodes:
         if isinstance(node, Extern):
             yield from (
-                f"{node.op} mutates {m}, which is no argument" for m in node.mutates if m not in set(reads_of(node))
+                f"{node.op} mutates {m}, which is not an argument" for m in node.mutates if m not in set(reads_of(node))
             )
 
 
 def outputs_are_legal(p: Program) -> Complaints:
     for o in p.outputs:
         if isinstance(o, int) and not 0 <= o < len(p.inputs):
-            yield f"output {o} is no input index"
+            yield f"output {o} is not an input index"
         if isinstance(o, tuple) and len(o) != 1:
             yield f"a constant output is a 1-tuple, not {o}"
 
@@ -150,7 +149,7 @@ def ssa(n: Loop, _: Program) -> Complaints:
             yield f"op {i}: {op.name} takes {POINTWISE[op.name]} values, not {len(op.args)}"
         if any(not 0 <= a < i for a in op.args):
             yield f"op {i}: argument not defined before: {op.args}"
-    yield from (f"result {r} is no position" for r in n.results if not 0 <= r < len(n.body))
+    yield from (f"result {r} is not a position" for r in n.results if not 0 <= r < len(n.body))
 
 
 def arity(n: Loop, _: Program) -> Complaints:
@@ -264,7 +263,7 @@ def scopes(n: Loop, p: Program) -> Complaints:
             if s.startswith("%"):
                 k = int(s[1:])
                 if not 0 <= k < i or n.body[k].dtype.is_floating_point:
-                    yield f"index {e}: {s} is no integer value defined before"
+                    yield f"index {e}: {s} is not an integer value defined before"
             elif s not in inner:
                 yield f"index {e}: {s} is not in scope"
     for e in n.store_index:
@@ -275,7 +274,7 @@ def scopes(n: Loop, p: Program) -> Complaints:
 def in_range(n: Loop, p: Program) -> Complaints:
     ranges = dict(zip(n.vars + (n.reduction.vars if n.reduction else ()),
                       n.ranges + (n.reduction.ranges if n.reduction else ()), strict=True))  # fmt: skip
-    ranges = {v: r.subst(p.hints) for v, r in ranges.items()}  # of symbolic sizes, today's are looked at
+    ranges = {v: r.subst(p.hints) for v, r in ranges.items()}  # symbolic sizes are checked for their hints only
     if any(r == 0 for r in ranges.values()):
         return
     accesses = [(op.attrs[0], op.attrs[1]) for op in n.body if op.name == "load"]
@@ -303,7 +302,7 @@ def stores_one_to_one(n: Loop, _: Program) -> Complaints:
         known = [(abs(s.as_int()), r) for s, r in strides if s is not None and s.is_const]
         if len(known) < len(strides) or any(r == 0 for _, r in known):
             continue
-        if not apart([size for _, size in known], [stride for stride, _ in known]):
+        if not has_no_overlap([size for _, size in known], [stride for stride, _ in known]):
             yield f"store index {e} writes an element twice"
 
 

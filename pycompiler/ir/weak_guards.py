@@ -1,11 +1,11 @@
-"""Classes that may end before what names them does: guards, sources and generated code hold these weakly.
+"""Weak guards: guards, sources and generated code hold classes weakly that may be freed before them.
 
-In: guards and sources as capture makes them, which hold what they name.  Out: the same, whose roots and arguments hold such
-classes by weak references.  One that is gone is found at none of its places any more, so no guard that names it holds again: a
-new class at its address is another one.
+In: guards and sources from capture, with strong references.  Out: equivalent guards whose roots and arguments hold such
+classes by weak references.  A freed class is found at none of its former places, so no guard that names it holds again.
+A new class at the same address is a different class.
 
-A class that a module leads to by its name stays as long as the module does, and is held as it is: nothing is asked of it twice.
-What a class owns and what cannot be referred to weakly (a property, its `__mro__`) is compared by its parts.
+A class that a module reaches by its name lives as long as the module.  It is held strongly, and is not checked a second
+time.  Objects that a class owns and that have no weak references (a property, its `__mro__`) are compared by their parts.
 
 Example: `<A>.__mro__['x']` has the root `Source("const", None, A)`; held weakly it is `Source("class", None, weakref.ref(A))`.
 """
@@ -30,8 +30,8 @@ _space_of: Callable[[types.ModuleType], dict[str, Any]] = vars(types.ModuleType)
 _path_of: Callable[[type], str] = type.__dict__["__qualname__"].__get__
 
 
-def may_end(value: Any) -> bool:
-    """Whether it is a class of Python's that no module leads to by its name."""
+def may_be_freed(value: Any) -> bool:
+    """Whether `value` is a Python class that no module reaches by its name."""
     if not issubclass(type(value), type) or _flags_of(value) & (HEAP_TYPE | IMMUTABLE) != HEAP_TYPE:
         return False
     name = namespace_of(value).get("__module__")
@@ -48,7 +48,7 @@ def may_end(value: Any) -> bool:
 
 
 def is_typed_in(module: types.ModuleType) -> bool:
-    """A session's, or a notebook's: it defines its classes again and again."""
+    """Whether the module is an interactive session or a notebook, which defines its classes again and again."""
     if module is not sys.modules.get("__main__"):
         return False
     file = _space_of(module).get("__file__")
@@ -59,34 +59,34 @@ LASTING = (type, types.ModuleType, types.CodeType, type(None), bool)
 
 
 def _stays(value: Any) -> bool:
-    """Whether it is a function written in C of a module that leads to it, or of a class."""
+    """Whether `value` is a C function that its module reaches, or a C function of a class."""
     owner = value.__self__ if type(value) is types.BuiltinFunctionType else value
     space = _space_of(owner) if isinstance(owner, types.ModuleType) else {}
     return owner is not value and (owner is None or isinstance(owner, type) or space.get(value.__name__) is value)
 
 
 def reference(real: Any) -> Any:
-    """How a guard holds an object that it compares by identity: weakly where that is possible and matters."""
+    """The form in which a guard holds an object compared by identity: a weak reference where possible and useful."""
     if issubclass(type(real), LASTING) or _stays(real):
-        return held(real)
+        return weakly_held(real)
     try:
         return weakref.ref(real)
     except TypeError:
         return real
 
 
-def held(value: Any) -> Any:
-    """A weak reference to a class that may end; others as they are."""
-    return weakref.ref(value) if may_end(value) else value
+def weakly_held(value: Any) -> Any:
+    """A weak reference to a class that may be freed; any other value unchanged."""
+    return weakref.ref(value) if may_be_freed(value) else value
 
 
 def strongly(value: Any) -> Any:
-    """What `held` gave a reference to."""
+    """The inverse of `weakly_held`: the referent of a weak reference."""
     return value() if type(value) is weakref.ref else value
 
 
-class _Weakly:
-    """Sources, keys and guards of one recipe, held weakly; `named` are the references to the classes that were among them."""
+class _WeakRecipe:
+    """Sources, keys and guards of one recipe, held weakly.  `named`: the references to all classes among them."""
 
     def __init__(self) -> None:
         self.known: dict[int, tuple[Source, Source]] = {}
@@ -98,7 +98,7 @@ class _Weakly:
             return False
         found = self.verdicts.get(id(value))
         if found is None:
-            found = self.verdicts[id(value)] = may_end(value)
+            found = self.verdicts[id(value)] = may_be_freed(value)
         return found
 
     def source(self, source: Source) -> Source:
@@ -129,7 +129,7 @@ class _Weakly:
         return self.named.setdefault(id(reference), reference)
 
     def key(self, key: Any) -> Any:
-        """What a dict is asked for; a class whose metaclass says what equals it is held as it is."""
+        """A dict key.  A class whose metaclass defines `__eq__` or `__hash__` stays a strong reference."""
         meta: Any = type(key)
         if not self.ends(key) or meta.__hash__ is not type.__hash__ or meta.__eq__ is not type.__eq__:
             return key
@@ -137,7 +137,7 @@ class _Weakly:
         return ClassKey(key)
 
     def guards(self, guard: Guard) -> Iterable[Guard]:
-        """The guard, or guards that say as much and hold nothing of a class that may end."""
+        """The guard, or equivalent guards that hold no class that may be freed."""
         source, others, kind, arg = self.source(guard.source), guard.others, guard.kind, guard.arg
         if others:
             others = tuple(map(self.source, others))
@@ -160,13 +160,16 @@ class _Weakly:
 
 
 def weak_source(source: Source) -> Source:
-    """The source, holding no class that may end."""
-    return _Weakly().source(source)
+    """The source without strong references to classes that may be freed."""
+    return _WeakRecipe().source(source)
 
 
 def weak_guards(guards: Iterable[Guard], taken: Iterable[Any] = ()) -> list[Guard]:
-    """Guards that hold no class that may end.  Those that they name, and that generated code takes (by references), are alive."""
-    weakly = _Weakly()
+    """Guards without strong references to classes that may be freed.
+
+    Further guards check that each class named by a guard, or used by generated code (`taken`, references), is alive.
+    """
+    weakly = _WeakRecipe()
     found = [made for guard in guards for made in weakly.guards(guard)]
     for reference in taken:
         if issubclass(type(reference()), type):
@@ -179,7 +182,7 @@ def _alive(reference: Any) -> Guard:
 
 
 def _of_tensor(guard: Guard) -> Iterator[Guard]:
-    weak: TensorSpec = replace(guard.arg, cls=held(guard.arg.cls))
+    weak: TensorSpec = replace(guard.arg, cls=weakly_held(guard.arg.cls))
     yield replace(guard, kind="type_is", arg=weak.cls)
     yield replace(guard, arg=weak)
 
@@ -207,15 +210,15 @@ def _of_attributes(*names: str) -> Callable[[Guard], Iterator[Guard]]:
 
 
 def _of_descriptor(guard: Guard) -> Iterator[Guard]:
-    """A place of instances of one class, by its name."""
+    """A member or getset descriptor, identified by its name and class."""
     yield replace(guard, kind="type_is", arg=type(guard.arg))
     yield replace(guard, kind="equals", source=guard.source.attr("__name__"), arg=guard.arg.__name__)
     yield _is(guard, guard.source.attr("__objclass__"), guard.arg.__objclass__)
 
 
 def _of_tuple(guard: Guard) -> Iterator[Guard]:
-    """`__mro__` and its like: the same classes in the same order."""
-    if not any(map(may_end, guard.arg)):
+    """`__mro__` and similar: the same classes in the same order."""
+    if not any(map(may_be_freed, guard.arg)):
         yield guard
         return
     yield replace(guard, kind="type_is", arg=tuple)
@@ -232,4 +235,4 @@ PARTS: dict[type, Callable[[Guard], Iterator[Guard]]] = {
     types.GetSetDescriptorType: _of_descriptor,
     tuple: _of_tuple,
 }
-"""What cannot be referred to weakly, and is a class's own: the guards that stand for the identity of one."""
+"""Type -> parts: guards that replace the identity of a class's own object without weak references."""

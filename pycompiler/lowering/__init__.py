@@ -1,8 +1,20 @@
-"""Functional ATen graph -> loop IR.
+"""Lowering: functional ATen graph -> loop IR.
 
 In: an fx.GraphModule of ATen operators with `meta["val"]`.  Out: `ir.loops.Program`.
 
     program = lower(graph)   # as `autograd.compile_joint` hands it to its compilers
+
+Read in this order:
+
+- `graph.py`: `Lowering`, the walk over the nodes, calls of ATen kernels.
+- `registry.py`: the table operator -> lowering.
+- `values.py`, `body.py`: lowered tensors and their views; loop bodies.
+- `promotion.py`, `elementwise.py`: type promotion and the loop of pointwise operators.
+- `pointwise.py`, `activations.py`, `casts.py`, `creation.py`, `views.py`: one loop or none per operator.
+- `indexing.py`, `checked_indices.py`, `joining.py`: index tensors, their checks, concatenation and padding.
+- `reductions.py`, `normalization.py`, `pooling.py`, `losses.py`, `matmul.py`: folds.
+- `partial_updates.py`, `input_stores.py`: writes to inputs.
+- `aten_kernels.py`: operators that stay ATen kernels.
 """
 
 from pycompiler.lowering import (
@@ -10,6 +22,7 @@ from pycompiler.lowering import (
     casts,
     creation,
     indexing,
+    input_stores,
     joining,
     losses,
     matmul,
@@ -17,7 +30,6 @@ from pycompiler.lowering import (
     pointwise,
     pooling,
     reductions,
-    stores,
     views,
 )
 from pycompiler.lowering.graph import Lowering, LoweringError, lower
@@ -36,7 +48,7 @@ FAMILIES = (
     pointwise,
     pooling,
     reductions,
-    stores,
+    input_stores,
     views,
 )
 

@@ -1,7 +1,7 @@
-"""Activations that no decomposition takes apart: a table of trees over the computation dtype.
+"""Activations that are not decomposed: a table of trees over the computation dtype.
 
-In: an activation's operands and parameters.  Out: one Loop.  A row's tree takes the tensors first, then the
-parameters as ATen's schema orders them.
+In: an activation's operands and parameters.  Out: one Loop.  A row's tree takes the tensors first, then the parameters
+in the order of ATen's schema.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""ATen operators that stay ATen's kernels on purpose, by reason: no perf hint is given for them."""
+"""ATen operators that stay ATen kernels on purpose, by reason: they get no perf hint."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ KEPT: dict[str, frozenset[str]] = {
             max_pool3d_with_indices _adaptive_avg_pool2d _adaptive_avg_pool2d_backward _adaptive_avg_pool3d
             adaptive_avg_pool1d col2im im2col grid_sampler_2d upsample_bilinear2d upsample_nearest2d _embedding_bag
         """,
-        "with equal places, which value stays is the kernel's choice": "scatter index_put index_copy",
+        "for equal indices, the kernel chooses the value that stays": "scatter index_put index_copy",
         "decomposed before lowering": """
             _native_batch_norm_legit _native_batch_norm_legit_no_training native_group_norm_backward
         """,

@@ -1,11 +1,11 @@
-"""Building a loop body: `Body` collects SSA ops, `Val` is a handle of one of them with Python's operators.
+"""Construction of a loop body: `BodyBuilder` collects SSA ops, `Val` is a handle of an op with Python's operators.
 
 In: Python code over handles.  Out: `Op`s.  Example, silu in a body `b`:
 
     x = b.load("in0", index, torch.float32)
     y = x * x.sigmoid()
 
-Equal ops are one op (common subexpressions), constants fold where torch's result is certain.
+Equal ops are one op (common subexpressions).  Constants fold where torch's result is certain.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import Op
-from pycompiler.ir.symbolic_node import Real
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.symbolic_node import Real
 
 Number = int | float | bool
 _COMPUTE = {torch.bfloat16: torch.float32, torch.float16: torch.float32}
@@ -29,7 +29,18 @@ def compute_dtype(dtype: torch.dtype) -> torch.dtype:
     return _COMPUTE.get(dtype, dtype)
 
 
-class Body:
+def converted(number: Number, source: torch.dtype, target: torch.dtype) -> Number | None:
+    """A number converted to another dtype; None if the result depends on the processor (a float beyond the integers'
+    range)."""
+    made = torch.tensor(number, dtype=source)
+    if source.is_floating_point and not (target.is_floating_point or target.is_complex or target == torch.bool):
+        info = torch.iinfo(target)
+        return int(made) if math.isfinite(made) and info.min <= int(made) <= info.max else None
+    found: Number = made.to(target).item()
+    return found
+
+
+class BodyBuilder:
     """Ops in order; `emit` gives a handle, the same one for an equal op."""
 
     def __init__(self, ranges: Mapping[str, Expr]) -> None:
@@ -40,7 +51,8 @@ class Body:
 
     def emit(self, name: str, args: tuple[Val, ...], dtype: torch.dtype, attrs: tuple[Any, ...] = ()) -> Val:
         op = Op(name, tuple(a.at for a in args), dtype, attrs)
-        key = (op, str(attrs[0])) if name == "const" else op  # 0.0 == -0.0 and 1 == True, but they are not one constant
+        # 0.0 == -0.0 and 1 == True, but they are different constants.
+        key = (op, str(attrs[0])) if name == "const" else op
         found = self._known.get(key)
         if found is None:
             self.ops.append(op)
@@ -48,7 +60,7 @@ class Body:
         return found
 
     def real(self, value: Real) -> Val:
-        """A float that a call knows, in double as Python computes it: kernels are given its bits."""
+        """A float known in a call, computed in double as in Python: kernels receive its bits."""
         assert value.name is not None, value
         return self.emit("bitcast", (self.index(Expr.sym(value.name)),), torch.float64)
 
@@ -77,7 +89,7 @@ class Val:
 
     __slots__ = ("at", "body", "dtype")
 
-    def __init__(self, body: Body, at: int, dtype: torch.dtype) -> None:
+    def __init__(self, body: BodyBuilder, at: int, dtype: torch.dtype) -> None:
         self.body, self.at, self.dtype = body, at, dtype
 
     @property
@@ -103,11 +115,13 @@ class Val:
         if dtype == self.dtype:
             return self
         value = self.constant
-        if value is not None and (dtype.is_floating_point or dtype == torch.bool or isinstance(value, int)):
-            if not (dtype in _COMPUTE or dtype == torch.float32):  # those round: keep the cast
-                return self.body.const(value, dtype)
-            if float(value) == 0 or (abs(value) <= 256 and float(value).is_integer()):
-                return self.body.const(value, dtype)
+        if isinstance(value, int | float):
+            made = converted(value, self.dtype, dtype)
+            # A conversion that rounds keeps the cast.
+            if made is not None and not (dtype in _COMPUTE or dtype == torch.float32):
+                return self.body.const(made, dtype)
+            if made is not None and (float(value) == 0 or (abs(value) <= 256 and float(value).is_integer())):
+                return self.body.const(made, dtype)
         return self.body.emit("cast", (self,), dtype)
 
     def op(self, name: str, *others: Val | Number) -> Val:

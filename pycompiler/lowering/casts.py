@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from pycompiler.lowering.body import Number
+from pycompiler.lowering.body import converted as in_dtype
 from pycompiler.lowering.elementwise import broadcast_load
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.registry import lowering
@@ -20,8 +21,9 @@ def converted(low: Lowering, x: Value) -> Any:
     fake = low.fake
     if fake.device != x.device:
         return NotImplemented
-    if x.number is not None:
-        return Value.constant(x.number, x.shape, fake.dtype, fake.device)
+    number = None if x.number is None else in_dtype(x.number, x.dtype, fake.dtype)
+    if number is not None:
+        return Value.constant(number, x.shape, fake.dtype, fake.device)
     return low.pointwise(lambda b, i: x.load(b, i).to(fake.dtype), low.buffer_for(fake))
 
 
@@ -32,7 +34,7 @@ def clone(low: Lowering, x: Value, *, memory_format: Any = None) -> Any:
 
 @lowering(aten._to_copy.default)
 def to_copy(low: Lowering, x: Value | Number, **options: Any) -> Any:
-    if not isinstance(x, Value):  # a number that an operator of tensors was given
+    if not isinstance(x, Value):  # a number passed to an operator on tensors
         fake = low.fake
         return Value.constant(x, (), fake.dtype, fake.device) if type(x) in (bool, int, float) else NotImplemented
     return converted(low, x)

@@ -1,17 +1,17 @@
-"""Indices that are data: checked, and counted from the end where eager does so, before they are used."""
+"""Indices read from data: checked before their use, and wrapped (counted from the end) if eager does so."""
 
 from __future__ import annotations
 
 import torch
 
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import INDEX_RULES
-from pycompiler.lowering.body import Body, Val
+from pycompiler.lowering.body import BodyBuilder, Val
+from pycompiler.symbolic.expr import Expr
 
 INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 
 
-def position(body: Body, index: Val, size: Expr, rule: str, dim: int = 0) -> Expr:
+def position(body: BodyBuilder, index: Val, size: Expr, rule: str, dim: int = 0) -> Expr:
     """An index value into dimension `dim` as an expression, checked against `size` by a row of INDEX_RULES."""
     known = index.constant
     if (

@@ -1,4 +1,4 @@
-"""Tensors made of nothing: constants and ranges.  They are values without memory until somebody needs it.
+"""Constants and ranges: values without memory, stored only on demand.
 
 In: sizes and dtype, from the fake result.  Out: a value whose elements are emitted where they are read.
 """
@@ -11,12 +11,12 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.symbolic_node import Real
-from pycompiler.lowering.body import Body, Number, Val
+from pycompiler.lowering.body import BodyBuilder, Number, Val
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value, to_exprs
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.symbolic_node import Real
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -55,7 +55,7 @@ def _constant_row(number: Number) -> Any:
 
 
 def uninitialized(low: Lowering, *args: Any, **options: Any) -> Any:
-    """Zeros; NaN or the largest integer where torch fills what nobody initialised (its state is guarded)."""
+    """The contents of uninitialised memory: zeros, or NaN / the largest integer if torch fills it (guarded global state)."""
     dtype = low.fake.dtype
     if not (torch.are_deterministic_algorithms_enabled() and torch._C._get_deterministic_fill_uninitialized_memory()):
         return filled(low, 0)
@@ -76,16 +76,11 @@ for _number, _ops in {
     lowering(*_ops)(_constant_row(_number))
 
 
-def ramp(fake: torch.Tensor, start: Number | Expr, step: Number | Expr) -> Value:
-    """start + i*step, in int64 for integers, else in the dtype in which ATen computes it."""
-    whole = [Expr.of(n) for n in (start, step) if isinstance(n, int | Expr)]
+def ramp(fake: torch.Tensor, start: int | Expr, step: int | Expr) -> Value:
+    """start + i*step, computed in int64."""
 
-    def emit(body: Body, index: Sequence[Expr]) -> Val:
-        if len(whole) == 2:
-            return body.index(index[0] * whole[1] + whole[0]).to(fake.dtype)
-        wide = torch.float64 if fake.dtype in (torch.float64, torch.float32) else torch.float32
-        position = body.index(index[0]).to(wide)
-        return (position * float(step) + float(start)).to(fake.dtype)
+    def emit(body: BodyBuilder, index: Sequence[Expr]) -> Val:
+        return body.index(index[0] * step + start).to(fake.dtype)
 
     return Value(to_exprs(fake.shape), fake.dtype, fake.device, emit=emit)
 
@@ -109,7 +104,7 @@ def linspace(low: Lowering, start: Any, end: Any, steps: Any, **options: Any) ->
     first, last = torch.tensor(start, dtype=dtype), torch.tensor(end, dtype=dtype)
     step = ((last - first) / (steps - 1)).item()
 
-    def emit(body: Body, index: Sequence[Expr]) -> Val:
+    def emit(body: BodyBuilder, index: Sequence[Expr]) -> Val:
         i = body.index(index[0])
         up = i.to(dtype).op("fma", step, first.item())
         down = (body.index(steps - 1 - index[0])).to(dtype).op("fma", -step, last.item())

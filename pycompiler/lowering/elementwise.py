@@ -1,4 +1,4 @@
-"""What pointwise lowerings share: promotion, broadcasting, one Loop.
+"""The common part of pointwise lowerings: promotion, broadcasting, one Loop.
 
 In: the operands and a tree (a function of `Val`s in the computation dtype).  Out: a value over a fresh buffer.
 
@@ -13,12 +13,14 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.expr import ZERO, Expr
-from pycompiler.ir.symbolic_node import Real
-from pycompiler.lowering.body import Body, Val, compute_dtype
+from pycompiler.lowering.body import BodyBuilder, Val, compute_dtype
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.promotion import as_float, promoted, rounded
-from pycompiler.lowering.values import Exprs, Value, contiguous_strides, stretches
+from pycompiler.lowering.values import Exprs, Value, contiguous_strides, is_broadcast
+from pycompiler.symbolic.expr import ZERO, Expr
+from pycompiler.symbolic.symbolic_node import Real
+
+INTEGERS = {d: torch.iinfo(d) for d in (torch.int8, torch.int16, torch.int32, torch.int64, torch.uint8)}
 
 
 class Kind(Enum):
@@ -33,25 +35,27 @@ def computation_dtype(args: Sequence[Any], kind: Kind) -> torch.dtype:
     return compute_dtype(as_float(dtype) if kind is Kind.FLOAT else dtype)
 
 
-def broadcast_load(v: Value, body: Body, index: Sequence[Expr], shape: Exprs) -> Val:
+def broadcast_load(v: Value, body: BodyBuilder, index: Sequence[Expr], shape: Exprs) -> Val:
     """v's element at `index` of a shape that v broadcasts to."""
     own = zip(v.shape, shape[len(shape) - v.rank :], index[len(shape) - v.rank :], strict=True)
-    return v.load(body, [ZERO if stretches(n, wide) else i for n, wide, i in own])
+    return v.load(body, [ZERO if is_broadcast(n, wide) else i for n, wide, i in own])
 
 
 def elementwise(low: Lowering, tree: Callable[..., Val], args: Sequence[Any], kind: Kind = Kind.DEFAULT,
                 dtype: torch.dtype | None = None, exact: Collection[int] = ()) -> Value:  # fmt: skip
-    """tree(args) for every element.  args: values, numbers (constants of the computation dtype) or None (passed on).
+    """tree(args) for every element.
 
-    dtype: the computation dtype, when promotion does not give it.
-    exact: which of args ATen's kernels of half precision take unrounded, where they are scalars (see `given_as`).
+    - args: values, numbers (constants of the computation dtype) or None (passed on).
+    - dtype: the computation dtype, when promotion does not give it.
+    - exact: positions of scalars that ATen's half precision kernels use unrounded (see `operand_dtype`).
     """
     buffer = low.buffer_for(low.fake)
     compute = dtype or computation_dtype(args, kind)
-    given = [given_as(a, promoted(args), buffer.device, k in exact) for k, a in enumerate(args)]
+    common = as_float(promoted(args)) if kind is Kind.FLOAT else promoted(args)
+    given = [operand_dtype(a, common, buffer.device, k in exact) for k, a in enumerate(args)]
     args = [low.on_device(a, buffer.device) if isinstance(a, Value) else a for a in args]
 
-    def emit(body: Body, index: list[Expr]) -> Val:
+    def emit(body: BodyBuilder, index: list[Expr]) -> Val:
         vals = [broadcast_load(a, body, index, buffer.shape).to(d).to(compute) if isinstance(a, Value)
                 else None if a is None else number(body, a, d).to(compute)
                 for a, d in zip(args, given, strict=True)]  # fmt: skip
@@ -60,18 +64,24 @@ def elementwise(low: Lowering, tree: Callable[..., Val], args: Sequence[Any], ki
     return low.pointwise(emit, buffer)
 
 
-def number(body: Body, a: Any, dtype: torch.dtype) -> Val:
-    """A number among operands, a symbolic one too, as torch makes it a `dtype`."""
+def number(body: BodyBuilder, a: Any, dtype: torch.dtype) -> Val:
+    """A number operand, possibly symbolic, as torch converts it to `dtype`."""
     if isinstance(a, Real):
         return body.real(a).to(dtype)
     if isinstance(a, Expr) and a.const is None:
         return body.index(a).to(dtype)
-    return body.const(rounded(a.const if isinstance(a, Expr) else a, dtype), compute_dtype(dtype))
+    value = rounded(a.const if isinstance(a, Expr) else a, dtype)
+    if type(value) is int and dtype in INTEGERS and not INTEGERS[dtype].min <= value <= INTEGERS[dtype].max:
+        value = torch.tensor(value).to(dtype).item()  # wraps around
+    return body.const(value, compute_dtype(dtype))
 
 
-def given_as(a: Any, dtype: torch.dtype, device: torch.device, exact: bool) -> torch.dtype:
-    """The dtype in which an operand comes to ATen's kernel of `dtype`: computing in float, that of half precision gets
-    operands that are rounded (`x == 0.3` finds the bfloat16 nearest to 0.3), but for some scalars, on CUDA all of the CPU."""
+def operand_dtype(a: Any, dtype: torch.dtype, device: torch.device, exact: bool) -> torch.dtype:
+    """The dtype in which ATen's kernel of `dtype` receives an operand.
+
+    Half precision kernels compute in float, but their operands are rounded (`x == 0.3` finds the bfloat16 nearest to
+    0.3). Exceptions: some scalars (`exact`), and on CUDA all scalars on the CPU.
+    """
     scalar = not isinstance(a, Value) or a.rank == 0
     host = not isinstance(a, Value) or a.device.type == "cpu"
     unrounded = scalar and host and (exact or device.type != "cpu")
@@ -89,10 +99,10 @@ def mixed(low: Lowering, tree: Callable[..., Val], values: Sequence[Value]) -> V
 
 
 def lazy(tree: Callable[..., Val], *operands: Value, dtype: torch.dtype) -> Value:
-    """tree of the operands (each converted to `dtype` first), not stored: whoever loads an element computes it."""
+    """tree of the operands (each converted to `dtype` first), not stored: each load computes the element."""
     shape = broadcast_shape([v.shape for v in operands])
 
-    def emit(body: Body, index: Sequence[Expr]) -> Val:
+    def emit(body: BodyBuilder, index: Sequence[Expr]) -> Val:
         return tree(*(broadcast_load(v, body, index, shape).to(dtype) for v in operands))
 
     return Value(shape, dtype, operands[0].device, emit=emit)
@@ -103,20 +113,20 @@ def broadcast_shape(shapes: Sequence[Exprs]) -> Exprs:
     result = [Expr.of(1)] * rank
     for s in shapes:
         for d, n in enumerate(s, start=rank - len(s)):
-            if n != 1 and (result[d] == 1 or not stretches(n, result[d])):
+            if n != 1 and (result[d] == 1 or not is_broadcast(n, result[d])):
                 result[d] = n
     return tuple(result)
 
 
 def stored(low: Lowering, v: Value, fake: torch.Tensor | None = None) -> Value:
-    """v's elements in a fresh buffer: laid out, and converted, as `fake`, or contiguous."""
+    """v's elements in a fresh buffer, with the layout and dtype of `fake`, or contiguous."""
     if fake is not None:
         return low.pointwise(v.load, low.buffer_for(fake))
     return low.pointwise(v.load, low.fresh(v.dtype, v.shape, contiguous_strides(v.shape), v.device))
 
 
 def folded(low: Lowering, kind: str, v: Value, dims: Sequence[int]) -> Value:
-    """v folded over `dims`, which stay as 1; v is in the accumulator's dtype."""
+    """v folded over `dims`, which stay with size 1; v is in the accumulator's dtype."""
     return folded_all(low, kind, v, dims, 1)[0]
 
 

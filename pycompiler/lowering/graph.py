@@ -21,22 +21,14 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
-from pycompiler.ir import choices, interrupts, watch
-from pycompiler.ir.effects import divides, raises
-from pycompiler.ir.expr import ZERO, Expr, SymbolicError
-from pycompiler.ir.functional import original, with_written
+from pycompiler.ir import choices, phases
 from pycompiler.ir.guards import own_frame, own_place
-from pycompiler.ir.hints import hinted, likely
 from pycompiler.ir.loops import Buffer, Extern, Loop, Program, Reduction, Ref, checks, refuses
-from pycompiler.ir.numbers import value_of
-from pycompiler.ir.places import apart
 from pycompiler.ir.printer import print_program
-from pycompiler.ir.symbolic_node import Real
-from pycompiler.ir.symbols import Symbols, symbols_of
 from pycompiler.ir.verify import reads_of, refs_of
 from pycompiler.logs import artifact
-from pycompiler.lowering.body import Body, Val
-from pycompiler.lowering.kept import KEPT_NAMES
+from pycompiler.lowering.aten_kernels import KEPT_NAMES
+from pycompiler.lowering.body import BodyBuilder, Val
 from pycompiler.lowering.registry import ANY_DTYPE, LOWERINGS
 from pycompiler.lowering.values import (
     Exprs,
@@ -50,6 +42,15 @@ from pycompiler.lowering.values import (
     to_expr,
     to_exprs,
 )
+from pycompiler.operators.functional_twins import original, with_written
+from pycompiler.operators.memory_overlap import has_no_overlap
+from pycompiler.operators.operator_effects import divides, raises
+from pycompiler.symbolic.expr import ZERO, Expr, SymbolicError
+from pycompiler.symbolic.hints import hinted, likely
+from pycompiler.symbolic.number_nodes import value_of
+from pycompiler.symbolic.symbolic_node import Real
+from pycompiler.symbolic.symbols import Symbols, symbols_of
+from pycompiler.torch_compat import interrupts
 
 perf_hints = artifact("perf_hints")
 log_program = artifact("ir_pre_fusion")
@@ -61,18 +62,18 @@ COMPUTABLE = {
 }  # fmt: skip
 
 
-LARGE_BYTES = 1 << 26  # a result that may not fit in memory: errors name its line
+LARGE_BYTES = 1 << 26  # a result this large may not fit into memory: errors name its line
 
-# Folds that have a value over nothing.
-OF_NOTHING = frozenset(("sum", "prod", "any", "all"))
+# Folds that are defined over no elements.
+FOLDS_OF_EMPTY = frozenset(("sum", "prod", "any", "all"))
 
 
 class LoweringError(Exception):
-    """The graph holds something that can become neither loops nor an ATen call."""
+    """A part of the graph can become neither loops nor an ATen call."""
 
 
 class Lowering:
-    """State of one lowering: the program so far, and what each fx node became.  `fake`: the current node's result."""
+    """State of one lowering: the program so far, and the value of each fx node.  `fake`: the current node's result."""
 
     def __init__(self, gm: fx.GraphModule, name: str) -> None:
         self.gm = gm
@@ -80,12 +81,12 @@ class Lowering:
         self.env: dict[fx.Node, Any] = {}
         self.node: fx.Node
         self.external: Set[str] = frozenset()
-        self.updates: Any = None  # `updates.Updates`, when they were asked for
-        self._placed: dict[fx.Node, Value] = {}  # what Externs were given for a node
+        self.updates: Any = None  # `partial_updates.Updates`, computed on demand
+        self._placed: dict[fx.Node, Value] = {}  # nodes -> operands of Externs
         self.filled: set[str] = set()  # buffers that loops fill
         self.symbols: Symbols | None = None
-        self._reals: dict[Real, Real] = {}  # floats made of symbols -> their names
-        self.replaced: dict[str, Expr] = {}  # what symbols were known to be when the lowering began
+        self._reals: dict[Real, Real] = {}  # floats computed from symbols -> their names
+        self.replaced: dict[str, Expr] = {}  # constants of symbols when the lowering began
 
     @functools.cached_property
     def given(self) -> frozenset[str]:
@@ -109,7 +110,7 @@ class Lowering:
     # -- symbolic sizes -------------------------------------------------------------------------------------------
 
     def at_least(self, a: Expr, b: Expr | int) -> bool:
-        """Whether a >= b: a fact, or as it is today, which is assumed of later calls."""
+        """Whether a >= b: a known fact, or true for the hints and then assumed for later calls."""
         least, most = (a - b).bounds({})
         if least is not None and least >= 0:
             return True
@@ -121,7 +122,7 @@ class Lowering:
         return a if self.at_least(b, a) else b
 
     def real(self, value: Any) -> Any:
-        """The name of a float that the program computes; a float itself, and a name, stay."""
+        """The name of a float that the program computes; a plain float or a name is returned unchanged."""
         if not isinstance(value, Real) or value.name is not None:
             return value
         if value not in self._reals:
@@ -153,10 +154,10 @@ class Lowering:
 
     # -- nodes ----------------------------------------------------------------------------------------------------
 
-    def pointwise(self, emit: Callable[[Body, list[Expr]], Val], buffer: Buffer) -> Value:
+    def pointwise(self, emit: Callable[[BodyBuilder, list[Expr]], Val], buffer: Buffer) -> Value:
         """A Loop that fills `buffer` with emit(body, index)."""
         index, names, ranges = loop_space(buffer.shape, buffer.stride)
-        body = Body(dict(zip(names, ranges, strict=True)))
+        body = BodyBuilder(dict(zip(names, ranges, strict=True)))
         result = emit(body, index).to(buffer.dtype)
         self.add(Loop((buffer,), names, ranges, tuple(body.ops), (result.at,), (_at(index, buffer.stride),),
                       origin=(self.node.name,)))  # fmt: skip
@@ -165,8 +166,10 @@ class Lowering:
     def reduce(self, kind: str, v: Value, dims: Sequence[int], emit: Callable[[Val], Val], outs: Sequence[Buffer],
                keepdim: bool = False) -> tuple[Value, ...]:  # fmt: skip
         """Folds emit(element of v) over `dims`; each of `outs` has v's shape without them (or 1 there)."""
-        if kind not in OF_NOTHING and not all(self.at_least(v.shape[d], 1) for d in dims if v.shape[d].const is None):
-            raise SymbolicError(f"{kind} of nothing")
+        if kind not in FOLDS_OF_EMPTY and not all(
+            self.at_least(v.shape[d], 1) for d in dims if v.shape[d].const is None
+        ):
+            raise SymbolicError(f"a {kind} over a dimension that may be empty")
         out = outs[0]
         index, names, ranges = loop_space(out.shape, out.stride)
         kept = iter(index if not keepdim else [i for d, i in enumerate(index) if d not in dims])
@@ -180,7 +183,7 @@ class Lowering:
             else:
                 inner.append((f"r{len(inner)}", n))
                 full.append(Expr.sym(inner[-1][0]))
-        body = Body({**dict(zip(names, ranges, strict=True)), **dict(inner)})
+        body = BodyBuilder({**dict(zip(names, ranges, strict=True)), **dict(inner)})
         result = emit(v.load(body, full))
         if not inner:
             return self._single(kind, body, result, names, ranges, index, outs)
@@ -189,17 +192,20 @@ class Lowering:
                       tuple(_at(index, b.stride) for b in outs), fold, origin=(self.node.name,)))  # fmt: skip
         return tuple(self.value_of(b) for b in outs)
 
-    def _single(self, kind: str, body: Body, v: Val, names: tuple[str, ...], ranges: Exprs, index: Sequence[Expr],
+    def _single(self, kind: str, body: BodyBuilder, v: Val, names: tuple[str, ...], ranges: Exprs, index: Sequence[Expr],
                 outs: Sequence[Buffer]) -> tuple[Value, ...]:  # fmt: skip
-        """A fold over one element is no fold: the element itself (its position is 0, its distance to the mean 0; a sum begins
-        at zero, which takes the sign of another zero)."""
+        """A fold over one element: the element itself.
+
+        Its position is 0 and its distance to the mean is 0.  A sum starts at zero, which changes the sign of a negative
+        zero.
+        """
         results: tuple[Val, ...] = (v,)
         if kind == "sum" and v.dtype.is_floating_point:
             results = (v + 0.0,)
         elif kind in ("argmax", "argmin"):
             results = (body.const(0, torch.int64),)
         elif kind == "welford":
-            apart = v - v  # NaN for what is not finite
+            apart = v - v  # NaN for NaN and infinities
             results = (v, apart * apart)
         self.add(Loop(tuple(outs), names, ranges, tuple(body.ops), tuple(r.at for r in results),
                       tuple(_at(index, b.stride) for b in outs), origin=(self.node.name,)))  # fmt: skip
@@ -226,7 +232,7 @@ class Lowering:
         return expand(filled, v.shape) if any(wide) else filled
 
     def lies_apart(self, shape: Exprs, stride: Exprs) -> bool:
-        """Whether no two elements share a place (there may be gaps); of symbolic sizes as it is today, which is assumed."""
+        """Whether no two elements share a place (gaps are allowed).  For symbolic sizes the hints decide, and are assumed."""
         if all(e.is_const for e in (*shape, *stride)) or is_dense(shape, stride):
             return is_injective(shape, stride)
         span = Expr.of(1)
@@ -238,7 +244,7 @@ class Lowering:
         return True
 
     def copy_by_aten(self, v: Value, buffer: Buffer) -> Value:
-        """v, of a type that no kernel computes, in `buffer`."""
+        """v in `buffer`, for a dtype that no kernel computes."""
         empty, copy, origin = torch.ops.aten.empty_strided.default, torch.ops.aten.copy_.default, (self.node.name,)
         layout = {"dtype": buffer.dtype, "device": buffer.device}
         self.add(Extern(empty, (buffer.shape, buffer.stride), layout, (buffer,), origin=origin))
@@ -253,8 +259,10 @@ class Lowering:
         return self.copy(v, stride)
 
     def lies_so(self, v: Value, stride: Exprs) -> bool:
-        """Whether v has these strides: what is not known is as it is today, and assumed.  (The trace has `max(n, 1)` where n was
-        not known to be above 0 yet.)"""
+        """Whether v has these strides.  Unknown strides are compared by their hints, which are then assumed.
+
+        The trace has `max(n, 1)` where n was not known to be positive.
+        """
         if same_strides(v.shape, v.stride, stride):
             return True
         if self.symbols is None:
@@ -293,7 +301,7 @@ class Lowering:
         *,
         is_packed: bool = False,
     ) -> Any:
-        """An Extern of `op` on refs and constants, whose results are as `fake`; if `is_packed`, they are contiguous."""
+        """An Extern of `op` on refs and constants; its results are as `fake`.  `is_packed`: they are contiguous."""
         outs: list[Buffer | None] = []
 
         def make(f: Any) -> Any:
@@ -313,7 +321,7 @@ class Lowering:
         return result
 
     def extern(self, op: Any = None) -> Any:
-        """The current node as an Extern (of another overload with the same arguments, when given)."""
+        """The current node as an Extern, or as another overload `op` with the same arguments."""
         node: Any = self.node
         op = op or _fresh_results(node.target)
         refs = fx.map_arg((node.args, node.kwargs), self._argument)
@@ -330,11 +338,12 @@ class Lowering:
         if mutated and returned and all(r.alias_info is not None and r.alias_info.is_write for r in returned):
             self.add(Extern(op, tuple(refs[0]), dict(refs[1]), (None,) * len(returned), tuple(mutated), (node.name,)))
             return target
-        copied = op is not node.target  # the copying variants of views give contiguous results
+        copied = op is not node.target  # the copying variants of views return contiguous results
         return self.call(op, refs[0], refs[1], node.meta.get("val"), tuple(mutated), is_packed=copied)
 
     def on_copies(self, op: torch._ops.OpOverload) -> Any:
-        """The current node, a twin (`ir/functional.py`), as an Extern of its operator, on copies of what it writes."""
+        """The current node, a twin (`operators/functional_twins.py`), as an Extern of its operator, on copies of the
+        tensors it writes."""
         node, copies = self.node, dict[str, Value]()
 
         def argument(x: Any) -> Any:
@@ -354,7 +363,9 @@ class Lowering:
         return (*results, *copies.values()) if len(results) + len(copies) > 1 else next(iter(copies.values()))
 
     def _argument(self, node: fx.Node) -> Any:
-        return seen(self.placed(node).ref(), node) if isinstance(self.env[node], Value) else self.env[node]
+        return (
+            with_traced_strides(self.placed(node).ref(), node) if isinstance(self.env[node], Value) else self.env[node]
+        )
 
     def _written(self, node: fx.Node) -> str:
         v = self.env[node]
@@ -368,7 +379,7 @@ class Lowering:
 
 
 def stride_order(shape: Sequence[Expr], stride: Sequence[Expr]) -> list[int]:
-    """Dimensions from the largest stride to the smallest, as they probably are; those of unknown order stay as they are."""
+    """Dimensions by decreasing stride, according to the hints; unchanged if a stride has no hint."""
     known = [likely(s) for s in stride]
     if None in known:
         return list(range(len(shape)))
@@ -394,9 +405,12 @@ def same_strides(shape: Sequence[Expr], a: Sequence[Expr], b: Sequence[Expr]) ->
     return all(n == 1 or s == t for n, s, t in zip(shape, a, b, strict=True))
 
 
-def seen(ref: Ref, node: fx.Node) -> Ref:
-    """`ref`, the value of `node`, with the strides of the trace: of one element, or none, in a dimension every stride is right
-    for our kernels, but callers see eager's, and ATen's kernels give their results strides by those of their arguments."""
+def with_traced_strides(ref: Ref, node: fx.Node) -> Ref:
+    """`ref`, the value of `node`, with the strides of the trace.
+
+    Kernels accept any stride for a dimension of at most one element.  But callers see eager's strides, and ATen kernels
+    derive the strides of their results from the arguments.
+    """
     stride = to_exprs(node.meta["val"].stride())
     return replace(ref, stride=stride) if same_strides(ref.shape, ref.stride, stride) else ref
 
@@ -417,7 +431,7 @@ def is_injective(shape: Exprs, stride: Exprs) -> bool:
     """Whether no two elements share a place (there may be gaps)."""
     if not all(e.is_const for e in (*shape, *stride)):
         return is_dense(shape, stride)
-    return apart([n.as_int() for n in shape], [s.as_int() for s in stride])
+    return has_no_overlap([n.as_int() for n in shape], [s.as_int() for s in stride])
 
 
 def dense_like(shape: Exprs, stride: Exprs) -> Exprs:
@@ -455,7 +469,7 @@ def lower(gm: fx.GraphModule, *, name: str = "graph", external: Set[str] = froze
         low.external = external
         with hinted(low.program.hints):
             _run(low)
-        if low.symbols is None or low.replaced == low.symbols.replaced:  # else a symbol became another one on the way
+        if low.symbols is None or low.replaced == low.symbols.replaced:  # else a symbol became a constant meanwhile
             break
     _drop_dead(low.program)
     if log_program.enabled:
@@ -484,7 +498,7 @@ def _run(low: Lowering) -> None:
 
 
 def _is_large(node: fx.Node) -> bool:
-    """Whether a result may be too much for the memory that there is."""
+    """Whether a result may not fit into memory."""
     value = node.meta.get("val")
     return isinstance(value, torch.Tensor) and (
         value._has_symbolic_sizes_strides or value.numel() * value.element_size() >= LARGE_BYTES
@@ -497,7 +511,7 @@ def _placeholder(low: Lowering, node: fx.Node) -> Any:
     if not isinstance(fake, torch.Tensor):
         low.program.inputs.append(None)
         if isinstance(fake, torch.SymInt):
-            _know(low, (fake,))
+            _record_hints(low, (fake,))
             name = to_expr(fake).symbol
             if name is not None:
                 low.program.numbers.setdefault(name, k)
@@ -506,14 +520,14 @@ def _placeholder(low: Lowering, node: fx.Node) -> Any:
             low.program.floats.add(name)
             return value_of(fake)
         return to_expr(fake) if isinstance(fake, int | torch.SymInt) and not isinstance(fake, bool) else fake
-    _know(low, (*fake.shape, *fake.stride()))
+    _record_hints(low, (*fake.shape, *fake.stride()))
     buffer = low.declare(f"in{k}", fake.dtype, to_exprs(fake.shape), to_exprs(fake.stride()), fake.device)
     low.program.inputs.append(buffer)
     return low.value_of(buffer)
 
 
-def _know(low: Lowering, sizes: Sequence[Any]) -> None:
-    """Notes what the symbols are today."""
+def _record_hints(low: Lowering, sizes: Sequence[Any]) -> None:
+    """Record the hints of the symbols."""
     for n in sizes:
         if isinstance(n, torch.SymInt):
             low.program.hints.update(hints_of(n))
@@ -552,15 +566,15 @@ def _call(low: Lowering, node: fx.Node) -> Any:
     if node.target in _SCALAR_FUNCTIONS:
         return _SCALAR_FUNCTIONS[node.target](*args)
     if not isinstance(node.target, torch._ops.OpOverload):
-        raise LoweringError(f"{node.format_node()}: the target is no ATen operator")
+        raise LoweringError(f"{node.format_node()}: the target is not an ATen operator")
     if (op := original(node.target)) is not None:
         return low.on_copies(op)
     handler = LOWERINGS.get(node.target)
     if not node.users and (
         raises(node.target) or divides(node.target, node.args, [node.meta.get("val")])
-    ):  # wanted for the error only, which ATen's kernel raises
+    ):  # wanted only for its error, which ATen's kernel raises
         return low.extern()
-    if node.name in low.external or (choices.active and handler is not None and not _chosen(node)):
+    if node.name in low.external or (choices.active and handler is not None and not _taken_by_bisector(node)):
         _hint(node, "no kernel")
     elif handler is not None and (node.target in ANY_DTYPE or not _foreign_dtypes(node)):
         result = _lowered(low, handler, args, kwargs)
@@ -572,17 +586,16 @@ def _call(low: Lowering, node: fx.Node) -> Any:
     return low.extern()
 
 
-def _chosen(node: fx.Node) -> bool:
+def _taken_by_bisector(node: fx.Node) -> bool:
     """Whether a bisector lets the node be lowered."""
     user = node.meta.get("user")
     what = "for the gradient of " if node.meta.get("gradient") else ""
     where = f" ({what}{own_frame(user).place}: {own_frame(user).line})" if user else ""
-    return choices.taken("operator", lambda: f"{node.name}: {node.target}{where}", key=node)
+    return choices.step_enabled("operator", lambda: f"{node.name}: {node.target}{where}", key=node)
 
 
 def _lowered(low: Lowering, handler: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-    """What a lowering makes of the node; NotImplemented, and nothing of it is left, where it needs a symbolic size to be a
-    number."""
+    """The result of a lowering.  NotImplemented, with all its nodes removed, if it needs a symbolic size as a constant."""
     nodes, placed = len(low.program.nodes), len(low._placed)
     try:
         return _as_traced(handler(low, *args, **kwargs), low.fake)
@@ -598,7 +611,7 @@ def _lowered(low: Lowering, handler: Callable[..., Any], args: Any, kwargs: Any)
 
 
 def _as_traced(result: Any, fake: Any) -> Any:
-    """A lowering's results with the sizes of the trace, where those are symbolic: one expression of equal sizes."""
+    """A lowering's results with the symbolic sizes of the trace, so that equal sizes have one expression."""
     if isinstance(result, Value) and isinstance(fake, torch.Tensor):
         shape = to_exprs(fake.shape)
         if result.shape == shape:
@@ -606,7 +619,7 @@ def _as_traced(result: Any, fake: Any) -> Any:
         if len(shape) != result.rank or any(likely(a) != likely(b) for a, b in zip(shape, result.shape, strict=True)):
             raise SymbolicError(f"sizes {result.shape} where the trace has {shape}")
         if any((a == 1) != (b == 1) for a, b in zip(shape, result.shape, strict=True)):
-            raise SymbolicError(f"sizes {result.shape} are broadcast otherwise than {shape}")
+            raise SymbolicError(f"sizes {result.shape}, broadcast in another way than {shape}")
         return replace(result, shape=shape)
     if isinstance(result, tuple) and isinstance(fake, list | tuple):
         return tuple(_as_traced(r, f) for r, f in zip(result, fake, strict=False))
@@ -614,7 +627,7 @@ def _as_traced(result: Any, fake: Any) -> Any:
 
 
 def _fresh_results(op: Any) -> Any:
-    """The operator itself, or for one that returns views of its arguments its copying variant."""
+    """The operator itself, or the copying variant of an operator that returns views of its arguments."""
     if not any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns):
         return op
     namespace, _, name = op._schema.name.partition("::")
@@ -626,7 +639,7 @@ def _fresh_results(op: Any) -> Any:
 
 def _hint(node: Any, why: str) -> None:
     if node.target._schema.name.partition("::")[2] not in KEPT_NAMES:
-        watch.artefact("hint", (node, why))
+        phases.artefact("hint", (node, why))
         perf_hints("%s has %s: it runs as ATen's kernel (node %s)", node.target, why, node.name)
 
 
@@ -645,14 +658,14 @@ def _output(low: Lowering, a: Any) -> Ref | int | tuple[Any] | None:
     if a.op == "placeholder":
         return [n for n in low.gm.graph.nodes if n.op == "placeholder"].index(a)
     if isinstance(value, Value):
-        return seen(low.realised(value, to_exprs(a.meta["val"].stride())).ref(), a)
+        return with_traced_strides(low.realised(value, to_exprs(a.meta["val"].stride())).ref(), a)
     if isinstance(value, Expr):
         return (value.as_int() if value.is_const else value,)
     return None if value is None else (value,)
 
 
 def _drop_dead(program: Program) -> None:
-    """Removes loops whose results nobody reads and that check nothing."""
+    """Remove loops that check nothing and whose results are not read."""
     needed = {r.buffer for r in refs_of(program.outputs)}
     kept: list[Loop | Extern] = []
     for node in reversed(program.nodes):

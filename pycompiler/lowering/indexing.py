@@ -1,7 +1,7 @@
 """Indexing by tensors: embedding, gather, index_select, index, and the adding scatters that are their backwards.
 
-In: values, index values.  Out: loops that load at `%n` (an index op of the body), or that add at such places.
-An index is checked and wrapped by a `wrap_index` op before it is used.
+In: values, index values.  Out: loops that load at `%n` (an index op of the body), or that add at such places. A
+`wrap_index` op checks and wraps each index before its use.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from typing import Any
 import torch
 
 from pycompiler import config
-from pycompiler.ir import checked
-from pycompiler.ir.expr import ZERO, Expr
 from pycompiler.ir.loops import Loop
 from pycompiler.lowering import values
-from pycompiler.lowering.body import Body, Val
+from pycompiler.lowering.body import BodyBuilder, Val
+from pycompiler.lowering.checked_indices import INTEGERS, position
 from pycompiler.lowering.elementwise import broadcast_load, broadcast_shape, stored
 from pycompiler.lowering.graph import Lowering, loop_space
-from pycompiler.lowering.indices import INTEGERS, position
+from pycompiler.lowering.partial_updates import updated
 from pycompiler.lowering.registry import lowering
-from pycompiler.lowering.updates import updated
 from pycompiler.lowering.values import Exprs, Value, contiguous_strides, normal_dim, to_exprs
+from pycompiler.operators import value_checks
+from pycompiler.symbolic.expr import ZERO, Expr
 
 aten = torch.ops.aten
-_ADDED = (torch.float32, torch.float64, torch.int64, torch.int32)  # dtypes that a store can add in
+_ADDED = (torch.float32, torch.float64, torch.int64, torch.int32)  # dtypes for which a store can add
 
 
 @lowering(aten.embedding.default)
@@ -44,11 +44,11 @@ def index_select(low: Lowering, x: Value, dim: int, index: Value) -> Any:
 
 def _selected(low: Lowering, x: Value, dim: int, indices: Value) -> Any:
     """x with dimension `dim` replaced by the dimensions of `indices`."""
-    if x.shape[dim] == 0:  # any index is wrong, also where the result has no point at which to see it
+    if x.shape[dim] == 0:  # any index is out of range, even if the result has no element to check it
         return NotImplemented
     end, rule = dim + indices.rank, "column" if (dim, x.rank) == (1, 2) else "row"
 
-    def emit(body: Body, i: list[Expr]) -> Val:
+    def emit(body: BodyBuilder, i: list[Expr]) -> Val:
         at = position(body, indices.load(body, i[dim:end]), x.shape[dim], rule)
         return x.load(body, [*i[:dim], at, *i[end:]])
 
@@ -60,7 +60,7 @@ def gather(low: Lowering, x: Value, dim: int, index: Value, *, sparse_grad: bool
     return _gathered(low, x, dim, index, "element")
 
 
-@lowering(checked.pick)
+@lowering(value_checks.pick)
 def pick(low: Lowering, x: Value, dim: int, classes: Value) -> Any:
     return _gathered(low, x, dim, classes, "target")
 
@@ -70,7 +70,7 @@ def _gathered(low: Lowering, x: Value, dim: int, index: Value, rule: str) -> Any
         return NotImplemented
     d = normal_dim(dim, x.rank)
 
-    def emit(body: Body, i: list[Expr]) -> Val:
+    def emit(body: BodyBuilder, i: list[Expr]) -> Val:
         at = position(body, index.load(body, i), x.shape[d], rule, d)
         return x.load(body, [*i[:d], at, *i[d + 1 :]])
 
@@ -78,7 +78,7 @@ def _gathered(low: Lowering, x: Value, dim: int, index: Value, rule: str) -> Any
 
 
 class Advanced:
-    """The geometry of x[indices] with some indices tensors: which result dimensions are whose."""
+    """The geometry of x[indices] with index tensors: which dimension each result dimension comes from."""
 
     def __init__(self, x: Value, indices: Sequence[Value | None]) -> None:
         self.x = x
@@ -86,15 +86,15 @@ class Advanced:
         given = [d for d, v in enumerate(self.indices) if v is not None]
         self.joint = broadcast_shape([v.shape for v in self.indices if v is not None])
         adjacent = given[-1] - given[0] + 1 == len(given)
-        self.start = given[0] if adjacent else 0  # where the joint dimensions stand in the result
+        self.start = given[0] if adjacent else 0  # the first of the joint dimensions in the result
         rest = [x.shape[d] for d in range(x.rank) if d not in given]
         self.shape: Exprs = (*rest[: self.start], *self.joint, *rest[self.start :])
 
-    def source(self, body: Body, i: Sequence[Expr]) -> list[Expr]:
+    def source(self, body: BodyBuilder, i: Sequence[Expr]) -> list[Expr]:
         """The index into x of the result's element i."""
         end = self.start + len(self.joint)
         joint, rest = i[self.start : end], iter([*i[: self.start], *i[end:]])
-        ordinal = itertools.count()  # eager numbers the dimensions that are indexed
+        ordinal = itertools.count()  # eager's error numbers the indexed dimensions
         return [next(rest) if v is None else position(body, broadcast_load(v, body, joint, self.joint), n, "index",
                                                       next(ordinal))
                 for v, n in zip(self.indices, self.x.shape, strict=True)]  # fmt: skip
@@ -117,22 +117,22 @@ def index(low: Lowering, x: Value, indices: Sequence[Value | None]) -> Any:
 
 
 def may_add(low: Lowering, dtype: torch.dtype) -> bool:
-    """Whether a loop may add at places.  In which order a GPU's threads do is not said, and sums of floats differ with it."""
+    """Whether a loop may add at places.  The order of a GPU's threads is undefined, and sums of floats depend on it."""
     ordered = low.fake.device.type == "cpu" or not dtype.is_floating_point
     return dtype in _ADDED and (ordered or not (config.deterministic or torch.are_deterministic_algorithms_enabled()))
 
 
 def added(
-    low: Lowering, base: Value, shape: Exprs, emit: Callable[[Body, list[Expr]], tuple[Sequence[Expr], Val]]
+    low: Lowering, base: Value, shape: Exprs, emit: Callable[[BodyBuilder, list[Expr]], tuple[Sequence[Expr], Val]]
 ) -> Value:
-    """A copy of base with, for each index of `shape`, a value added at a place: emit gives (index into base, value)."""
+    """A copy of base with a value added at a place for each index of `shape`.  `emit` returns (index into base, value)."""
     out = stored(low, base, low.fake)
     assert out.buffer is not None
     buffer = low.program.buffers[out.buffer]
     if any(n == 0 for n in (*shape, *base.shape)):
         return out
     at, names, ranges = loop_space(shape, contiguous_strides(shape))
-    body = Body(dict(zip(names, ranges, strict=True)))
+    body = BodyBuilder(dict(zip(names, ranges, strict=True)))
     place, value = emit(body, at)
     value = value.to(buffer.dtype)
     low.add(Loop((buffer,), names, ranges, tuple(body.ops), (value.at,), (out.flat(place),), store_mode="add",
@@ -148,7 +148,7 @@ def scatter_add(low: Lowering, x: Value, dim: int, index: Value, source: Value) 
         return NotImplemented
     d = normal_dim(dim, x.rank)
 
-    def emit(body: Body, i: list[Expr]) -> tuple[Sequence[Expr], Val]:
+    def emit(body: BodyBuilder, i: list[Expr]) -> tuple[Sequence[Expr], Val]:
         place = [*i[:d], position(body, index.load(body, i), x.shape[d], "element", d), *i[d + 1 :]]
         return place, source.load(body, i)
 
@@ -164,7 +164,7 @@ def index_add(low: Lowering, x: Value, dim: int, index: Value, source: Value, *,
     d = normal_dim(dim, x.rank)
     index = values.reshape(index, [-1])
 
-    def emit(body: Body, i: list[Expr]) -> tuple[Sequence[Expr], Val]:
+    def emit(body: BodyBuilder, i: list[Expr]) -> tuple[Sequence[Expr], Val]:
         at = position(body, index.load(body, [i[d]]), x.shape[d], "row" if x.rank == 1 else "element", d)
         return [*i[:d], at, *i[d + 1 :]], source.load(body, i)
 
@@ -176,7 +176,7 @@ def index_put(low: Lowering, x: Value, indices: Sequence[Value | None], source: 
     if (done := updated(low, x)) is not None:
         return done
     if not accumulate or not may_add(low, x.dtype) or not _by_integers(indices):
-        return NotImplemented  # with equal places, which value stays is the kernel's choice
+        return NotImplemented  # with equal places, the kernel chooses the value that stays
     where = Advanced(x, indices)
     return added(low, x, where.shape,
                  lambda b, i: (where.source(b, i), broadcast_load(source, b, i, where.shape)))  # fmt: skip
@@ -196,7 +196,7 @@ def embedding_dense_backward(low: Lowering, grad: Value, indices: Value, num_wei
     fake = low.fake
     zero = Value.constant(0, to_exprs(fake.shape), fake.dtype, fake.device)
 
-    def emit(body: Body, i: list[Expr]) -> tuple[Sequence[Expr], Val]:
+    def emit(body: BodyBuilder, i: list[Expr]) -> tuple[Sequence[Expr], Val]:
         row = indices.load(body, i[:-1]).to(torch.int64)
         value = grad.load(body, i)
         if padding_idx >= 0:
@@ -214,14 +214,14 @@ def _one_per_line(x: Value, dim: int, index: Value) -> bool:
 
 @lowering(aten.scatter.value, aten.scatter.src)
 def scatter(low: Lowering, x: Value, dim: int, index: Value, source: Any) -> Any:
-    """One element per line is a comparison; otherwise, with equal places, which value stays is the kernel's choice."""
+    """One element per line is a comparison.  Otherwise, with equal places, the kernel chooses the value that stays."""
     if (done := updated(low, x)) is not None:
         return done
     if x.rank == 0 or not _one_per_line(x, normal_dim(dim, x.rank), index) or any(n == 0 for n in x.shape):
         return NotImplemented
     d = normal_dim(dim, x.rank)
 
-    def emit(body: Body, i: list[Expr]) -> Val:
+    def emit(body: BodyBuilder, i: list[Expr]) -> Val:
         line = [*i[:d], ZERO, *i[d + 1 :]]
         place = body.index(position(body, index.load(body, line), x.shape[d], "element", d))
         value = source.load(body, line).to(x.dtype) if isinstance(source, Value) else body.const(source, x.dtype)

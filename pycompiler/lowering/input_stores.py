@@ -1,7 +1,8 @@
-"""New values of inputs: `aten.copy_(input, value)`, which autograd puts at the end of a graph.
+"""In-place writes of inputs: `aten.copy_(input, value)`, which autograd puts at the end of a graph.
 
-In: the input and the value.  Out: a Loop that makes the value in the layout of the input, and the copy as an Extern between
-two whole buffers, which scheduling can replace by letting the loop write into the input itself (`scheduling/stores.py`).
+In: the input and the value.  Out: a Loop that computes the value in the layout of the input, and the copy as an Extern
+between two whole buffers.  Scheduling can remove the copy and let the loop write the input itself
+(`scheduling/stores.py`).
 """
 
 from __future__ import annotations
@@ -35,7 +36,7 @@ def copy_(low: Lowering, target: Value, value: Value, non_blocking: bool = False
 
 
 def _is_fresh(low: Lowering, value: Value, target: Value) -> bool:
-    """Whether the value is all of a buffer that a loop fills for this purpose alone, laid out as the input is."""
+    """Whether the value is a whole buffer that a loop fills only for this copy, with the layout of the input."""
     if value.buffer is None or value.offset != 0 or not same_strides(value.shape, value.stride, target.stride):
         return False
     made = low.program.buffers[value.buffer]

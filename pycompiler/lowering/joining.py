@@ -1,6 +1,6 @@
 """Joining, padding and rearranging: cat, stack, pad, slice_scatter, flip, roll, repeat.
 
-In: values.  Out: for cat one Loop per part, each filling its slice of one buffer; else one Loop with masked loads.
+In: values.  Out: for cat one Loop per part, each filling its slice of one buffer; otherwise one Loop with masked loads.
 """
 
 from __future__ import annotations
@@ -10,29 +10,27 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.expr import ZERO, Expr
 from pycompiler.ir.loops import Loop
 from pycompiler.lowering import values
-from pycompiler.lowering.body import Body, Val
+from pycompiler.lowering.body import BodyBuilder, Val
 from pycompiler.lowering.elementwise import stored
 from pycompiler.lowering.graph import Lowering, loop_space
+from pycompiler.lowering.partial_updates import updated
 from pycompiler.lowering.registry import lowering
-from pycompiler.lowering.updates import updated
 from pycompiler.lowering.values import Value, mapped, normal_dim, to_exprs
 from pycompiler.lowering.views import slice_of, wrapped
+from pycompiler.symbolic.expr import ZERO, Expr
 
 aten = torch.ops.aten
 
 
 @lowering(aten.cat.default)
 def cat(low: Lowering, tensors: Sequence[Value], dim: int = 0) -> Value:
-    fake = low.fake
-    parts = [v for v in tensors if not (v.rank == 1 and v.shape[0] == 0 and fake.dim() != 1)]
-    return fill_parts(low, parts, normal_dim(dim, fake.dim()))
+    return fill_parts(low, tensors, normal_dim(dim, low.fake.dim()))
 
 
 def fill_parts(low: Lowering, parts: Sequence[Value], dim: int) -> Value:
-    """The parts one after the other along `dim`, in the fake result's dtype and strides."""
+    """The parts one after the other along `dim`, in the fake result's dtype and strides.  Empty ones may have another rank."""
     buffer = low.buffer_for(low.fake)
     parts = [v for v in parts if all(n != 0 for n in v.shape)]
     if len(parts) <= 1:
@@ -42,7 +40,7 @@ def fill_parts(low: Lowering, parts: Sequence[Value], dim: int) -> Value:
     start = ZERO
     for k, part in enumerate(parts):
         index, names, ranges = loop_space(part.shape, buffer.stride)
-        body = Body(dict(zip(names, ranges, strict=True)))
+        body = BodyBuilder(dict(zip(names, ranges, strict=True)))
         result = part.load(body, index).to(buffer.dtype)
         at = sum((i * s for i, s in zip(index, buffer.stride, strict=True)), start * buffer.stride[dim])
         low.add(Loop((buffer,), names, ranges, tuple(body.ops), (result.at,), (at,), init=buffer.name if k else None,
@@ -51,8 +49,8 @@ def fill_parts(low: Lowering, parts: Sequence[Value], dim: int) -> Value:
     return low.value_of(buffer)
 
 
-def masked_load(low: Lowering, v: Value, body: Body, index: Sequence[Expr], mask: Val, other: Val) -> Val:
-    """v's element at `index` where the mask holds (the index may lie outside elsewhere), else `other`."""
+def masked_load(low: Lowering, v: Value, body: BodyBuilder, index: Sequence[Expr], mask: Val, other: Val) -> Val:
+    """v's element at `index` where the mask is true, else `other`.  The index may be out of range where the mask is false."""
     if mask.constant is not None:
         return v.load(body, index).to(other.dtype) if mask.constant else other
     if v.number is not None:
@@ -64,7 +62,7 @@ def masked_load(low: Lowering, v: Value, body: Body, index: Sequence[Expr], mask
     return loaded if other.dtype == v.dtype else mask.where(loaded.to(other.dtype), other)
 
 
-def inside(body: Body, i: Expr, low_end: Expr, end: Expr, size: Expr) -> Val:
+def inside(body: BodyBuilder, i: Expr, low_end: Expr, end: Expr, size: Expr) -> Val:
     """low_end <= i < end, for 0 <= i < size; comparisons that always hold are left out."""
     test = body.const(True, torch.bool)
     if low_end != 0:
@@ -90,7 +88,7 @@ def padded(low: Lowering, x: Value, before: Sequence[Expr], value: Any) -> Value
         return low.pointwise(lambda b, _: b.const(value, buffer.dtype), buffer)
     source = x if x.number is not None else low.realised(x)
 
-    def emit(body: Body, index: list[Expr]) -> Val:
+    def emit(body: BodyBuilder, index: list[Expr]) -> Val:
         mask = body.const(True, torch.bool)
         for i, n, lead, size in zip(index, x.shape, before, buffer.shape, strict=True):
             mask = both(mask, inside(body, i, lead.max(0), (lead + n).min(size), size))
@@ -151,7 +149,7 @@ def scattered(low: Lowering, x: Value, source: Value, dim: int, start: Any, end:
         return low.pointwise(x.load, buffer)
     kept = source if source.number is not None else low.realised(source)
 
-    def emit(body: Body, index: list[Expr]) -> Val:
+    def emit(body: BodyBuilder, index: list[Expr]) -> Val:
         i = index[d]
         mask = inside(body, i, first, first + (length - 1) * step + 1, x.shape[d])
         if step != 1:
@@ -177,7 +175,7 @@ def _select_scatter(low: Lowering, x: Value, source: Value, dim: int, index: Any
     buffer = low.buffer_for(low.fake)
     d = normal_dim(dim, x.rank)
 
-    def emit(body: Body, where: list[Expr]) -> Val:
+    def emit(body: BodyBuilder, where: list[Expr]) -> Val:
         mask = body.const(True, torch.bool) if x.shape[d] == 1 else body.index(where[d]).eq(body.index(at))
         other = x.load(body, where).to(buffer.dtype)
         return masked_load(low, source, body, [*where[:d], ZERO, *where[d + 1 :]], mask, other)
@@ -195,7 +193,7 @@ def flip(low: Lowering, x: Value, dims: Sequence[int]) -> Value:
 
 @lowering(aten.roll.default)
 def roll(low: Lowering, x: Value, shifts: Sequence[Any], dims: Sequence[int] = ()) -> Any:
-    if any(n == 0 for n in x.shape) or any(s < -(2**62) for s in shifts):  # which torch takes for a symbol, and refuses
+    if any(n == 0 for n in x.shape) or any(s < -(2**62) for s in shifts):  # torch treats it as a symbol, and raises
         return NotImplemented
     if not dims:
         flat = values.reshape(x, [-1])

@@ -1,6 +1,6 @@
-"""What losses check of their arguments (`ir/checked.py`); the losses themselves are decomposed.
+"""Checks of the arguments of losses (`operators/value_checks.py`); the losses themselves are decomposed.
 
-In: a tensor of which every element must lie between 0 and 1.  Out: the same, checked by the kernel that reads it.
+In: a tensor whose elements must all lie between 0 and 1.  Out: the same, checked by the kernel that reads it.
 """
 
 from __future__ import annotations
@@ -9,17 +9,17 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.checked import within
-from pycompiler.ir.expr import Expr
-from pycompiler.lowering.body import Body, Val, compute_dtype
+from pycompiler.lowering.body import BodyBuilder, Val, compute_dtype
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value
+from pycompiler.operators.value_checks import within
+from pycompiler.symbolic.expr import Expr
 
 
 @lowering(within)
 def checked_within(low: Lowering, x: Value, rule: str) -> Any:
-    def emit(body: Body, i: list[Expr]) -> Val:
+    def emit(body: BodyBuilder, i: list[Expr]) -> Val:
         v = x.load(body, i)
         wide = v.to(compute_dtype(x.dtype))
         inside = wide.test("ge", 0) & wide.test("le", 1)

@@ -1,7 +1,7 @@
-"""Small matrix products as loops: a call of ATen's kernel costs more than they do, and loops fuse with their neighbours.
+"""Small matrix products as loops: cheaper than a call of ATen's kernel, and fused with their neighbours.
 
-In: mm, bmm, addmm whose number of multiply-adds is at most SMALL.  Out: a folding Loop.  Larger ones stay ATen's; the bias
-of one whose result a loop reads is added there: ATen's kernel would first write it to every row of the result.
+In: mm, bmm, addmm with at most SMALL multiply-adds.  Out: a folding Loop.  Larger products stay ATen calls.  If a loop
+reads their result, the loop adds the bias: ATen's kernel would first write it to every row of the result.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _PRODUCTS = (aten.mm, aten.bmm, aten.addmm)
 
 
 def total(low: Lowering, x: Value, y: Value) -> Any:
-    """x @ y over the last two dimensions, in the computation dtype; NotImplemented when it is not small."""
+    """x @ y over the last two dimensions, in the computation dtype; NotImplemented if it is not small."""
     dtype = low.fake.dtype
     work = product([*x.shape, y.shape[-1]])
     if work.const is None or not 0 < work.as_int() <= SMALL or not dtype.is_floating_point:
@@ -47,10 +47,10 @@ def mm(low: Lowering, x: Value, y: Value) -> Any:
 @lowering(aten.addmm)
 def addmm(low: Lowering, bias: Value, x: Value, y: Value, *, beta: float = 1, alpha: float = 1) -> Any:
     if alpha == 0 or beta == 0:
-        return NotImplemented  # ATen leaves the term out, NaN and infinities with it
+        return NotImplemented  # ATen omits the term, including its NaN and infinities
     sums = total(low, x, y)
     if sums is NotImplemented:
-        if alpha != 1 or beta != 1 or not bias_moves(low, bias):
+        if alpha != 1 or beta != 1 or not loop_adds_bias(low, bias):
             return sums
         sums = low.call(aten.mm.default, [low.placed(node).ref() for node in factors(low.node)], {}, low.fake)
     buffer = low.buffer_for(low.fake)
@@ -68,15 +68,15 @@ def factors(node: Any) -> list[fx.Node]:
     return list(node.args[1:3])
 
 
-def bias_moves(low: Lowering, bias: Value) -> bool:
-    """Whether a loop reads the sum, and loses nothing by adding the bias itself: a product in half precision would be
-    rounded once more."""
+def loop_adds_bias(low: Lowering, bias: Value) -> bool:
+    """Whether a loop reads the sum and can add the bias without loss: a product in half precision would be rounded once
+    more."""
     exact = low.fake.dtype in (torch.float32, torch.float64)
     return exact and low.fake.device.type == "cpu" and bias.rank == 1 and any(map(_is_loop, readers(low.node)))
 
 
 def readers(node: fx.Node) -> Iterator[fx.Node]:
-    """The nodes that read its elements, views passed over."""
+    """The nodes that read its elements, through views."""
     for user in node.users:
         schema = getattr(user.target, "_schema", None)
         if schema is not None and any(r.alias_info is not None and not r.alias_info.is_write for r in schema.returns):

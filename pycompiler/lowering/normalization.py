@@ -1,4 +1,4 @@
-"""Group normalisation of tensors that no decomposition takes apart: several loops that fuse into one kernel.
+"""Group normalisation, which is not decomposed: several loops that fuse into one kernel.
 
 In: one ATen operator.  Out: folds and pointwise loops; half precision is computed in f32.
 """
@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.expr import Expr
 from pycompiler.lowering import values
 from pycompiler.lowering.body import Val, compute_dtype
 from pycompiler.lowering.elementwise import folded_all, lazy, stored
@@ -18,6 +17,7 @@ from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.reductions import divided_by, moments_dtype
 from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value, product
+from pycompiler.symbolic.expr import Expr
 
 aten = torch.ops.aten
 
@@ -32,7 +32,7 @@ def normalised(low: Lowering, x: Value, dims: Sequence[int], eps: float) -> tupl
     return stored(low, lazy(lambda v: v, mean, dtype=compute)), stored(low, rstd)
 
 
-def given(low: Lowering, v: Value, fake: torch.Tensor) -> Value:
+def as_result(low: Lowering, v: Value, fake: torch.Tensor) -> Value:
     """A statistic as a result: reshaped, converted and laid out as `fake`."""
     v = values.reshape(v, fake.shape)
     if v.dtype == fake.dtype and v.buffer is not None:
@@ -60,4 +60,8 @@ def group_norm(low: Lowering, x: Value, weight: Value | None, bias: Value | None
         return y if bias is None else y + next(left)
 
     result = lazy(tree, v, mean, rstd, *parameters, dtype=compute)
-    return stored(low, values.reshape(result, x.shape), out), given(low, mean, fake_mean), given(low, rstd, fake_rstd)
+    return (
+        stored(low, values.reshape(result, x.shape), out),
+        as_result(low, mean, fake_mean),
+        as_result(low, rstd, fake_rstd),
+    )

@@ -1,9 +1,9 @@
-"""Writes into a part of an input: a static cache of keys and values, a counter in a table.
+"""In-place writes to a part of an input: a static cache of keys and values, a counter in a table.
 
-In: a node whose value ends in `aten.copy_(input, value)` and is the input but for what the node writes (`index_copy`,
-`slice_scatter`, ...).  Out: a copy of the input, and the operator that writes in place into that copy; scheduling drops the copy
-where the writes may happen in the input itself (`scheduling/stores.py`).  What an index can be wrong about is a loop of its own,
-once for each index, ahead of the writes.  Example (`k` is an input):
+In: a node whose value ends in `aten.copy_(input, value)` and equals the input except for the part that the node writes
+(`index_copy`, `slice_scatter`, ...).  Out: a copy of the input, and the operator that writes in place into that copy.
+Scheduling drops the copy if the input itself may be written (`scheduling/stores.py`).  Indices are checked by loops of
+their own, once per index, before the writes.  Example (`k` is an input):
 
     index_copy = aten.index_copy(k, 1, at, x)         loop check: wrap_index at 2048
     copy_(k, index_copy)                        =>    loop b3 = k;  extern index_copy_(b3, 1, at, x) mutates b3;  copy_(k, b3)
@@ -19,20 +19,20 @@ import torch
 from torch import fx
 
 from pycompiler.ir import choices
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.hints import likely
 from pycompiler.ir.loops import Extern, Loop
 from pycompiler.lowering import values
-from pycompiler.lowering.body import Body, Val
+from pycompiler.lowering.body import BodyBuilder, Val
+from pycompiler.lowering.checked_indices import INTEGERS, position
 from pycompiler.lowering.graph import COMPUTABLE, Lowering, is_injective, narrowed, same_strides
-from pycompiler.lowering.indices import INTEGERS, position
 from pycompiler.lowering.values import Value, contiguous_strides, normal_dim, to_exprs
 from pycompiler.lowering.views import slice_of, wrapped
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.hints import likely
 
 aten = torch.ops.aten
 COPY = aten.copy_.default
 
-# Operators by what they do in place.  Each takes the written tensor first.
+# Functional operators and their in-place variants.  Each takes the written tensor first.
 WRITES: dict[Any, Any] = {
     aten.index_copy.default: aten.index_copy_.default,
     aten.index_put.default: aten.index_put_.default,
@@ -41,17 +41,21 @@ WRITES: dict[Any, Any] = {
     aten.scatter.value: aten.scatter_.value,
     aten.scatter_add.default: aten.scatter_add_.default,
 }
-# Operators that put a tensor in place of a view, and the view.
+# Operators that replace a view by a tensor, and the view operator.
 PARTS: dict[Any, Any] = {aten.slice_scatter.default: aten.slice.Tensor, aten.select_scatter.default: aten.select.int}
-# An input of fewer elements is written as a whole, in the kernel that makes the rest.
+# An input with fewer elements is written as a whole, in the kernel that computes the rest.
 LARGE = 2048
-PART = 4  # a part that is larger than a PARTth of its input is left to a kernel
+PART = 4  # a part larger than 1/PART of its input is left to a kernel
 
 
 @dataclass
 class Updates:
-    """`nodes`: whose values are an input, but for a part.  `inner`: by such a node, the one that makes the part that it writes,
-    and that is written in its turn.  `looks`: the loops that look at indices."""
+    """The partial updates of a graph.
+
+    - `nodes`: their values are an input except for a part.
+    - `inner`: such a node -> the node that computes the part it writes, itself a partial update.
+    - `looks`: the loops that check indices.
+    """
 
     nodes: set[fx.Node] = field(default_factory=set)
     inner: dict[fx.Node, fx.Node] = field(default_factory=dict)
@@ -66,7 +70,7 @@ def updates_of(low: Lowering) -> Updates:
 
 
 def find(low: Lowering) -> Updates:
-    """The updates of inputs in a graph."""
+    """The partial updates of inputs in a graph."""
     found = Updates()
     for copy in low.gm.graph.find_nodes(op="call_function", target=COPY):
         target, value = copy.args
@@ -77,7 +81,7 @@ def find(low: Lowering) -> Updates:
             node = _origin(node.args[0])
         if node is target and target.op == "placeholder":
             found.nodes.update(chain)
-            whole = bool(low.external) or choices.active  # a node may be left to ATen by itself
+            whole = bool(low.external) or choices.active  # a single node may be left to ATen
             for outer in chain if not whole else ():
                 while (inner := _inner(outer)) is not None:
                     found.inner[outer] = inner
@@ -86,7 +90,7 @@ def find(low: Lowering) -> Updates:
 
 
 def _origin(node: Any) -> Any:
-    """The node whose value this is, seen as it lies."""
+    """The node of this value, ignoring as_strided calls that keep the layout."""
     while isinstance(node, fx.Node) and node.target is aten.as_strided.default and _lies_alike(node, node.args[0]):
         node = node.args[0]
     return node
@@ -99,7 +103,7 @@ def _lies_alike(node: fx.Node, source: Any) -> bool:
 
 
 def _is_update(node: object, target: fx.Node) -> bool:
-    """Whether a node's value is its first argument but for a part, of a type and size that is worth it."""
+    """Whether a node's value is its first argument except for a part, with a dtype and size that are worth it."""
     if not isinstance(node, fx.Node) or not (node.target in WRITES or node.target in PARTS):
         return False
     to, value = target.meta["val"], node.meta["val"]
@@ -112,7 +116,7 @@ def _is_update(node: object, target: fx.Node) -> bool:
 
 
 def _written(node: fx.Node) -> int:
-    """How many elements are written, as it seems; 0: none, or a call that may write others."""
+    """The number of written elements, by hints; 0 if there are none, or the call may write other elements."""
     inner = _inner(node)
     if inner is not None:
         return _written(inner)
@@ -146,7 +150,7 @@ def _count(t: torch.Tensor) -> Expr:
 
 
 def _inner(outer: fx.Node) -> fx.Node | None:
-    """What makes the part that a node writes, where that is the same part but for a part of its own."""
+    """The node that computes the written part, if its value is that same part except for a part of its own."""
     inner = _origin(outer.args[1]) if outer.target in PARTS else None
     if not isinstance(inner, fx.Node) or not (inner.target in WRITES or inner.target in PARTS):
         return None
@@ -154,11 +158,11 @@ def _inner(outer: fx.Node) -> fx.Node | None:
     same = isinstance(view, fx.Node) and view.target is PARTS[outer.target] and view.args[1:] == outer.args[2:]
     if not same or view.args[0] is not outer.args[0] or view.kwargs or outer.kwargs:
         return None
-    alone = all(len(n.users) == 1 for n in _way(outer.args[1], inner))
+    alone = all(len(n.users) == 1 for n in _chain(outer.args[1], inner))
     return inner if alone and not any(_is_symbolic(n) for n in (outer, inner, view)) and _written(inner) else None
 
 
-def _way(node: Any, end: fx.Node) -> Iterator[fx.Node]:
+def _chain(node: Any, end: fx.Node) -> Iterator[fx.Node]:
     while node is not end:
         yield node
         node = node.args[0]
@@ -172,10 +176,10 @@ def _is_symbolic(node: fx.Node) -> bool:
 
 
 def updated(low: Lowering, x: Value) -> Value | None:
-    """The current node's value, made in a copy of `x`; None where it is no update of an input."""
+    """The current node's value, computed in a copy of `x`; None if it is no partial update of an input."""
     found, node = updates_of(low), low.node
     if node in found.inner.values():
-        return x  # nobody reads it: the node around it makes it
+        return x  # not read: the outer node computes it
     if node not in found.nodes or x.buffer is None or x.offset != 0:
         return None
     held = low.program.buffers[x.buffer]
@@ -190,7 +194,7 @@ def updated(low: Lowering, x: Value) -> Value | None:
 
 
 def _write(low: Lowering, found: Updates, node: fx.Node, to: Value) -> None:
-    """What `node` writes, into `to`."""
+    """Emit the writes of `node` into `to`."""
     if node.target in WRITES:
         _check(low, found, node, to)
         rest, kwargs = fx.map_arg((node.args[1:], node.kwargs), low._argument)
@@ -207,7 +211,7 @@ def _write(low: Lowering, found: Updates, node: fx.Node, to: Value) -> None:
 
 
 def _copied(node: Any) -> fx.Node:
-    """What `aten.copy(view, x)` would bring into the shape and type of the view, as the copy itself does."""
+    """The source of `aten.copy(view, x)`, which broadcasts and converts x to the view: the in-place copy does the same."""
     given: fx.Node = node.args[1] if node.target is aten.copy.default and _value(node.args[1]) is not None else node
     return given
 
@@ -232,7 +236,7 @@ def _part(low: Lowering, node: fx.Node, to: Value) -> Value:
 
 
 def _check(low: Lowering, found: Updates, node: fx.Node, to: Value) -> None:
-    """Loops that look at a call's indices.  On a GPU errors of indices come late in any case."""
+    """Emit loops that check a call's indices.  A GPU reports index errors late in any case."""
     if to.device.type != "cpu":
         return
     a: Any = node.args
@@ -244,20 +248,20 @@ def _check(low: Lowering, found: Updates, node: fx.Node, to: Value) -> None:
         look = _narrow(low.placed(index))
         key = (look.buffer, look.shape, look.stride, look.offset, to.shape[dim], rule)
         if not any(n is found.looks.get(key) for n in low.program.nodes):
-            _look(low, look, to.shape[dim], rule, dim)
+            _check_loop(low, look, to.shape[dim], rule, dim)
             found.looks[key] = low.program.nodes[-1]
 
 
 def _narrow(v: Value) -> Value:
-    """Each element of memory once."""
+    """The value without broadcast dimensions, so that each element of memory is visited once."""
     for d, (n, s) in enumerate(zip(v.shape, v.stride, strict=True)):
         if n != 1 and s == 0:
             v = narrowed(v, d)
     return v
 
 
-def _look(low: Lowering, index: Value, size: Expr, rule: str, dim: int) -> None:
-    def emit(body: Body, i: Sequence[Expr]) -> Val:
+def _check_loop(low: Lowering, index: Value, size: Expr, rule: str, dim: int) -> None:
+    def emit(body: BodyBuilder, i: Sequence[Expr]) -> Val:
         return body.index(position(body, index.load(body, i), size, rule, dim))
 
     low.pointwise(emit, low.fresh(torch.int64, index.shape, contiguous_strides(index.shape), index.device))

@@ -12,14 +12,14 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.symbolic_node import Real
-from pycompiler.lowering.body import Body, Val
+from pycompiler.lowering.body import BodyBuilder, Val
 from pycompiler.lowering.elementwise import Kind, elementwise, mixed, number
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.promotion import as_float, promoted, rounded
 from pycompiler.lowering.registry import lowering, register
 from pycompiler.lowering.values import Value, normal_dim, to_exprs
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.symbolic_node import Real
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Tree = Callable[..., Val]
@@ -33,7 +33,7 @@ def is_float(x: Val) -> bool:
     return x.dtype.is_floating_point
 
 
-def unless_integer(name: str) -> Tree:
+def round_floats(name: str) -> Tree:
     """Rounding: integers stay as they are."""
     return lambda x: x.op(name) if is_float(x) else x
 
@@ -55,7 +55,7 @@ def minimum(x: Val, y: Val) -> Val:
 
 
 def fmax(name: str) -> Tree:
-    """maximum/minimum that prefer the operand that is no NaN."""
+    """maximum/minimum that prefer the operand that is not NaN."""
     pick = maximum if name == "maximum" else minimum
     return lambda x, y: y.test("isnan").where(x, x.test("isnan").where(y, pick(x, y))) if is_float(x) else pick(x, y)
 
@@ -69,7 +69,7 @@ def sign(x: Val) -> Val:
 
 
 def plus_product(x: Val, a: Val, b: Val | float) -> Val:
-    """x + a * b, rounded once where ATen's kernels round once."""
+    """x + a * b, rounded once if ATen's kernels round once."""
     return a.op("fma", b, x) if is_float(x) else x + a * b
 
 
@@ -77,8 +77,26 @@ def quotient(x: Val, y: Val) -> Val:
     return x / y
 
 
+def floor_quotient(half: torch.dtype) -> Tree:
+    """The quotient rounded down, as ATen's kernels of half precision compute it: each step rounds to `half`."""
+
+    def tree(x: Val, y: Val) -> Val:
+        def step(v: Val) -> Val:
+            return v.to(half).to(v.dtype)
+
+        rest = x.op("fmod", y)
+        q = step(step(x - rest) / y)
+        q = (rest.ne(0) & (y < 0).op("xor", rest < 0)).where(step(q - 1), q)
+        down = q.op("floor")
+        down = (step(q - down) > 0.5).where(step(down + 1), down)
+        whole = x / y
+        return y.eq(0).where(whole, q.ne(0).where(down, whole * 0))
+
+    return tree
+
+
 def by_its_inverse(x: Val, y: Val) -> Val:
-    """x / y as kernels of CUDA divide by a number: they multiply with its inverse."""
+    """x / y as CUDA kernels divide by a number: they multiply by its inverse."""
     n = y.constant
     if n is not None and n != 0:
         return x * (1.0 / torch.tensor(n, dtype=y.dtype).item())
@@ -86,8 +104,10 @@ def by_its_inverse(x: Val, y: Val) -> Val:
 
 
 def power(x: Val, y: Val, roots: bool = True, step: torch.dtype | None = None) -> Val:
-    """x ** y; the exponents that torch's own kernel treats specially are multiplications and, where it takes them, roots.
-    `step`: the dtype to which the kernel rounds a square before it goes on."""
+    """x ** y.  Exponents that torch's kernel treats specially become multiplications and, with `roots`, roots.
+
+    `step`: the dtype to which the kernel rounds a square before the next operation.
+    """
     n = y.constant
 
     def square(x: Val) -> Val:
@@ -119,7 +139,7 @@ def logical(name: str) -> Tree:
 
 
 def float_test(tree: Callable[[Val], Val]) -> Tree:
-    """A test that no integer passes."""
+    """A test that is False for every integer."""
     return lambda x: tree(x) if is_float(x) else x.body.const(False, torch.bool)
 
 
@@ -165,23 +185,23 @@ FLOAT_UNARY = [
 DEFAULT: dict[Any, Tree] = {
     aten.mul.Tensor: mul, aten.maximum: maximum, aten.minimum: minimum, aten.fmax: fmax("maximum"), aten.fmin: fmax("minimum"),
     aten.neg: op("neg"), aten.abs: absolute, aten.sign: sign,
-    aten.floor: unless_integer("floor"), aten.ceil: unless_integer("ceil"), aten.trunc: unless_integer("trunc"),
-    aten.round.default: unless_integer("round"),
+    aten.floor: round_floats("floor"), aten.ceil: round_floats("ceil"), aten.trunc: round_floats("trunc"),
+    aten.round.default: round_floats("round"),
     aten.frac: lambda x: x - x.op("trunc"), aten.fmod: op("fmod"), aten.remainder: op("mod"),
-    aten.floor_divide: op("floordiv"), aten.hypot: op("hypot"),
+    aten.hypot: op("hypot"),
     aten.bitwise_and: op("and"), aten.bitwise_or: op("or"), aten.bitwise_xor: op("xor"), aten.bitwise_not: op("not"),
     aten.bitwise_left_shift: op("shl"), aten.bitwise_right_shift: op("shr"), aten.__lshift__: op("shl"),
     aten.__rshift__: op("shr"),
     aten.logaddexp: logaddexp, aten.relu: lambda x: maximum(x.like(0), x),
 }  # fmt: skip
 
-# as DEFAULT, integers become floats first
+# as DEFAULT, but integers become floats first
 FLOAT: dict[Any, Tree] = {
     **{getattr(aten, name): op(name) for name in FLOAT_UNARY},
     aten.atan2: op("atan2"), aten.copysign: op("copysign"),
 }  # fmt: skip
 
-# as DEFAULT, the result is bool
+# as DEFAULT, but the result is bool
 TEST: dict[Any, Tree] = {
     **{getattr(aten, name): same_bool(name) for name in ("eq", "ne", "lt", "le", "gt", "ge")},
     aten.isnan: float_test(lambda x: x.test("isnan")), aten.isinf: float_test(lambda x: x.test("isinf")),
@@ -195,7 +215,7 @@ LOGIC: dict[Any, Tree] = {
 }  # fmt: skip
 
 
-EXACT = {aten.mul.Tensor: (1,), aten.floor_divide: (1,)}  # see `given_as`
+EXACT = {aten.mul.Tensor: (1,)}  # see `given_as`
 
 
 def _row(tree: Tree, kind: Kind, exact: Sequence[int]) -> Callable[..., Any]:
@@ -213,7 +233,7 @@ for _op, _tree in LOGIC.items():
 def add_sub(low: Lowering, x: Any, y: Any, alpha: Any = 1) -> Any:
     plus = low.op._overloadpacket is aten.add
     if not plus and any(v.dtype is torch.bool if isinstance(v, Value) else isinstance(v, bool) for v in (x, y)):
-        return NotImplemented  # ATen's kernel refuses it, its shape function takes a Python bool
+        return NotImplemented  # ATen's kernel raises, its shape function accepts a Python bool
     alpha = _alpha(low, alpha, (x, y))
 
     def tree(x: Val, y: Val) -> Val:
@@ -234,7 +254,7 @@ def _alpha(low: Lowering, alpha: Any, args: Sequence[Any]) -> Any:
 @lowering(aten.nextafter)
 def nextafter(low: Lowering, x: Value, y: Value) -> Any:
     if promoted((x, y)) in (torch.bfloat16, torch.float16):
-        return NotImplemented  # computed in float, it is the next of those
+        return NotImplemented  # computed in float, the result would be the next float
     return elementwise(low, op("nextafter"), (x, y))
 
 
@@ -252,7 +272,7 @@ def xlogy(low: Lowering, x: Any, y: Any) -> Value:
 @lowering(aten.rsub.Scalar)
 def rsub(low: Lowering, x: Value, y: Any, alpha: Any = 1) -> Any:
     if x.dtype is torch.bool:
-        return NotImplemented  # ATen's kernel refuses it, its shape function does not
+        return NotImplemented  # ATen's kernel raises, its shape function does not
     alpha = _alpha(low, alpha, (x, y))
 
     def tree(x: Val, y: Val) -> Val:
@@ -263,9 +283,19 @@ def rsub(low: Lowering, x: Value, y: Any, alpha: Any = 1) -> Any:
     return elementwise(low, tree, (x, y))
 
 
+def is_single(low: Lowering, position: int, value: Any) -> bool:
+    """Whether ATen's iterator takes the argument at `position` for a scalar: a number, or a tensor of one element, which on the
+    CPU may be expanded (all strides 0)."""
+    if not isinstance(value, Value) or value.rank == 0:
+        return True
+    fake = low.fake_of(position)
+    lines = zip(to_exprs(fake.shape), to_exprs(fake.stride()), strict=True)
+    return value.device.type == "cpu" and all(n == 1 or step == 0 for n, step in lines)
+
+
 @lowering(aten.div.Tensor, aten.div.Tensor_mode, aten.div.Scalar_mode)
 def div(low: Lowering, x: Any, y: Any, rounding_mode: str | None = None) -> Value:
-    half, by_scalar = promoted((x, y)), not isinstance(y, Value) or y.rank == 0
+    half, by_scalar = promoted((x, y)), is_single(low, 1, y)
     by_inverse = by_scalar and low.fake.device.type == "cuda" and not (isinstance(y, Value) and y.device.type == "cuda")
     if rounding_mode is None:
         return elementwise(low, by_its_inverse if by_inverse else quotient, (x, y), Kind.FLOAT, exact=(1,))
@@ -275,15 +305,22 @@ def div(low: Lowering, x: Any, y: Any, rounding_mode: str | None = None) -> Valu
     if rounding_mode == "trunc" and half in (torch.bfloat16, torch.float16) and not by_scalar:
         # ATen rounds the quotient first
         return elementwise(low, lambda x, y: (x / y).to(half).to(x.dtype).op("trunc"), (x, y))
+    if rounding_mode == "floor" and half in (torch.bfloat16, torch.float16) and not by_scalar:
+        return elementwise(low, floor_quotient(half), (x, y))
     return elementwise(low, op(name), (x, y), exact=(1,))
+
+
+@lowering(aten.floor_divide)
+def floor_divide(low: Lowering, x: Any, y: Any) -> Value:
+    return div(low, x, y, "floor")
 
 
 @lowering(aten.pow)
 def pow_(low: Lowering, x: Any, y: Any) -> Any:
     if isinstance(x, Real) or isinstance(y, Real):
-        return NotImplemented  # ATen's kernel looks at the exponent
+        return NotImplemented  # ATen's kernel reads the exponent
     if isinstance(y, float) and 0 < abs(y) < torch.finfo(torch.float32).tiny and promoted((x, y)) != torch.float64:
-        return NotImplemented  # which is not the exponent 0
+        return NotImplemented  # rounded to float it would be the exponent 0
     roots = low.fake.device.type != "cpu" or promoted((x, y)) != torch.float16
     dtype, cuda = promoted((x, y)), low.fake.device.type == "cuda"
     step = dtype if dtype == torch.bfloat16 or (cuda and dtype == torch.float16) else None
@@ -301,14 +338,14 @@ def round_decimals(low: Lowering, x: Value, decimals: int = 0) -> Any:
 
 
 def least(dtype: torch.dtype, bound: Any) -> Any:
-    """A lower bound; a negative one bounds no unsigned number, where it does not in ATen."""
+    """A lower bound.  A negative one is no bound for unsigned numbers if ATen treats it so."""
     if dtype == torch.uint8 and isinstance(bound, int) and bound < 0:
         return torch.clamp(torch.zeros((), dtype=dtype), min=bound).item()
     return bound
 
 
-def _holds(dtype: torch.dtype, *bounds: Any) -> bool:
-    """Whether an integer dtype has the bounds; what others do ATen knows."""
+def _contains(dtype: torch.dtype, *bounds: Any) -> bool:
+    """Whether an integer dtype contains the bounds.  Other bounds are left to ATen."""
     if dtype.is_floating_point or dtype == torch.bool:
         return True
     high = torch.iinfo(dtype).max
@@ -317,7 +354,7 @@ def _holds(dtype: torch.dtype, *bounds: Any) -> bool:
 
 @cache
 def _nan_bounds() -> bool:
-    """Whether ATen makes everything NaN where the only bound is a number that is (torch 2.11: such a number is no bound)."""
+    """Whether ATen returns NaN if the only bound is the number NaN (in torch 2.11 such a number is no bound)."""
     return bool(torch.clamp(torch.zeros(1), max=math.nan).isnan())
 
 
@@ -326,16 +363,18 @@ def _bound(smaller: bool, bound: Any) -> Tree:
     may_be_nan = isinstance(bound, Real) or (isinstance(bound, float) and math.isnan(bound))
     if not may_be_nan or _nan_bounds():
         pick = minimum if smaller else maximum
-        return lambda x, b: pick(b, x)  # of equal zeros ATen keeps the operand
+        return lambda x, b: pick(b, x)  # for equal zeros ATen keeps the operand
     return lambda x, b: ((b < x) if smaller else (x < b)).where(b, x)
 
 
 @lowering(aten.clamp)
 def clamp(low: Lowering, x: Value, min: Any = None, max: Any = None) -> Any:
     dtype = promoted((x, min, max))
-    if not _holds(dtype, max, *((min,) if isinstance(min, int) and min > 0 else ())):
+    if not _contains(dtype, max, *((min,) if isinstance(min, int) and min > 0 else ())):
         return NotImplemented
     min = least(dtype, min)
+    if not _contains(dtype, min):
+        return NotImplemented
     if min is None or max is None:
         bound = max if min is None else min
         return elementwise(low, _bound(min is None, bound), (x, bound))
@@ -348,14 +387,15 @@ def clamp(low: Lowering, x: Value, min: Any = None, max: Any = None) -> Any:
 
 @lowering(aten.clamp_min)
 def clamp_min(low: Lowering, x: Value, bound: Any) -> Any:
-    if isinstance(bound, int) and bound > 0 and not _holds(promoted((x, bound)), bound):
+    bound = least(promoted((x, bound)), bound)
+    if not _contains(promoted((x, bound)), bound):
         return NotImplemented
-    return elementwise(low, _bound(False, bound), (x, least(promoted((x, bound)), bound)))
+    return elementwise(low, _bound(False, bound), (x, bound))
 
 
 @lowering(aten.clamp_max)
 def clamp_max(low: Lowering, x: Value, bound: Any) -> Any:
-    if not _holds(promoted((x, bound)), bound):
+    if not _contains(promoted((x, bound)), bound):
         return NotImplemented
     return elementwise(low, _bound(True, bound), (x, bound))
 
@@ -381,7 +421,7 @@ def masked_fill(low: Lowering, x: Value, mask: Value, value: Any) -> Value:
 
 @lowering(aten.addcmul)
 def addcmul(low: Lowering, x: Value, a: Value, b: Value, *, value: Any = 1) -> Any:
-    if not _holds(promoted((x, a, b)), value):
+    if not _contains(promoted((x, a, b)), value):
         return NotImplemented
 
     def tree(x: Val, a: Val, b: Val) -> Val:
@@ -399,7 +439,7 @@ def cross(low: Lowering, x: Value, y: Value, *, dim: int = -1) -> Any:
         return NotImplemented
     d, buffer = normal_dim(dim, x.rank), low.buffer_for(low.fake)
 
-    def emit(body: Body, index: Sequence[Expr]) -> Val:
+    def emit(body: BodyBuilder, index: Sequence[Expr]) -> Val:
         def part(v: Value, step: int) -> Val:
             return v.load(body, [(i + step) % 3 if k == d else i for k, i in enumerate(index)])
 
@@ -425,7 +465,8 @@ def lerp(low: Lowering, x: Value, end: Value, weight: Any) -> Value:
     cuda = low.fake.device.type == "cuda"
 
     def tree(x: Val, y: Val, w: Val) -> Val:
-        near_end = plus_product(y, -(y - x), 1 - w) if cuda else plus_product(y, w - 1, y - x)  # which differ in a zero
+        # They differ in the sign of a zero.
+        near_end = plus_product(y, -(y - x), 1 - w) if cuda else plus_product(y, w - 1, y - x)
         return (w.op("abs") < 0.5).where(plus_product(x, w, y - x), near_end)
 
     return elementwise(low, tree, (x, end, weight), exact=(2,))

@@ -1,7 +1,7 @@
 """Max pooling over windows.
 
-In: an image.  Out: a loop that takes each window's maximum, and one that finds its position; the second is dropped where
-nobody reads it.  The greatest of equal values is the first, and the last NaN wins, as in ATen's kernel.
+In: an image.  Out: a loop for each window's maximum, and a loop for its position, which is dropped if it is not read.
+Of equal values the first one wins, and the last NaN wins, as in ATen's kernel.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.expr import Expr
-from pycompiler.lowering.body import Body, Val, compute_dtype
+from pycompiler.lowering.body import BodyBuilder, Val, compute_dtype
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value
+from pycompiler.symbolic.expr import Expr
 
 aten = torch.ops.aten
-WINDOW = 25  # positions of a window beyond which the unrolled loop is dearer than ATen's kernel
+WINDOW = 25  # for larger windows the unrolled loop is slower than ATen's kernel
 
 
 @lowering(aten.max_pool2d_with_indices.default)
@@ -49,9 +49,12 @@ def max_pool2d_with_indices(
     source, width = low.realised(x), x.shape[-1]
     compute, lowest = compute_dtype(x.dtype), -math.inf
 
-    def window(body: Body, index: list[Expr]) -> list[tuple[Val, Expr]]:
-        """(value, position in the image) at each place of the window, moved into the image: padding is at most half a
-        window, so what stands for a place outside is in the window as well, and is met in the same order."""
+    def window(body: BodyBuilder, index: list[Expr]) -> list[tuple[Val, Expr]]:
+        """(value, position in the image) at each place of the window.
+
+        Places outside are moved into the image.  Padding is at most half a window, so the replacement is in the window
+        too, and is visited in the same order.
+        """
         starts = [i * s - p for i, s, p in zip(index[-2:], step, pad, strict=True)]
         found = []
         for offsets in itertools.product(range(kernel[0]), range(kernel[1])):
@@ -60,13 +63,13 @@ def max_pool2d_with_indices(
             found.append((source.load(body, [*index[:-2], *at]).to(compute), at[0] * width + at[1]))
         return found
 
-    def greatest(body: Body, index: list[Expr]) -> Val:
+    def greatest(body: BodyBuilder, index: list[Expr]) -> Val:
         best = body.const(lowest, compute)
         for value, _ in window(body, index):
             best = value.op("maximum", best)
         return best
 
-    def position(body: Body, index: list[Expr]) -> Val:
+    def position(body: BodyBuilder, index: list[Expr]) -> Val:
         best = body.const(lowest, compute)
         first = [(i * s - p).max(0) for i, s, p in zip(index[-2:], step, pad, strict=True)]
         at = _small_index(body, first[0] * width + first[1])
@@ -82,12 +85,12 @@ def _pair(numbers: Sequence[int]) -> tuple[int, int]:
     return (int(numbers[0]), int(numbers[-1]))
 
 
-def _small_index(body: Body, e: Expr) -> Val:
-    """A position of fewer than 2**31: twice as many fit a vector."""
+def _small_index(body: BodyBuilder, e: Expr) -> Val:
+    """A position below 2**31 in int32: a vector holds twice as many."""
     return body.emit("index", (), torch.int32, (e,))
 
 
-def _inside(body: Body, place: Expr, size: Expr) -> Expr:
+def _inside(body: BodyBuilder, place: Expr, size: Expr) -> Expr:
     """The nearest place in [0, size); comparisons that always hold are left out."""
     least, most = place.bounds(body.ranges)
     if least is None or least < 0:

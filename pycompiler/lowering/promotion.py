@@ -11,8 +11,8 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.symbolic_node import Real
 from pycompiler.lowering.values import Value
+from pycompiler.symbolic.symbolic_node import Real
 
 
 def promoted(args: Any) -> torch.dtype:
@@ -61,10 +61,10 @@ def _combine(higher: torch.dtype | None, lower: torch.dtype | None) -> torch.dty
 
 
 def as_float(dtype: torch.dtype) -> torch.dtype:
-    """The dtype in which an operator that makes floats of integers gives its result."""
+    """The result dtype of an operator that converts integers to floats."""
     return dtype if dtype.is_floating_point or dtype.is_complex else torch.get_default_dtype()
 
 
 def rounded(number: Any, dtype: torch.dtype) -> Any:
-    """The number that torch makes of `number` in half precision; other dtypes are those in which loops compute."""
+    """The number after torch's rounding to half precision.  Loops compute in all other dtypes themselves."""
     return torch.tensor(number, dtype=dtype).item() if dtype in (torch.bfloat16, torch.float16) else number

@@ -1,4 +1,4 @@
-"""Reductions: a folding Loop, then a Loop that finishes (cast, division, root) where there is something to finish.
+"""Reductions: a folding Loop, then if needed a Loop that finishes (cast, division, root).
 
 In: a value and dimensions.  Out: values over fresh buffers.  bf16/f16 are folded in f32.
 """
@@ -10,12 +10,12 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import Buffer
 from pycompiler.lowering.body import Val, compute_dtype
 from pycompiler.lowering.graph import Lowering
 from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value, normal_dim, product
+from pycompiler.symbolic.expr import Expr
 
 aten, prims = torch.ops.aten, torch.ops.prims
 Finish = Callable[[Val], Val]
@@ -51,7 +51,7 @@ def fold(
         kind, compute
     )
     if any(x.shape[d] == 0 for d in dims) and kind not in ("sum", "prod", "any", "all"):
-        return NotImplemented  # ATen raises, or has a value of its own
+        return NotImplemented  # ATen raises, or has a special result
     direct = finish is None and accumulator == fake.dtype
     buffer = low.buffer_for(fake, accumulator)
     (result,) = low.reduce(kind, x, dims, lambda v: prepare(v.to(compute)), [buffer], keepdim)

@@ -1,9 +1,9 @@
-"""The table of lowerings: ATen operator -> function that makes values of it.
+"""The table of lowerings: ATen operator -> function that creates values for it.
 
     @lowering(aten.relu)                      # a packet registers every functional overload
     def relu(low: Lowering, x: Value) -> Value: ...
 
-A lowering gets the context and the node's arguments, tensors as `Value`s; it returns a Value (or a tuple of them), or
+A lowering gets the context and the node's arguments, tensors as `Value`s.  It returns a Value (or a tuple of them), or
 `NotImplemented` for a case that it leaves to the ATen kernel.
 """
 
@@ -15,10 +15,11 @@ from typing import Any, TypeVar
 import torch
 import torch._prims  # defines the operators of torch.ops.prims
 
-Handler = Callable[..., Any]
-F = TypeVar("F", bound=Handler)
-LOWERINGS: dict[Any, Handler] = {}
-ANY_DTYPE: set[Any] = set()  # operators lowered for complex and other dtypes too, that loops cannot compute with
+LoweringFunction = Callable[..., Any]
+F = TypeVar("F", bound=LoweringFunction)
+LOWERINGS: dict[Any, LoweringFunction] = {}
+# Operators that are also lowered for dtypes that loops cannot compute with, such as complex.
+ANY_DTYPE: set[Any] = set()
 
 
 def overloads(op: Any) -> Iterator[torch._ops.OpOverload]:
@@ -33,7 +34,7 @@ def overloads(op: Any) -> Iterator[torch._ops.OpOverload]:
             yield overload
 
 
-def register(ops: Any, handler: Handler) -> None:
+def register(ops: Any, handler: LoweringFunction) -> None:
     """Adds rows for one operator (packet or overload) or several; a second row for an operator is an error."""
     for op in ops if isinstance(ops, list | tuple) else [ops]:
         for overload in overloads(op):

@@ -16,14 +16,14 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.expr import ONE, ZERO, Expr, SymbolicError
-from pycompiler.ir.hints import likely
 from pycompiler.ir.loops import Ref
-from pycompiler.ir.symbols import expr_of, symbols_of
-from pycompiler.lowering.body import Body, Number, Val
+from pycompiler.lowering.body import BodyBuilder, Number, Val
+from pycompiler.symbolic.expr import ONE, ZERO, Expr, SymbolicError
+from pycompiler.symbolic.hints import likely
+from pycompiler.symbolic.symbols import expr_of, symbols_of
 
 Exprs = tuple[Expr, ...]
-Load = Callable[[Body, Sequence[Expr]], Val]
+Load = Callable[[BodyBuilder, Sequence[Expr]], Val]
 IndexMap = Callable[[Sequence[Expr]], Sequence[Expr]]
 
 
@@ -37,7 +37,7 @@ def to_expr(size: Any) -> Expr:
 
 
 def hints_of(size: torch.SymInt) -> dict[str, int]:
-    """What the symbols of a size are today, as far as it tells."""
+    """The values of the size's symbols in this call, as far as they are known."""
     own, e = symbols_of(size), to_expr(size)
     if own is not None:
         return {name: own.hints[name] for name in e.symbols}
@@ -66,7 +66,7 @@ def _from_sympy(e: Any) -> Expr:
     two = {"FloorDiv": Expr.__floordiv__, "CleanDiv": Expr.__floordiv__, "Mod": Expr.__mod__, "PythonMod": Expr.__mod__,
            "Min": Expr.min, "Max": Expr.max}.get(kind)  # fmt: skip
     if two is None or len(args) != 2:
-        raise NotImplementedError(f"the size expression {e} ({kind}) has no counterpart in ir.expr")
+        raise NotImplementedError(f"the size expression {e} ({kind}) has no counterpart in symbolic.expr")
     return two(args[0], args[1])
 
 
@@ -126,7 +126,7 @@ class Value:
     def numel(self) -> Expr:
         return product(self.shape)
 
-    def load(self, body: Body, index: Sequence[Expr]) -> Val:
+    def load(self, body: BodyBuilder, index: Sequence[Expr]) -> Val:
         """Emits the element at `index` (one Expr per dimension)."""
         if self.emit is not None:
             return self.emit(body, index)
@@ -173,15 +173,18 @@ def permute(v: Value, dims: Sequence[int]) -> Value:
     return mapped(v, shape, lambda i: [i[p] for p in back])
 
 
-def stretches(n: Expr, wide: Expr) -> bool:
-    """Whether a dimension of `n` elements is one that is broadcast to `wide`. Which of two symbolic sizes is 1 the trace has
-    assumed, and today's sizes tell; SymbolicError where both are."""
+def is_broadcast(n: Expr, wide: Expr) -> bool:
+    """Whether a dimension of `n` elements is broadcast to `wide`.
+
+    The trace has assumed which of two symbolic sizes is 1; their hints show it.  SymbolicError if both are 1 in this
+    call.
+    """
     if n.const is not None or n == wide:
         return n == 1
     if likely(n) != 1:
         return False
     if wide.const is None and likely(wide) == 1:
-        raise SymbolicError(f"sizes {n} and {wide}, which are 1 today, are broadcast")
+        raise SymbolicError(f"broadcast sizes {n} and {wide}, which are both 1 in this call")
     return wide != 1
 
 
@@ -189,7 +192,7 @@ def expand(v: Value, shape: Sequence[Any]) -> Value:
     """Broadcasts; -1 keeps a size."""
     new = len(shape) - v.rank
     target = tuple(v.shape[d - new] if isinstance(n, int) and n == -1 else to_expr(n) for d, n in enumerate(shape))
-    stretched = [stretches(v.shape[d - new], target[d]) and target[d] != 1 for d in range(new, len(target))]
+    stretched = [is_broadcast(v.shape[d - new], target[d]) and target[d] != 1 for d in range(new, len(target))]
     if new == 0 and not any(stretched):
         return v
     if v.buffer is not None:

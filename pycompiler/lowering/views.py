@@ -11,11 +11,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.ir.expr import ONE, ZERO, Expr
 from pycompiler.lowering import values
 from pycompiler.lowering.graph import Lowering, LoweringError
 from pycompiler.lowering.registry import lowering
 from pycompiler.lowering.values import Value, normal_dim, to_expr, to_exprs
+from pycompiler.symbolic.expr import ONE, ZERO, Expr
 
 aten, prims = torch.ops.aten, torch.ops.prims
 
@@ -42,7 +42,7 @@ def alias(low: Lowering, x: Value) -> Value:
 
 @lowering(aten._conj.default)
 def conj(low: Lowering, x: Value) -> Value:
-    """Of real numbers."""
+    """The conjugate of real numbers."""
     return x
 
 
@@ -115,7 +115,7 @@ def unfold(low: Lowering, x: Value, dim: int, size: int, step: int) -> Value:
     count = to_expr(low.fake.shape[normal_dim(dim, x.rank)]) if x.rank else ONE
     if (
         x.buffer is None and step < size
-    ):  # windows that overlap are views of memory: what has none would be copied apart
+    ):  # overlapping windows are views of memory; without memory each window would be copied
         source = low.node.args[0]
         assert isinstance(source, fx.Node)
         x = low.placed(source)
@@ -124,7 +124,8 @@ def unfold(low: Lowering, x: Value, dim: int, size: int, step: int) -> Value:
 
 @lowering(aten.as_strided.default, any_dtype=True)
 def as_strided(low: Lowering, x: Value, size: Sequence[Any], stride: Sequence[Any], storage_offset: Any = None) -> Any:
-    """Strides of the storage: the value must lie as in the trace; the offset counts from the storage's start."""
+    """A view with strides of the storage.  The value must have the layout of the trace; the offset counts from the
+    storage's start."""
     argument: Any = low.node.args[0]
     base = low.placed(argument)
     assert base.buffer is not None
@@ -136,8 +137,8 @@ def as_strided(low: Lowering, x: Value, size: Sequence[Any], stride: Sequence[An
     inside = end - values.extent(buffer.shape, buffer.stride)
     if start.const is None or inside.const is None or start.const < 0 or inside.const > 0:
         if all(b is None or b.name != base.buffer for b in low.program.inputs):
-            raise LoweringError(f"{low.node.format_node()} reads what its memory does not have here")
-        return NotImplemented  # elements of the storage that the input itself does not cover
+            raise LoweringError(f"{low.node.format_node()} reads elements outside of its memory")
+        return NotImplemented  # elements of the storage outside of the input
     return view
 
 

@@ -1,8 +1,10 @@
-"""What kernels demand of numbers and sizes, of which torch's shape functions do not look at all.
+"""Checks of numbers and sizes that kernels do and torch's shape functions do not.
 
-In: an operator and its arguments (FakeTensors).  Out: nothing, or an exception where the kernel refuses them; the program's own
-call says what is wrong.  Example: ``aten._softmax`` of dimension 3 of a vector has a shape, and a result that nobody reads would
-go unnoticed.  Sizes that are symbolic are assumed to be what the kernel wants.
+In: an operator and its arguments (FakeTensors).
+Out: nothing, or an exception if the kernel would refuse the arguments; the program's own call then reports the error.
+Symbolic sizes are assumed to be valid.
+
+Example: ``aten._softmax`` of dimension 3 of a vector has a fake result, so an unused result would hide the error.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ aten = torch.ops.aten
 
 
 def _of_numbers(holds: Callable[..., bool]) -> Callable[..., bool]:
-    """`holds`, where what stands behind the first argument are numbers that are known."""
+    """`holds` for calls whose arguments after the first are all known numbers; True for other calls."""
     return lambda *args, **_: not all(type(a) in (int, float) for a in args[1:]) or holds(*args)
 
 
@@ -32,7 +34,10 @@ def _fits(view: torch.Tensor, written: torch.Tensor) -> bool:
 
 
 def reaches(t: torch.Tensor, shape: Sequence[Any], stride: Sequence[Any], offset: Any = None) -> bool:
-    """Whether a view by strides stays in its memory: meta tensors have none, and a view that nobody reads reads nothing."""
+    """Whether a strided view stays in its memory.
+
+    Meta tensors have no memory to check, and a kernel never reads a view that is not used.
+    """
     if not all(type(n) is int for n in (*shape, *stride)) or 0 in shape:
         return True
     start = t.storage_offset() if offset is None else offset
@@ -71,7 +76,7 @@ def _has_parts(x: torch.Tensor, dim: int, index: torch.Tensor, source: torch.Ten
 
 
 def _has_vectors(x: torch.Tensor, *given: Any, **_: Any) -> bool:
-    """Of batch norm: weight, bias, and running statistics."""
+    """For batch norm: weight, bias and running statistics are vectors."""
     return all(t.dim() == 1 for t in given if isinstance(t, torch.Tensor))
 
 
@@ -81,7 +86,7 @@ def _is_finite(number: Any) -> bool:
 
 
 def _holds_number(x: torch.Tensor, number: Any = None, *_: Any, **named: Any) -> bool:
-    """Whether the dtype of `x`, in which the kernel computes, holds the number."""
+    """Whether the number fits into the dtype of `x`, in which the kernel computes."""
     most = torch.finfo(x.dtype).max if x.dtype.is_floating_point else math.inf
     number = next((named[name] for name in ("ord", "eps", "lambd") if name in named), number)
     if type(number) is float:
@@ -89,8 +94,8 @@ def _holds_number(x: torch.Tensor, number: Any = None, *_: Any, **named: Any) ->
     return not isinstance(number, torch.SymFloat) or bool(-most <= number <= most)
 
 
-DEMANDS: dict[OpOverload, Callable[..., bool]] = {
-    # the ends of a range, or a probability, of operators that draw numbers
+ARGUMENT_CHECKS: dict[OpOverload, Callable[..., bool]] = {
+    # bounds of a range, or a probability, for operators that draw random numbers
     aten.uniform_.default: _of_numbers(lambda x, low=0.0, high=1.0: low <= high),
     getattr(aten.random_, "from"): _of_numbers(lambda x, low, high: low < high),
     aten.random_.to: _of_numbers(lambda x, high: high > 0),
@@ -98,12 +103,12 @@ DEMANDS: dict[OpOverload, Callable[..., bool]] = {
     aten.randint_like.low_dtype: _of_numbers(lambda x, low, high: low < high),
     aten.bernoulli.p: _of_numbers(lambda x, p: 0 <= p <= 1),
     aten.bernoulli_.float: _of_numbers(lambda x, p=0.5: 0 <= p <= 1),
-    # where a loss goes from a square to a line
+    # where a loss changes from quadratic to linear
     aten.smooth_l1_loss.default: lambda x, y, reduction=1, beta=1.0: bool(beta >= 0),
     aten.huber_loss.default: lambda x, y, reduction=1, delta=1.0: bool(delta > 0),
-    # the ends of a range, which kernels and graphs reach from either end
+    # bounds of a range, which kernels and graphs compute from either end
     **dict.fromkeys((aten.linspace.default, aten.logspace.default), lambda *ends, **_: all(map(_is_finite, ends[:2]))),
-    # a number in the dtype
+    # a number in the dtype of the first argument
     **dict.fromkeys(
         (
             aten.hardshrink.default,
@@ -119,14 +124,14 @@ DEMANDS: dict[OpOverload, Callable[..., bool]] = {
         (aten._softmax.default, aten.sort.default, aten.sort.stable, aten.cummax.default, aten.cummin.default),
         _has_dimension,
     ),
-    # what is written into a part
+    # a value that is written into a part
     aten.diagonal_scatter.default: lambda x, y, *where, **named: _fits(x.diagonal(*where, **named), y),
     aten.select_scatter.default: lambda x, y, dim, index: _fits(x.select(dim, index), y),
     aten.slice_scatter.default: lambda x, y, *where, **named: _fits(aten.slice.Tensor(x, *where, **named), y),
     aten.as_strided_scatter.default: _reaches_to_write,
     aten.as_strided_copy.default: reaches,
     aten.as_strided.default: reaches,
-    # other sizes
+    # sizes
     aten.soft_margin_loss.default: _broadcasts_into,
     aten.bucketize.Tensor: lambda x, ends, **flags: ends.dim() == 1,
     aten.avg_pool1d.default: _has_windows,
@@ -147,8 +152,8 @@ DEMANDS: dict[OpOverload, Callable[..., bool]] = {
 }
 
 
-def check_demands(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises where an operator refuses these arguments."""
-    holds = DEMANDS.get(op)
+def check_arguments(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises if an operator refuses these arguments."""
+    holds = ARGUMENT_CHECKS.get(op)
     if holds is not None and not holds(*args, **kwargs):
         raise RuntimeError(f"{op} does not take {[a for a in args if not isinstance(a, torch.Tensor)]} here")

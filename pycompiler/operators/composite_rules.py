@@ -1,7 +1,9 @@
-"""Composite operators whose Python rules at torch do otherwise than eager's kernels: traces of symbolic sizes follow the rules.
+"""Replacements for torch's Python rules of composite operators that differ from eager's kernels.
 
-In: nothing. Out: `python_rules()`, torch's Python dispatcher, under which this thread has the rules of this file.
-Example: torch's rule of an LSTM of several layers forgets the dropout between them; ours asks it for one layer at a time.
+In: nothing.  Out: `python_rules()`, torch's Python dispatcher with the rules of this file active in this thread.
+Traces with symbolic sizes follow these rules.
+
+Example: torch's rule of a multi-layer LSTM forgets the dropout between layers.  Our rule calls torch's once per layer.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from torch._C import DispatchKey
 from torch._dispatch.python import enable_python_dispatcher
 from torch._ops import OpOverload
 
-from pycompiler.ir.demands import check_demands
+from pycompiler.operators.argument_checks import check_arguments
 
 aten = torch.ops.aten
 
@@ -45,7 +47,7 @@ def python_rules() -> Iterator[None]:
 
 
 def _dropout(theirs: Rule, x: Tensor, p: Any, train: bool) -> Tensor:
-    """Theirs draws for p = 1, and complex numbers otherwise than the kernel."""
+    """Dropout.  torch's rule draws even for p = 1, and draws complex numbers in another way than the kernel."""
     if p == 0 or not train or x.numel() == 0:
         return x
     if p == 1:
@@ -57,7 +59,7 @@ def _dropout(theirs: Rule, x: Tensor, p: Any, train: bool) -> Tensor:
 
 
 def _layer_by_layer(theirs: Rule, *args: Any) -> Any:
-    """Of `(data, hx, params, …)` or, packed, `(data, batch_sizes, hx, params, …)`.  An LSTM's state is two tensors."""
+    """Arguments: `(data, hx, params, …)` or, packed, `(data, batch_sizes, hx, params, …)`.  An LSTM's state is two tensors."""
     sizes = args[1:2] if isinstance(args[3], (list, tuple)) else ()
     x, hx, params, has_biases, layers, p, train, both_ways, *batch_first = (args[0], *args[1 + len(sizes) :])
     if p == 0 or not train or layers < 2:
@@ -78,16 +80,16 @@ def _layer_by_layer(theirs: Rule, *args: Any) -> Any:
 
 
 def _squeezed(results: Any) -> Any:
-    """States of three dimensions: an older torch's rule leaves those of an LSTM one of size 1."""
+    """States with three dimensions: an older torch's rule leaves an LSTM's states a further dimension of size 1."""
     x, *states = results
     return (x, *(s.squeeze(1) if s.dim() == 4 else s for s in states))
 
 
 def _demanding(op: OpOverload) -> Rule:
-    """Theirs for numbers that the kernel takes: below it, no call of this operator is met any more."""
+    """torch's rule after a check of the numbers: the rule decomposes the operator, so no later stage sees the call."""
 
     def rule(theirs: Rule, *args: Any, **kwargs: Any) -> Any:
-        check_demands(op, args, kwargs)
+        check_arguments(op, args, kwargs)
         return theirs(*args, **kwargs)
 
     return rule
@@ -102,13 +104,13 @@ _RULES: dict[OpOverload, Rule] = {
 
 
 def rule_of(op: OpOverload) -> Rule | None:
-    """Our rule for a composite operator, where torch's is not the one that graphs are made by."""
+    """Our rule for a composite operator, or None if graphs use torch's rule."""
     return _RULES.get(op)
 
 
 @cache
 def _install() -> None:
-    """Threads outside of `python_rules` go on with torch's rules."""
+    """Install the rules.  Threads outside of `python_rules` still use torch's rules."""
     for op, rule in _RULES.items():
         for key in _KEYS:
             theirs: Any = op.py_kernels.get(key)

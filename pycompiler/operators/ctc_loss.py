@@ -1,8 +1,8 @@
 """The losses of `ctc_loss` as operators whose shapes do not depend on data.
 
-In: logarithms of probabilities (T, N, C), targets and lengths, of the host. Out: a loss for each of N; raises as eager does.
-
-ATen's operator gives what its backward needs as well, as long as the longest target says. Here the backward makes it anew.
+In: logarithms of probabilities (T, N, C), targets and lengths, on the host.  Out: N losses; raises as eager does.
+ATen's operator also returns data for its backward, whose size depends on the longest target.  Here the backward
+recomputes it.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.shapes import Layout, packed, rule
+from pycompiler.operators.symbolic_shape_rules import Layout, packed, rule
 
 aten = torch.ops.aten
 
@@ -64,7 +64,7 @@ class CtcLosses(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, *args: Any) -> torch.Tensor:
         made: torch.Tensor = ctc_losses(*args)
-        ctx.save_for_backward(*args[:4], made)  # eager's node keeps them, too
+        ctx.save_for_backward(*args[:4], made)  # eager's node saves these tensors too
         ctx.numbers = args[4:]
         return made
 
@@ -74,12 +74,12 @@ class CtcLosses(torch.autograd.Function):
         probabilities = given[0]
         made = ctc_losses_backward(tangent, *given, *ctx.numbers)
         if torch.is_grad_enabled() and (tangent.requires_grad or probabilities.requires_grad):
-            made = _Last.apply(made, tangent, probabilities)  # type: ignore[no-untyped-call]
+            made = _NotDifferentiable.apply(made, tangent, probabilities)  # type: ignore[no-untyped-call]
         return made, None, None, None, None, None
 
 
-class _Last(torch.autograd.Function):
-    """A gradient that has none itself."""
+class _NotDifferentiable(torch.autograd.Function):
+    """A gradient that cannot be differentiated."""
 
     @staticmethod
     def forward(ctx: Any, made: torch.Tensor, *behind: torch.Tensor) -> torch.Tensor:
@@ -102,7 +102,7 @@ def losses(
     blank: int,
     zero: bool,
 ) -> torch.Tensor:
-    """Without a reduction; `zero`: gradients of infinite losses are zeros."""
+    """The losses without a reduction; `zero`: gradients of infinite losses are zeros."""
     if type(probabilities) in (torch.Tensor, torch.nn.Parameter) and not _is_wrapper(probabilities):
         return aten._ctc_loss.Tensor(probabilities, targets, frames, lengths, blank, zero)[0]  # type: ignore[no-any-return]
     return CtcLosses.apply(probabilities, targets, frames, lengths, blank, zero)  # type: ignore[no-any-return, no-untyped-call]

@@ -1,11 +1,11 @@
-"""Numbers that an operator converts to a dtype: eager's kernels refuse what the dtype does not hold, shape functions do not.
+"""Range checks of numbers that an operator converts to a dtype: eager's kernels do them, shape functions do not.
 
-In: a call of an operator, its result. Out: nothing, or the kernel's exception; of floats that change it is assumed that the
-dtype holds them.
-Example: of ``torch.full((2,), f)`` that ``|f| <= 3.4e38`` (or no finite number), which the entry's guard checks.
+In: a call of an operator, and its result.  Out: nothing, or the kernel's exception.
+For symbolic floats, the compile assumes that the dtype can hold them.
 
-Which arguments are converted follows from the schema: those of type `Scalar`. A number in the place of a tensor is promoted,
-and becomes infinite there.
+Example: ``torch.full((2,), f)`` assumes ``|f| <= 3.4e38`` (or a non-finite number), which the entry's guard checks.
+
+Arguments of type `Scalar` in the schema are converted.  A number in place of a tensor is promoted instead, and becomes infinite.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from pycompiler.ir.kernels import check_fill, check_number, on_host, tensors_of
-from pycompiler.ir.numbers import value_of
-from pycompiler.ir.symbolic_node import Real
-from pycompiler.ir.symbols import hint_of
-from pycompiler.ir.today import Today
+from pycompiler.operators.kernel_type_checks import check_fill, check_number, on_host, tensors_of
+from pycompiler.symbolic.concretize import Concretizer
+from pycompiler.symbolic.number_nodes import value_of
+from pycompiler.symbolic.symbolic_node import Real
+from pycompiler.symbolic.symbols import hint_of
 
 _FILLS = frozenset((torch.ops.aten.full.default, torch.ops.aten.scalar_tensor.default))
 
 
 def limit_numbers(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out: Any) -> None:
-    """Raises for constants that the kernel refuses; assumes of other floats that the result's dtype holds them."""
+    """Raises for constants that the kernel refuses; assumes that the result's dtype can hold symbolic floats."""
     found = list(_given(func, args, kwargs)) if isinstance(func, OpOverload) else []
     if not found:
         return
@@ -49,7 +49,7 @@ def limit_numbers(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any], out
             if func in _FILLS:
                 check_fill([min(hint_of(n), 2) for n in results[0].shape], results[0].dtype, value)
             else:
-                today = Today()
+                today = Concretizer()
                 check_number(func, today.of(tuple(args)), today.of(dict(kwargs)))
 
 
@@ -67,6 +67,6 @@ _NUMBERS = (float, int, torch.SymFloat)
 
 @cache
 def _scalars(func: OpOverload) -> tuple[tuple[int, str], ...]:
-    """Places and names of the arguments that are numbers of any type."""
+    """Positions and names of the arguments that are numbers of any type."""
     arguments = enumerate(func._schema.arguments)
     return tuple((i, a.name) for i, a in arguments if "number" in str(a.real_type))

@@ -1,10 +1,12 @@
-"""`flex_attention` as plain operators: the scores of all pairs, what the program makes of each, and the weighted values.
+"""`flex_attention` as plain operators: the scores of all pairs, the program's function of each score, the weighted values.
 
-In: two bodies, of one pair each (`capture/builtins/attention.py` traces them): what becomes of a score, and whether a query sees
-a key.  Out: the attention, the logarithms (base two) of the rows' sums, and the rows' greatest scores.
-Example: ``flex_attention(score, mask, 0.125, query, key, value, bias)``: both bodies take the bias behind the pair's numbers.
+In: two bodies for a single pair (`capture/library/torch_functions/flex_attention.py` traces them).  One changes a score,
+the other decides whether a query sees a key.
+Out: the attention, the logarithms (base two) of the rows' sums, and the rows' greatest scores.
 
-The arithmetic is eager's, which has all scores in float32 (of float64 in that); so is the gradient's, which makes them anew.
+Example: ``flex_attention(score, mask, 0.125, query, key, value, bias)``: both bodies take the bias after the pair's numbers.
+
+The arithmetic is eager's: all scores are float32 (float64 for float64 queries).  The backward recomputes the scores.
 """
 
 from __future__ import annotations
@@ -18,19 +20,19 @@ import torch
 from torch import fx
 from torch.autograd.function import once_differentiable
 
-from pycompiler.ir.texts import forward_of
+from pycompiler.ir.generated_source import forward_of
 
 Tensors = tuple[torch.Tensor, ...]
 LN2 = math.log(2)
 
 
 def precision(dtype: torch.dtype) -> torch.dtype:
-    """That of the scores, for queries of this dtype."""
+    """The dtype of the scores, for queries of this dtype."""
     return torch.float64 if dtype == torch.float64 else torch.float32
 
 
 def indexed(tensor: torch.Tensor, *indices: Any) -> torch.Tensor:
-    """``tensor[indices]`` of integers and tensors of them, none of which anybody asks for its number."""
+    """``tensor[indices]`` for integers and integer tensors, without reading the value of any tensor."""
     numbers = [
         i if isinstance(i, torch.Tensor) else torch.full((), i, dtype=torch.int64, device=tensor.device)
         for i in indices
@@ -39,7 +41,7 @@ def indexed(tensor: torch.Tensor, *indices: Any) -> torch.Tensor:
 
 
 def flex_attention(score: fx.GraphModule, mask: fx.GraphModule, scale: Any, *tensors: Any) -> Tensors:
-    """Query, key and value come first; what the bodies use besides may be numbers, too."""
+    """Query, key and value come first; the other values that the bodies read may be tensors or numbers."""
     call = (forward_of(score), forward_of(mask), scale)
     device = tensors[0].device.type
     casts = torch.amp.is_autocast_available(device) and torch.is_autocast_enabled(device)
@@ -48,18 +50,18 @@ def flex_attention(score: fx.GraphModule, mask: fx.GraphModule, scale: Any, *ten
 
 
 class _Attention(torch.autograd.Function):
-    """The scores are not kept for the backward, and no gradient reaches the greatest ones."""
+    """The scores are not saved for the backward, and the greatest scores have no gradient."""
 
     @staticmethod
     def forward(ctx: Any, call: Any, *tensors: Any) -> Tensors:
         query, key, value, *others = tensors
         _, keys, values = _fitting(query, key, value)
-        seen = _seen(call, _scores(query, keys, call[2]), others)
+        seen = _masked_scores(call, _scores(query, keys, call[2]), others)
         sums = seen.logsumexp(-1)
         sums = torch.where((seen == -math.inf).all(-1), -math.inf, sums) / LN2
         greatest = seen.max(-1)[0] / LN2
         made = torch._safe_softmax(seen, -1).to(query.dtype) @ values.to(query.dtype)
-        out = laid_like(made, query)
+        out = copy_with_layout_of(made, query)
         ctx.set_materialize_grads(False)
         ctx.mark_non_differentiable(greatest)
         ctx.call, ctx.numbers = call, [None if isinstance(t, torch.Tensor) else t for t in others]
@@ -78,7 +80,7 @@ class _Attention(torch.autograd.Function):
         if grad_out is None:
             grad_out = torch.zeros_like(out)
         sums = sums * LN2
-        weights = torch.exp(_seen(ctx.call, scores, others) - sums.unsqueeze(-1))
+        weights = torch.exp(_masked_scores(ctx.call, scores, others) - sums.unsqueeze(-1))
         weights = torch.where((sums == -math.inf).unsqueeze(-1), 0, weights)
         grad_values = weights.to(query.dtype).transpose(-2, -1) @ grad_out
         along = grad_out.to(work) @ values.to(work).transpose(-2, -1)
@@ -92,15 +94,15 @@ class _Attention(torch.autograd.Function):
         grad_keys = _gathered(grad_scores.transpose(-2, -1) @ query, groups)
         return (
             None,
-            laid_like(grad_scores @ keys, query),
-            _reduced(laid_like(grad_keys, key), key),
-            _reduced(laid_like(_gathered(grad_values, groups), value), value),
+            copy_with_layout_of(grad_scores @ keys, query),
+            _reduced(copy_with_layout_of(grad_keys, key), key),
+            _reduced(copy_with_layout_of(_gathered(grad_values, groups), value), value),
             *grads,
         )
 
 
 def _fitting(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tuple[int, torch.Tensor, torch.Tensor]:
-    """How many heads of queries share one of keys, and keys and values for each batch and head of the queries."""
+    """The number of query heads per key head; keys and values expanded to each batch and head of the queries."""
     batch = query.size(0)
     if key.size(0) != batch and not (batch > 1 and key.size(0) == 1):
         raise RuntimeError(f"a batch of {batch} queries and one of {key.size(0)} keys")
@@ -113,7 +115,7 @@ def _fitting(query: torch.Tensor, key: torch.Tensor, value: torch.Tensor) -> tup
 
 
 def _gathered(grad: torch.Tensor, groups: int) -> torch.Tensor:
-    """Of heads that share one of keys, the sum."""
+    """The gradient of a shared key head: the sum over its query heads."""
     return grad.view(grad.size(0), -1, groups, *grad.shape[2:]).sum(2)
 
 
@@ -128,14 +130,14 @@ def _scores(query: torch.Tensor, keys: torch.Tensor, scale: Any) -> torch.Tensor
 
 
 def _places(scores: torch.Tensor) -> Tensors:
-    """The numbers of batches, heads, queries and keys."""
+    """The indices of batches, heads, queries and keys."""
     return tuple(torch.arange(0, n, device=scores.device) for n in scores.shape)
 
 
 def _over_pairs(
     body: Callable[..., Any], places: Sequence[torch.Tensor], others: Sequence[Any], *, scored: bool
 ) -> Callable[..., torch.Tensor]:
-    """The body for all pairs: a function of the scores, where it takes one."""
+    """The body for all pairs: a function of the scores if `scored`."""
 
     def each(*given: torch.Tensor) -> Any:
         return body(*given, *others)[0]
@@ -146,8 +148,8 @@ def _over_pairs(
     return lambda *scores: each(*scores, *places)
 
 
-def _seen(call: Any, scores: torch.Tensor, others: Sequence[Any]) -> torch.Tensor:
-    """What the program makes of the scores; minus infinity where a query does not see a key."""
+def _masked_scores(call: Any, scores: torch.Tensor, others: Sequence[Any]) -> torch.Tensor:
+    """The program's function of the scores; minus infinity where a query does not see a key."""
     score, mask, _ = call
     places = _places(scores)
     nothing = torch.full((), -math.inf, dtype=scores.dtype, device=scores.device)
@@ -158,7 +160,7 @@ def _seen(call: Any, scores: torch.Tensor, others: Sequence[Any]) -> torch.Tenso
 def _through(
     body: Callable[..., Any], scores: torch.Tensor, others: Sequence[Any], needed: Sequence[bool], grad: torch.Tensor
 ) -> tuple[torch.Tensor, list[torch.Tensor | None]]:
-    """The gradients of the scores, and of what the body uses besides where they are needed."""
+    """The gradients of the scores, and of the body's other values where needed."""
     wanted = [t for t, need in zip(others, needed, strict=True) if need]
 
     def function(scores: torch.Tensor, *given: torch.Tensor) -> torch.Tensor:
@@ -172,8 +174,8 @@ def _through(
     return grad_scores, [next(grads).contiguous() if need else None for need in needed]
 
 
-def laid_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
-    """A copy whose dimensions lie in memory in the order of another's, but that the last one comes without gaps."""
+def copy_with_layout_of(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
+    """A copy with the dimension order of `like` in memory, but with the last dimension contiguous."""
     last = tensor.dim() - 1
     order = sorted(range(tensor.dim()), key=like.stride, reverse=True)[::-1]
     strides = _strides(tensor.shape, order)
@@ -184,7 +186,7 @@ def laid_like(tensor: torch.Tensor, like: torch.Tensor) -> torch.Tensor:
 
 
 def _strides(shape: Sequence[int], order: Sequence[int]) -> list[int]:
-    """Of dimensions that lie in this order, innermost first."""
+    """Strides of dimensions in this order, innermost first."""
     strides, step = [0] * len(shape), 1
     for dim in order:
         strides[dim] = step

@@ -1,11 +1,13 @@
-"""Operators of other libraries that write their arguments, as operators that compute: new values instead of writes.
+"""Functional twins of other libraries' operators that write their arguments: new values instead of in-place writes.
 
-In: an operator, as the program calls it.  Out: its twin, which gives what the operator gives and then the new value of each
-argument that it would write, laid out as the argument.  Example: of ``put(Tensor(a!) b, Tensor x) -> ()`` it is
-``put(Tensor b, Tensor x) -> Tensor``, which calls the operator on a copy of `b`.
+In: an operator, as the program calls it.  Out: its twin, which returns the operator's results and then the new value of
+each written argument, with the argument's layout.
 
-Graphs without writes have the twin (`autograd/trace/forward.py`); lowering gives the operator back, on a copy, which scheduling
-leaves out where nobody sees the old value.
+Example: the twin of ``put(Tensor(a!) b, Tensor x) -> ()`` is ``put(Tensor b, Tensor x) -> Tensor``.  It calls the
+operator on a copy of `b`.
+
+Functional graphs contain the twin (`autograd/trace/forward.py`).  Lowering restores the operator, on a copy.  Scheduling
+omits the copy if the old value is not used.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from typing import Any
 import torch
 from torch._ops import OpOverload, OpOverloadPacket
 
-from pycompiler.ir.effects import fails
+from pycompiler.operators.operator_effects import is_foreign
 
 NAMESPACE = "pycompiler_functional"
 _LIBRARY = torch.library.Library(NAMESPACE, "DEF")  # type: ignore[no-untyped-call]
@@ -28,19 +30,26 @@ _ALIAS = re.compile(r"Tensor\([^)]*\)")
 
 @functools.cache
 def written_places(op: OpOverload) -> tuple[tuple[int, str], ...]:
-    """Where an operator takes what it writes: positions and names."""
+    """Positions and names of the arguments that an operator writes."""
     places = enumerate(op._schema.arguments)
     return tuple((i, a.name) for i, a in places if a.alias_info is not None and a.alias_info.is_write)
 
 
 @functools.cache
 def writing(target: object) -> OpOverload | None:
-    """The operator that a call of `target` calls, if it is one of another library that writes arguments and has a twin: not one
-    that gives views, or that writes lists or what may be missing."""
+    """The operator that a call of `target` runs, if it is another library's, writes arguments and has a twin; else None.
+
+    There is no twin for an operator that returns views, or that writes lists or optional tensors.
+    """
     if isinstance(target, OpOverloadPacket):
         names = target.overloads()  # type: ignore[no-untyped-call]
         target = getattr(target, names[0]) if len(names) == 1 else None
-    if not isinstance(target, OpOverload) or not fails(target) or target in _ORIGINAL or not target._schema.is_mutable:
+    if (
+        not isinstance(target, OpOverload)
+        or not is_foreign(target)
+        or target in _ORIGINAL
+        or not target._schema.is_mutable
+    ):
         return None
     arguments = target._schema.arguments
     plain = all(a.alias_info is None or a.alias_info.is_write and str(a.type) == "Tensor" for a in arguments)
@@ -49,7 +58,7 @@ def writing(target: object) -> OpOverload | None:
 
 @functools.cache
 def twin_of(op: OpOverload) -> OpOverload:
-    """The twin of what `writing` gives."""
+    """The twin of an operator for which `writing` is not None."""
     name = re.sub(r"\W", "_", f"{op.namespace}_{op.overloadpacket.__name__}_{op._overloadname}_{len(_ORIGINAL)}")
     given, _, gives = _ALIAS.sub("Tensor", str(op._schema)).partition("(")[2].rpartition(" -> ")
     results = [g for g in gives.removeprefix("(").removesuffix(")").split(", ") if g]
@@ -64,14 +73,14 @@ def twin_of(op: OpOverload) -> OpOverload:
 
 
 def original(op: object) -> OpOverload | None:
-    """The operator whose twin this is, or None."""
+    """The operator with this twin, or None."""
     return _ORIGINAL.get(op)
 
 
 def with_written(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], change: Callable[[Any], Any]
 ) -> tuple[list[Any], dict[str, Any], list[Any]]:
-    """The arguments with `change` of each that the operator writes, and what that gave."""
+    """The arguments, with `change` applied to each written one, and the list of the changed ones."""
     args, kwargs, made = list(args), dict(kwargs), []
     for i, name in written_places(op):
         holder: Any = args if i < len(args) else kwargs

@@ -1,12 +1,13 @@
-"""What no rule of `ruled.py` says about sizes that are numbers: the kernel itself is asked, on tensors that lie so.
+"""Probe of the ATen kernel for results with static sizes, when no rule of `static_shape_rules.py` covers the operator.
 
-In: an operator and its arguments (FakeTensors of the host, without symbols).  Out: layouts and types of fresh results, or
-whether it writes its first argument as it lies; None or False where torch's shape functions are asked, which say what is wrong.
-Example: of ``aten.cumsum.default`` with a transposed (2, 3) it is the (2, 3) that the kernel makes.
+In: an operator and its arguments (host FakeTensors without symbols).  The kernel runs on real tensors with their layouts.
+Out: layouts and dtypes of fresh results, or whether the operator writes its first argument in place.
+None or False means that torch's shape functions must answer; they also report errors.
 
-Torch's shape functions import sympy, half a second of a first call; the kernel takes as long as in the program's own call.
-What a kernel makes of ones and zeros is the answer for all values but where its tags say that they decide.  Where somebody has
-imported sympy, nobody is asked here.
+Example: for ``aten.cumsum.default`` with a transposed (2, 3), the answer is the layout of the kernel's (2, 3) result.
+
+torch's shape functions import sympy, half a second in a first call; the kernel takes as long as in the program's own
+call.  The arguments are ones and zeros.  The answer holds for all values, except for operators whose tags say otherwise.
 """
 
 from __future__ import annotations
@@ -21,30 +22,30 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from pycompiler.ir.effects import acts, draws
-from pycompiler.ir.kernels import is_asked, memory_of, on_host, tensors_of
-from pycompiler.ir.shapes import Layout
+from pycompiler.operators.kernel_type_checks import has_kernel_checks, memory_of, on_host, tensors_of
+from pycompiler.operators.operator_effects import draws, has_side_effects
+from pycompiler.operators.symbolic_shape_rules import Layout
 
 aten = torch.ops.aten
-Results = Sequence[tuple[Layout, torch.dtype]]
+ProbeResults = Sequence[tuple[Layout, torch.dtype]]
 
-_LARGE = 1 << 22  # elements that arguments span together
+_LARGE = 1 << 22  # elements that the arguments span together
 _BY_VALUES = frozenset((torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape))
-_BY_RANK = frozenset((aten.linalg_lstsq.default,))  # residuals are there or not
+_BY_RANK = frozenset((aten.linalg_lstsq.default,))  # residuals are present or absent, depending on the rank
 _INDICES = (torch.int64, torch.int32)
-# Kernels behind functions that read nothing but their arguments' elements (no packed weights, no workspaces).
+# Internal kernels that only read their arguments' elements (no packed weights, no workspaces).
 _INNER = re.compile(
     r"(?!_|mkldnn|cudnn|miopen|fbgemm|quantized|mps).*backward$|_safe_softmax|_adaptive_avg_pool[23]d|_cdist_forward"
     r"|_transformer_encoder_layer_fwd|_native_multi_head_attention|_fft_[rc]2[rc]|_is_a(ll|ny)_true"
 )
-# Whose shape functions import nothing, and whose kernels take memory that only they can make.
+# Their shape functions import nothing, and their kernels need memory that only they can create.
 _BY_META = frozenset(
     getattr(aten, name).default for name in ("mkldnn_rnn_layer", "mkldnn_rnn_layer_backward") if hasattr(aten, name)
 )
 
 
-def asked(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Results | None:
-    """Layout and type of each result, all of fresh memory."""
+def probe_results(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ProbeResults | None:
+    """Layout and dtype of each result, all in fresh memory; None if the kernel must not or cannot answer."""
     if op in _BY_META:
         return _of_meta(op, args, kwargs)
     if op._schema.is_mutable or not _values_do_not_decide(op, args):
@@ -52,7 +53,7 @@ def asked(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Res
     return _made(op, args, kwargs, _fresh)
 
 
-def _of_meta(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Results:
+def _of_meta(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> ProbeResults:
     def twin(value: Any) -> Any:
         if not isinstance(value, torch.Tensor):
             return value
@@ -63,8 +64,8 @@ def _of_meta(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> 
     return [((tuple(t.shape), t.stride()), t.dtype) for t in out]
 
 
-def asked_write(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether `op` writes its first argument, which keeps its layout, and returns it."""
+def probe_write(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
+    """Whether `op` writes its first argument without changing its layout, and returns it."""
     return _is_write(op) and _values_do_not_decide(op, args) and _made(op, args, kwargs, _itself) is not None
 
 
@@ -77,7 +78,7 @@ def _values_do_not_decide(op: OpOverload, args: Sequence[Any]) -> bool:
 @cache
 def _may_be_asked(op: OpOverload) -> bool:
     inner = op.namespace == "aten" and _INNER.match(op.overloadpacket.__name__) is not None
-    if not (is_asked(op) or (inner and not draws(op) and not acts(op))):
+    if not (has_kernel_checks(op) or (inner and not draws(op) and not has_side_effects(op))):
         return False
     return op not in _BY_RANK and _BY_VALUES.isdisjoint(op.tags)
 
@@ -91,10 +92,10 @@ def _is_write(op: OpOverload) -> bool:
     return first.is_write and returns[0].alias_info is not None and str(first.type) == "Tensor"
 
 
-Told = Callable[[Sequence[torch.Tensor], Any], "Results | None"]
+Told = Callable[[Sequence[torch.Tensor], Any], "ProbeResults | None"]
 
 
-def _made(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], told: Told) -> Results | None:
+def _made(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], told: Told) -> ProbeResults | None:
     given = tensors_of((args, kwargs))
     if not all(type(t) is FakeTensor and on_host(t) and not t._has_symbolic_sizes_strides and t.numel() for t in given):
         return None
@@ -110,18 +111,18 @@ def _made(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], told: 
             memory = ones(_span(value), dtype=value.dtype, device="cpu")
             made.append(with_bits_of(value, memory.as_strided(value.shape, value.stride())))
             return made[-1]
-        if isinstance(value, list):  # of a graph's arguments, too
+        if isinstance(value, list):  # also fx's list class of a graph's arguments
             return [*map(stand_in, value)]
         return tuple(map(stand_in, value)) if type(value) is tuple else value
 
     try:
         with _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
             return told(made, op(*map(stand_in, args), **{k: stand_in(v) for k, v in kwargs.items()}))
-    except Exception:  # these are not the program's values: torch's shape function says whether that is wrong
+    except Exception:  # these are not the program's values: torch's shape function decides whether this is an error
         return None
 
 
-def _fresh(given: Sequence[torch.Tensor], out: Any) -> Results | None:
+def _fresh(given: Sequence[torch.Tensor], out: Any) -> ProbeResults | None:
     results = [out] if isinstance(out, torch.Tensor) else list(out) if type(out) in (list, tuple) else None
     if not results or not all(type(t) is torch.Tensor and on_host(t) and not t.storage_offset() for t in results):
         return None
@@ -133,12 +134,12 @@ def _fresh(given: Sequence[torch.Tensor], out: Any) -> Results | None:
 
 
 def with_bits_of(t: torch.Tensor, plain: torch.Tensor) -> torch.Tensor:
-    """`plain`, seen as conjugate or negative where `t` is."""
+    """`plain` with the conjugate and negative bits of `t`."""
     plain = torch._conj(plain) if plain.is_conj() != t.is_conj() else plain
     return torch._neg_view(plain) if plain.is_neg() != t.is_neg() else plain
 
 
-def _itself(given: Sequence[torch.Tensor], out: Any) -> Results | None:
+def _itself(given: Sequence[torch.Tensor], out: Any) -> ProbeResults | None:
     return [] if out is given[0] else None
 
 

@@ -1,11 +1,12 @@
-"""Which arguments the kernels take: shape functions and decompositions are more lenient than they are.
+"""Checks of argument dtypes, numbers and memory by the kernels: shape functions and decompositions are more lenient.
 
-In: an operator and FakeTensors. Out: nothing, or the exception that the kernel raises.
-Example: ``aten.mm`` of float32 and float64 raises, ``aten._softmax`` of int64 raises; the shape functions of both answer.
+In: an operator and FakeTensors.  Out: nothing, or the kernel's exception.
 
-The kernel itself is asked, on tensors of ones and zeros with few elements, once for each combination of element types.
-Only what it says about types counts: its other complaints may be about these tensors.  What it says of tensors without
-elements counts as well, and what it says about arguments that share the memory that it writes.
+Example: ``aten.mm`` of float32 and float64 raises, ``aten._softmax`` of int64 raises; both shape functions return a result.
+
+The kernel runs once for each combination of dtypes, on small tensors of ones and zeros.  Only its errors about dtypes
+count:  other errors may be about the values.  Its errors for tensors without elements count too, and its errors for
+arguments that share the memory it writes.
 """
 
 from __future__ import annotations
@@ -20,12 +21,12 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from pycompiler.ir.effects import acts, draws
-from pycompiler.ir.symbols import hint_of
-from pycompiler.ir.today import Today
+from pycompiler.operators.operator_effects import draws, has_side_effects
+from pycompiler.symbolic.concretize import Concretizer
+from pycompiler.symbolic.symbols import hint_of
 
-# Of one of these types throughout, a kernel takes all arguments or none, whatever their shapes and the numbers beside
-# (but for truths, which some refuse).
+# If all arguments have one of these dtypes, a kernel accepts all calls or none, whatever the shapes and numbers.
+# Exception: bools, which some kernels refuse.
 _COMMON = frozenset((torch.float32, torch.float64, torch.bfloat16))
 _ABOUT_TYPES = re.compile(
     r"not (yet )?(implemented|supported)|support|dtype|scalar type|type of|same type|[Bb]ool|complex|converted|cast\b|[Ii]nteger"
@@ -42,11 +43,11 @@ _answers: dict[Any, Exception | None] = {}
 
 
 def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], *, symbolic: bool = False) -> None:
-    """Raises what the kernel of `op` raises for arguments of these types; for what it would raise otherwise see above.
+    """Raises the exception that the kernel of `op` raises for arguments of these dtypes; other errors are ignored.
 
-    `symbolic`: there may be symbolic numbers among the arguments and in sizes; the kernel is asked about today's.
+    `symbolic`: arguments and sizes may be symbolic numbers; the kernel runs with their hints.
     """
-    if not is_asked(op):
+    if not has_kernel_checks(op):
         return
     tensors = tensors_of((args, kwargs))
     if symbolic:
@@ -55,11 +56,11 @@ def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
             or all(0 in map(hint_of, t.shape) for t in tensors)
             or not _is_known(op, tensors, (*args, *kwargs.values()))
         ):
-            today = Today()
+            today = Concretizer()
             check_types(op, today.of(args), today.of(kwargs))
         return
     if tensors and not any(t.numel() for t in tensors):
-        check_nothing(op, args, kwargs)
+        check_empty(op, args, kwargs)
     if op._schema.is_mutable and len(tensors) > 1:
         check_memory(op, args, kwargs, tensors)
     types: dict[torch.dtype, None] = {}
@@ -88,52 +89,52 @@ def check_types(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], 
 
 
 def _has_truth(args: Iterable[Any]) -> bool:
-    """Whether True or False stands where numbers may: ``x - True`` is refused, ``x - 1`` is not."""
+    """Whether an argument is True or False: ``x - True`` is refused, ``x - 1`` is not."""
     return any(type(a) is bool for a in args)
 
 
 def _is_known(op: OpOverload, tensors: Sequence[torch.Tensor], args: Sequence[Any]) -> bool:
-    """Whether the kernel takes arguments of these types, all of them common ones."""
+    """Whether the kernel is known to accept these arguments, all of one common dtype."""
     types = dict.fromkeys(t.dtype for t in tensors)
     return len(types) == 1 and next(iter(types)) in _COMMON and _answers.get((op, *types, _has_truth(args)), op) is None
 
 
 def check_number(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises where the kernel says that a dtype does not hold a number among these arguments."""
-    if not is_asked(op):
+    """Raises if the kernel reports that a dtype cannot hold a number among these arguments."""
+    if not has_kernel_checks(op):
         return
     error = _outcome(op, args, kwargs, lambda t: torch.ones([min(n, 2) for n in t.shape], dtype=t.dtype))
     if error is not None and _ABOUT_NUMBERS.search(str(error)):
         try:
             raise error
         finally:
-            del error  # whose traceback leads to this frame, and to its callers'
+            del error  # its traceback leads to this frame and its callers' frames
 
 
 def check_fill(shape: Sequence[int], dtype: torch.dtype, value: float) -> None:
-    """Raises where no such tensor can be filled with the number."""
+    """Raises if a tensor of this shape and dtype cannot be filled with the number."""
     with _disable_current_modes(), torch.no_grad():
         torch.full(shape, value, dtype=dtype, device="cpu")
 
 
-def check_nothing(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
-    """Raises what a kernel says of tensors without elements: they are all alike, so whatever it says is of these.
+def check_empty(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+    """Raises the kernel's exception for tensors without elements.  All such tensors are alike, so each exception applies.
 
-    Shape functions are more lenient (of ``max`` over a dimension without elements), and a result without elements that
-    nobody reads would go unnoticed.  Of other devices' tensors the CPU's kernel is asked, which may lack their types.
+    Shape functions are more lenient (``max`` over a dimension without elements).  An unused result would hide the error.
+    For other devices the CPU kernel runs, which may lack some dtypes.
     """
     error = _outcome(op, args, kwargs, lambda t: torch.empty_strided(t.shape, t.stride(), dtype=t.dtype))
     if error is not None and (all(map(on_host, tensors_of((args, kwargs)))) or not _ABOUT_TYPES.search(str(error))):
         try:
             raise error
         finally:
-            del error  # whose traceback leads to this frame, and to its callers'
+            del error  # its traceback leads to this frame and its callers' frames
 
 
 def check_memory(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], tensors: Sequence[torch.Tensor]
 ) -> None:
-    """Raises what a kernel says of arguments that share the memory it writes: ``x[i] = x`` reads what it writes."""
+    """Raises the kernel's exception for arguments that share the memory it writes: ``x[i] = x`` reads memory that it writes."""
     memory: dict[int, torch.Tensor] = {}
     ends: dict[int, int] = {}
     for t in tensors:
@@ -154,15 +155,16 @@ def check_memory(
         try:
             raise error
         finally:
-            del error  # whose traceback leads to this frame, and to its callers'
+            del error  # its traceback leads to this frame and its callers' frames
 
 
 def memory_of(t: torch.Tensor) -> int:
     return int(t.untyped_storage()._cdata)
 
 
-def counts_with(t: torch.Tensor, other: torch.Tensor) -> bool:
-    """Whether two tensors have one counter of versions, as views and detached ones have, and what `.data` gives has not."""
+def shares_version(t: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors share a version counter.  Views and detached tensors share it with their base; the result of
+    `.data` does not."""
     if t.is_inference() or other.is_inference():
         return False
     before = other._version
@@ -176,18 +178,18 @@ _set_versions = torch._C._autograd._unsafe_set_version_counter
 
 
 def deep_copied(t: torch.Tensor) -> torch.Tensor:
-    """A copy, which counts the write that `copy.deepcopy`'s counts."""
+    """A copy; its version counts one write, as a copy of `copy.deepcopy` does."""
     made = t.clone()
     torch.autograd.graph.increment_version(made)
     return made
 
 
 def set_version(t: torch.Tensor, version: int) -> None:
-    """From now on its memory counts as written so often."""
+    """Set the version of a tensor's memory."""
     _set_versions((t,), (version,))
 
 
-# Kernels behind functions check nothing, and crash: only those are asked that programs call themselves, or nearly so.
+# Internal kernels check nothing, and crash: only kernels that programs call themselves, or nearly so, may run here.
 _INNER = re.compile(r"_(?!foreach_)|mkldnn|cudnn|miopen|fbgemm|quantized|.*backward")
 _NEARLY_OUTER = frozenset(
     (
@@ -203,11 +205,11 @@ _NEARLY_OUTER = frozenset(
 
 
 @cache
-def is_asked(op: OpOverload) -> bool:
+def has_kernel_checks(op: OpOverload) -> bool:
     name = op.overloadpacket.__name__
     if op.namespace != "aten" or draws(op) or (_INNER.match(name) and name not in _NEARLY_OUTER):
         return False
-    if acts(op) and not name.startswith("_foreach_"):  # which give nothing, and write what they are given alone
+    if has_side_effects(op) and not name.startswith("_foreach_"):  # they return nothing, and write only their arguments
         return False
     return not any(r.alias_info is not None and not r.alias_info.is_write for r in op._schema.returns)  # no view
 
@@ -217,19 +219,27 @@ def on_host(t: torch.Tensor) -> bool:
 
 
 def _ask(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], as_it_is: bool) -> Exception | None:
+    """The kernel's exception about the types of the arguments, or None.
+
+    `as_it_is`: stand-ins have the sizes of the arguments; else at most two elements a dimension, which cost nothing.
+    """
+
     def stand_in(value: torch.Tensor) -> torch.Tensor:
         shape = value.shape if as_it_is else [min(n, 2) for n in value.shape]
         return (torch.ones if value.dtype.is_floating_point else torch.zeros)(shape, dtype=value.dtype)
 
     error = _outcome(op, args, kwargs, stand_in)
-    of_few = as_it_is or isinstance(error, NotImplementedError)
-    return error if error is not None and of_few and _ABOUT_TYPES.search(str(error)) else None
+    if error is None or not _ABOUT_TYPES.search(str(error)):
+        return None
+    if as_it_is or isinstance(error, NotImplementedError):
+        return error
+    return _ask(op, args, kwargs, True)  # small sizes may have an exception of their own
 
 
 def _outcome(
     op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], stand_in: Callable[[torch.Tensor], torch.Tensor]
 ) -> Exception | None:
-    """What the kernel raises for tensors that stand for the arguments."""
+    """The kernel's exception for stand-ins of the arguments, or None."""
 
     def replaced(value: Any) -> Any:
         if isinstance(value, torch.Tensor):
@@ -242,7 +252,7 @@ def _outcome(
         with _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
             op(*map(replaced, args), **{k: replaced(v) for k, v in kwargs.items()})
     except Exception as error:
-        return error.with_traceback(None)  # answers are kept, and its frames lead to the program's
+        return error.with_traceback(None)  # answers are stored, and its frames lead to the program's frames
     return None
 
 

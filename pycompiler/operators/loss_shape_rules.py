@@ -1,4 +1,4 @@
-"""Rules of `shapes.py` for losses, gathers, casts and gradients."""
+"""Shape rules (see `symbolic_shape_rules.py`) for losses, gathers, casts and gradients."""
 
 from __future__ import annotations
 
@@ -7,29 +7,38 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.shapes import Layout, demand_known, dims_of, equal, is_packed, like, packed, rule
+from pycompiler.operators.symbolic_shape_rules import (
+    Layout,
+    dims_of,
+    doubt_unless,
+    equal,
+    is_packed,
+    like,
+    packed,
+    rule,
+)
 
 aten = torch.ops.aten
 
 
 @rule(aten._to_copy.default)
 def to_copy(x: torch.Tensor, *, memory_format: Any = None, non_blocking: bool = False, **options: Any) -> list[Layout]:
-    demand_known(options.keys() <= {"dtype"})
+    doubt_unless(options.keys() <= {"dtype"})
     if memory_format is torch.contiguous_format:
         return [packed(x.shape)]
-    demand_known(memory_format in (None, torch.preserve_format) and is_packed(x))
+    doubt_unless(memory_format in (None, torch.preserve_format) and is_packed(x))
     return [like(x)]
 
 
 @rule(aten.bernoulli.p)
 def drawn(x: torch.Tensor, p: float, *, generator: None = None) -> list[Layout]:
-    demand_known(is_packed(x))
+    doubt_unless(is_packed(x))
     return [like(x)]
 
 
 @rule(aten.gather.default)
 def gather(x: torch.Tensor, dim: int, index: torch.Tensor) -> list[Layout]:
-    demand_known(x.dim() == index.dim() > 0)
+    doubt_unless(x.dim() == index.dim() > 0)
     (along,) = dims_of(x.dim(), dim)
     for d in range(x.dim()):
         if d != along:
@@ -41,14 +50,14 @@ def gather(x: torch.Tensor, dim: int, index: torch.Tensor) -> list[Layout]:
 def scatter(x: torch.Tensor, dim: int, index: torch.Tensor, value: Any) -> list[Layout]:
     gather(x, dim, index)
     (along,) = dims_of(x.dim(), dim)
-    demand_known(type(index.shape[along]) is int and index.shape[along] == 1)
-    demand_known(type(x.shape[along]) is int and x.shape[along] > 0)
+    doubt_unless(type(index.shape[along]) is int and index.shape[along] == 1)
+    doubt_unless(type(x.shape[along]) is int and x.shape[along] > 0)
     return [packed(x.shape)]
 
 
 # losses -----------------------------------------------------------------------------------------------------------
 def _of_classes(x: torch.Tensor, target: torch.Tensor, weight: Any) -> None:
-    demand_known(x.dim() == 2 and target.dim() == 1 and weight is None)
+    doubt_unless(x.dim() == 2 and target.dim() == 1 and weight is None)
     equal(x.shape[0], target.shape[0])
 
 
@@ -63,7 +72,7 @@ def nll_loss_backward(
     grad: torch.Tensor, x: torch.Tensor, target: torch.Tensor, weight: Any, reduction: int, ignored: Any, total: Any
 ) -> list[Layout]:
     _of_classes(x, target, weight)
-    demand_known(total.dim() == 0 and grad.dim() == (reduction == 0))
+    doubt_unless(total.dim() == 0 and grad.dim() == (reduction == 0))
     if reduction == 0:
         equal(grad.shape[0], x.shape[0])
     return [packed(x.shape)]
@@ -72,7 +81,7 @@ def nll_loss_backward(
 # gradients --------------------------------------------------------------------------------------------------------
 @rule(aten.embedding_dense_backward.default)
 def embedding_backward(grad: torch.Tensor, indices: torch.Tensor, rows: Any, padding: Any, scale: bool) -> list[Layout]:
-    demand_known(grad.dim() == indices.dim() + 1)
+    doubt_unless(grad.dim() == indices.dim() + 1)
     for a, b in zip(grad.shape, indices.shape, strict=False):
         equal(a, b)
     return [packed((rows, grad.shape[-1]))]
@@ -80,7 +89,7 @@ def embedding_backward(grad: torch.Tensor, indices: torch.Tensor, rows: Any, pad
 
 @rule(aten.max_pool2d_with_indices_backward.default)
 def max_pool_backward(grad: torch.Tensor, x: torch.Tensor, *window: Any) -> list[Layout]:
-    demand_known(grad.dim() == x.dim() and is_packed(x) and is_packed(grad))
+    doubt_unless(grad.dim() == x.dim() and is_packed(x) and is_packed(grad))
     return [packed(x.shape)]
 
 
@@ -88,8 +97,8 @@ def max_pool_backward(grad: torch.Tensor, x: torch.Tensor, *window: Any) -> list
 def attention_backward(
     grad: torch.Tensor, q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **flags: Any
 ) -> list[Layout]:
-    """The gradients lie as (batch, length, heads, size) does."""
-    demand_known(q.dim() == k.dim() == v.dim() == 4 and flags.get("attn_mask") is None)
+    """The gradients have the memory layout (batch, length, heads, size)."""
+    doubt_unless(q.dim() == k.dim() == v.dim() == 4 and flags.get("attn_mask") is None)
     return [_heads_inside(t.shape) for t in (q, k, v)]
 
 

@@ -1,6 +1,6 @@
-"""Where elements lie.  In: sizes and strides.  Out: whether two elements share a place.
+"""Overlap of a tensor's own elements.  In: sizes and strides.  Out: whether two elements share a place in memory.
 
-Example: (3, 2) by (2, 3) lies in 0 3, 2 5, 4 7: interleaved, no two in one place; (3, 2) by (1, 1) shares places.
+Example: (3, 2) with strides (2, 3) has the rows 0 3, 2 5, 4 7: interleaved, without overlap.  (3, 2) with (1, 1) overlaps.
 """
 
 from __future__ import annotations
@@ -8,11 +8,11 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-_COUNTED = 1 << 16  # places that are written down one by one
+_COUNTED = 1 << 16  # most places that are enumerated
 
 
-def apart(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Whether each element has a place of its own; False, too, where that is not easily known."""
+def has_no_overlap(shape: Sequence[int], stride: Sequence[int]) -> bool:
+    """Whether no two elements share a place; also False if this is not easily known."""
     steps = sorted((s, n) for n, s in zip(shape, stride, strict=True) if n > 1)
     if 0 in shape or _nested(steps):
         return True
@@ -28,7 +28,7 @@ def apart(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 
 def _nested(steps: Sequence[tuple[int, int]]) -> bool:
-    """Whether each dimension, the narrowest first, steps over all that those before it cover."""
+    """Whether each dimension, the narrowest first, steps over the range of all narrower ones."""
     covered = 0
     for s, n in steps:
         if s <= covered:

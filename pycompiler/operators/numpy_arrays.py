@@ -1,8 +1,8 @@
-"""NumPy's arrays as tensors: what a graph calls for a call of NumPy's, and how arrays become tensors and back.
+"""NumPy arrays as tensors: the graph's calls of NumPy functions, and conversions between arrays and tensors.
 
-In a graph an array is a tensor.  A call of NumPy's is one node, `function("linalg.norm", x, axis=0)` or
-`method("sum", x, 0)`, of `torch._numpy`, which does with tensors what NumPy does with arrays.  NumPy itself is imported by
-programs that use it; `torch._numpy` when the first of its functions is met.
+In a graph, an array is a tensor.  A call of NumPy is one node, `function("linalg.norm", x, axis=0)` or `method("sum",
+x, 0)`.  It runs `torch._numpy`, which does with tensors what NumPy does with arrays.
+The program imports NumPy if it uses it; `torch._numpy` is imported at the first NumPy call.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any, TypeVar
 import torch
 from torch.utils import _pytree as pytree
 
-from pycompiler.ir.array_functions import MORE, OF_UFUNCS, THEIRS_ELSE
-from pycompiler.ir.promotion import IN_PLACE, NARROW, check_fits, dtype_of, numpy, promoted
+from pycompiler.operators.numpy_functions import FUNCTIONS, OF_UFUNCS, THEIRS_ELSE
+from pycompiler.operators.numpy_promotion import IN_PLACE, NARROW, check_fits, dtype_of, numpy, promoted
 
 T = TypeVar("T")
-# In `torch._numpy` they are something else, or not what NumPy gives.
+# Names that mean something else in `torch._numpy`, or whose results differ from NumPy's.
 LEFT_OUT = frozenset(
     {"dtype", "finfo", "iinfo", "generic", "ndarray", "random", "e", "pi", "inf", "nan", "newaxis", "s_", "index_exp",
      "can_cast", "result_type", "min_scalar_type", "common_type", "issubdtype", "isscalar", "typecodes", "sctypes",
@@ -35,7 +35,7 @@ LEFT_OUT = frozenset(
      "nonzero", "argwhere", "flatnonzero", "eye", "copyto", "put", "put_along_axis",
      "row_stack"}
 )  # fmt: skip
-# Of constants NumPy itself computes them, and that changes nothing.
+# Functions that NumPy itself evaluates for constant arguments, without side effects.
 FOLDED = frozenset(
     {"eye", "identity", "tri", "diagonal", "flip", "fliplr", "flipud", "rot90", "unique", "searchsorted", "bincount",
      "cbrt", "nonzero", "argwhere", "flatnonzero",
@@ -44,40 +44,38 @@ FOLDED = frozenset(
      "linalg.matrix_power"}
 )  # fmt: skip
 _REMAINDERS = frozenset({"remainder", "mod", "divmod"})
-# Their result is a new array, whatever their arguments are.
+# Functions whose result is always a new array.
 MAKES = frozenset(
     {"array", "asarray", "zeros", "ones", "full", "arange", "linspace", "logspace", "geomspace", "indices", "hamming",
      "hanning", "bartlett", "blackman", "kaiser", "copy"}
 )  # fmt: skip
 OWN_METHODS = frozenset(
     {"astype", "copy", "sort", "reshape", "transpose"}
-)  # which are called otherwise than the functions
-# Their results may be in the memory of their arguments; those of all others are new.
+)  # their signatures differ from the functions'
+# Functions whose results may share memory with their arguments; results of all other functions are new.
 VIEWS = frozenset(
     {"asarray", "reshape", "ravel", "transpose", "squeeze", "swapaxes", "moveaxis", "rollaxis", "expand_dims", "atleast_1d",
      "atleast_2d", "atleast_3d", "split", "array_split", "hsplit", "vsplit", "dsplit", "__getitem__", "T", "real", "imag",
      "real_if_close", "matrix_transpose"}
 )  # fmt: skip
-# Of these, which give their very argument where there is nothing to do; the others give another array.
+# Functions among VIEWS that return the argument itself if there is nothing to do; the others return another array.
 SAME = frozenset({"asarray", "atleast_1d", "atleast_2d", "atleast_3d", "squeeze", "real", "real_if_close"})
-# What is an array of an array without dimensions, and a number of a number.
+# Functions that return an array for a 0-d array, and a number for a number.
 EITHER = frozenset({"real", "imag", "squeeze", "transpose"})
 LISTS = frozenset({"split", "array_split", "hsplit", "vsplit", "dsplit"})
 NAMED = {"linalg.svd": "SVDResult", "linalg.qr": "QRResult", "linalg.eig": "EigResult", "linalg.eigh": "EighResult",
          "linalg.slogdet": "SlogdetResult"}  # fmt: skip
 PLAIN_DTYPES = {int: "int64", float: "float64", bool: "bool", complex: "complex128"}
-# Without dimensions their results are arrays; those of all other functions are numbers.
+# Functions whose 0-d results are arrays; 0-d results of all other functions are numbers.
 ARRAYS = MAKES | {
     "cov", "diff", "expand_dims", "pad", "full_like", "imag", "linalg.tensorsolve", "moveaxis", "ones_like", "real",
     "real_if_close", "reshape", "roll", "rollaxis", "sort", "squeeze", "swapaxes", "tensordot", "tile", "transpose", "where",
     "zeros_like",
 }  # fmt: skip
-LIKES = frozenset(
-    {"zeros_like", "ones_like", "full_like", "empty_like"}
-)  # they look at their first argument as an array
-# Which of their arguments, the name itself counted, are sizes, which may be symbols.
+LIKES = frozenset({"zeros_like", "ones_like", "full_like", "empty_like"})  # they treat their first argument as an array
+# Argument positions (the name counts as position 0) that are sizes and may be symbols.
 SIZED: dict[str, range] = {**dict.fromkeys(("ones", "zeros", "full"), range(1, 2)), "reshape": range(2, 66)}
-# What is in them may be anything: zeros are.
+# Functions with undefined contents: zeros are valid contents.
 ALIKE = {"empty": "zeros", "empty_like": "zeros_like"}
 SPACES = ("", "linalg", "fft")
 UNKNOWN_DTYPES = frozenset({"uint16", "uint32", "uint64", "float128", "longdouble", "complex256"})
@@ -92,7 +90,7 @@ def _tensors() -> types.ModuleType:
 
 @functools.cache
 def _names() -> dict[int, tuple[Any, str]]:
-    """Of the functions of NumPy's that graphs may call: the function, and its name."""
+    """id -> (function, name), for the NumPy functions that graphs may call."""
     found: dict[int, tuple[Any, str]] = {}
     module = numpy()
     assert module is not None
@@ -106,7 +104,7 @@ def _names() -> dict[int, tuple[Any, str]]:
                 whole = f"{space}.{name}".lstrip(".")
                 if whole not in LEFT_OUT:
                     found.setdefault(id(fn), (fn, whole))
-    for name in MORE:
+    for name in FUNCTIONS:
         rule: Any = module
         for part in name.split("."):
             rule = getattr(rule, part, None)
@@ -118,13 +116,13 @@ def _names() -> dict[int, tuple[Any, str]]:
 
 
 def of_ufunc(method: Any, ufunc: Any) -> tuple[Any, str] | None:
-    """The function, and its name, that a method of a ufunc is the same as."""
+    """The function, and its name, that is equivalent to a method of a ufunc; None without one."""
     name = OF_UFUNCS.get((name_of(ufunc) or "", getattr(method, "__name__", "")))
     return None if name is None else (getattr(numpy(), name), name)
 
 
 def name_of(fn: Any) -> str | None:
-    """By what name a graph calls a function of NumPy's; None for what it does not call."""
+    """The name under which a graph calls a NumPy function; None for a function that graphs do not call."""
     if isinstance(fn, type) or not is_of_numpy(fn):
         return None
     known = _names().get(id(fn))
@@ -132,7 +130,7 @@ def name_of(fn: Any) -> str | None:
 
 
 def folded_name(fn: Any) -> str | None:
-    """By what name NumPy knows a function that is only called of constants; None of others."""
+    """NumPy's name of a function that is only called with constants; None for other functions."""
     return None if isinstance(fn, type) or not is_of_numpy(fn) else _folded().get(id(fn))
 
 
@@ -144,7 +142,7 @@ def _folded() -> dict[int, str]:
 
 
 def is_of_numpy(fn: Any) -> bool:
-    """Whether a function, a ufunc or a class is one of NumPy's."""
+    """Whether a function, a ufunc or a class belongs to NumPy."""
     of = fn if isinstance(fn, (types.FunctionType, types.BuiltinFunctionType, type)) else type(fn)
     return numpy() is not None and str(getattr(of, "__module__", "")).partition(".")[0] == "numpy"
 
@@ -171,7 +169,7 @@ def _arrays(value: Any) -> Any:
 
 
 def _plain(value: Any) -> Any:
-    """... and back."""
+    """The inverse of `_arrays`."""
     if isinstance(value, _tensors().ndarray):
         return value.tensor
     if isinstance(value, (tuple, list)):
@@ -180,12 +178,12 @@ def _plain(value: Any) -> Any:
 
 
 def function(name: str, *args: Any, **kwargs: Any) -> Any:
-    """`numpy.<name>(*args, **kwargs)` of tensors; one that works elementwise has the dtypes that NumPy says it has."""
+    """`numpy.<name>(*args, **kwargs)` for tensors; an elementwise function gets the result dtype that NumPy gives."""
     made, named, dtype = promoted(name, args, kwargs)
     own = OWN.get(name)
     result = own(*made, **named) if own is not None and _takes(name, made, named) else NotImplemented
-    if result is NotImplemented and name in MORE and name not in THEIRS_ELSE:
-        raise NotImplementedError(f"numpy.{name} of these arguments")
+    if result is NotImplemented and name in FUNCTIONS and name not in THEIRS_ELSE:
+        raise NotImplementedError(f"numpy.{name} with these arguments")
     if result is NotImplemented:
         result = _plain(_lookup(name)(*map(_arrays, made), **{k: _arrays(v) for k, v in named.items()}))
     if name in _REMAINDERS:
@@ -195,8 +193,8 @@ def function(name: str, *args: Any, **kwargs: Any) -> Any:
 
 
 def _takes(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Whether a rule of `MORE` has such arguments; graphs that run as they are ask in each call."""
-    if name not in MORE:
+    """Whether a rule of `FUNCTIONS` accepts such arguments; uncompiled graphs check this in each call."""
+    if name not in FUNCTIONS:
         return True
     try:
         _of_rule(name).bind(*args, **kwargs)
@@ -207,11 +205,11 @@ def _takes(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
 
 @functools.cache
 def _of_rule(name: str) -> inspect.Signature:
-    return inspect.signature(MORE[name])
+    return inspect.signature(FUNCTIONS[name])
 
 
 def _signed(rest: torch.Tensor, divisor: Any) -> torch.Tensor:
-    """A remainder has the sign of its divisor, and so has a zero: torch's has that of the dividend."""
+    """A remainder with the sign of its divisor, also for zero; torch's zero has the sign of the dividend."""
     if not rest.is_floating_point() or rest.requires_grad:
         return rest
     return torch.copysign(rest, divisor)
@@ -219,7 +217,10 @@ def _signed(rest: torch.Tensor, divisor: Any) -> torch.Tensor:
 
 @functools.cache
 def _tie(name: str, dtype: torch.dtype) -> int | None:
-    """Which of two zeros of either sign NumPy's `maximum` or `minimum` gives: the first, or the second; None: it depends."""
+    """Which of two zeros with different signs NumPy's `maximum` or `minimum` returns: 0 for the first, 1 for the second.
+
+    None if this depends on the position.
+    """
     module = numpy()
     assert module is not None
     left, right = (module.full(19, zero, dtype_of(dtype)) for zero in (-0.0, 0.0))
@@ -230,7 +231,7 @@ def _tie(name: str, dtype: torch.dtype) -> int | None:
 
 
 def _extreme(name: str, a: Any, b: Any) -> Any:
-    """... of floating-point numbers, as NumPy's; gradients are torch's."""
+    """NumPy's `maximum` or `minimum` of floating-point numbers; with gradients, torch's own."""
     tensors = [v for v in (a, b) if isinstance(v, torch.Tensor)]
     dtype = tensors[0].dtype
     if not dtype.is_floating_point or any(t.requires_grad for t in tensors) or (tie := _tie(name, dtype)) is None:
@@ -242,24 +243,25 @@ def _extreme(name: str, a: Any, b: Any) -> Any:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """Of an array: NumPy takes a square and a root, and no inverse of a root (of infinities and zeros, they differ)."""
+    """The power of an array.  NumPy uses a square and a square root, but no inverse root, which differs for infinities
+    and zeros."""
     is_number = not isinstance(exponent, torch.Tensor)
     if is_number and isinstance(base, torch.Tensor) and exponent in (2, 0.5):
         return base * base if exponent == 2 else torch.sqrt(base)
     if any(isinstance(v, complex) or isinstance(v, torch.Tensor) and v.is_complex() for v in (base, exponent)):
-        raise TypeError("numpy.power of complex numbers, which is another one of infinities and zeros")
+        raise TypeError("numpy.power of complex numbers, which differs from torch's for infinities and zeros")
     return _by_power(base, exponent) if is_number and exponent == -0.5 else NotImplemented
 
 
 def _by_power(base: torch.Tensor, exponent: float) -> torch.Tensor:
-    """A power of half of one, also of infinity and zero below zero."""
+    """The power 0.5 or -0.5, exact also for infinity and for negative zero."""
     base = base if base.is_floating_point() else base.to(torch.float64)
     root, of_infinity = (torch.sqrt, torch.inf) if exponent > 0 else (torch.rsqrt, 0.0)
     return torch.where(base == -torch.inf, of_infinity, root(base + 0.0))
 
 
 def _full(shape: Any, fill: Any, dtype: str | None = None) -> Any:
-    """With a number in a tensor."""
+    """`full` with the fill value in a tensor."""
     if not isinstance(fill, torch.Tensor) or fill.dim():
         return NotImplemented
     fill = fill if dtype is None else fill.to(getattr(torch, dtype))
@@ -267,7 +269,7 @@ def _full(shape: Any, fill: Any, dtype: str | None = None) -> Any:
 
 
 def _linspace(start: Any, stop: Any, num: Any = 50, endpoint: Any = True, *, dtype: Any = None) -> Any:
-    """By NumPy's own steps, which infinities tell from torch's; the last is `stop` itself."""
+    """`linspace` with NumPy's own steps, which differ from torch's for infinities; the last element is `stop` itself."""
     known = next((v.dtype for v in (start, stop) if isinstance(v, torch.Tensor)), torch.float64)
     start, stop = (torch.full((), v, dtype=known) if type(v) in (int, float) else v for v in (start, stop))
     kinds = {v.dtype if isinstance(v, torch.Tensor) and not v.dim() else torch.bool for v in (start, stop)}
@@ -284,7 +286,7 @@ def _linspace(start: Any, stop: Any, num: Any = 50, endpoint: Any = True, *, dty
     return (torch.cat([made[:-1], stop[None]]) if endpoint else made).to(wanted)
 
 
-MOST_SLID = 256  # elements of the shorter operand: what it is by the ends of the other one is a matrix
+MOST_SLID = 256  # elements of the shorter operand: its products with the ends of the other operand form a matrix
 
 
 def _convolve(a: torch.Tensor, v: torch.Tensor, mode: str = "full") -> torch.Tensor:
@@ -299,8 +301,10 @@ def _correlate(a: torch.Tensor, v: torch.Tensor, mode: str = "valid") -> torch.T
 
 
 def _slid(a: torch.Tensor, v: torch.Tensor, mode: str) -> torch.Tensor:
-    """Sums of products of `a` and `v`, which is no longer, at each place: where they overlap only in part, nothing is
-    multiplied by zeros, of which infinities and NaN would tell."""
+    """Sums of products of `a` and `v` at each offset; `v` is not longer than `a`.
+
+    Where they overlap only in part, nothing is multiplied by padding zeros, since infinities and NaN would give NaN.
+    """
     within = torch.nn.functional.conv1d(a[None, None], v[None, None])[0, 0]
     size, n = a.shape[0], v.shape[0]
     if mode == "valid" or n == 1:
@@ -316,11 +320,11 @@ def _slid(a: torch.Tensor, v: torch.Tensor, mode: str) -> torch.Tensor:
     return full if mode == "full" else full[n // 2 : n // 2 + size]
 
 
-# What is not as `torch._numpy` has it.
+# Functions for which the result of `torch._numpy` is missing or differs.
 OWN: dict[str, Callable[..., Any]] = {
     "maximum": functools.partial(_extreme, "maximum"), "minimum": functools.partial(_extreme, "minimum"), "power": _power,
     "full": _full, "linspace": _linspace, "convolve": _convolve, "correlate": _correlate,
-    "square": lambda x: x * x, "power of a number": _by_power, **MORE,
+    "square": lambda x: x * x, "power of a number": _by_power, **FUNCTIONS,
 }  # fmt: skip
 
 
@@ -330,7 +334,7 @@ def method(name: str, array: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
         made = function(IN_PLACE[name], array, *args)
         check_fits(made, array)
         return array.copy_(made)
-    if hasattr(numpy(), name) and name not in OWN_METHODS:  # the function by this name
+    if hasattr(numpy(), name) and name not in OWN_METHODS:  # the function with this name
         return function(name, array, *args, **kwargs)
     found = getattr(_tensors().ndarray(array), name)
     return _plain(found(*map(_arrays, args), **{k: _arrays(v) for k, v in kwargs.items()}))
@@ -338,9 +342,9 @@ def method(name: str, array: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
 
 @functools.cache
 def _signature(name: str, of_method: bool) -> inspect.Signature | None:
-    """NumPy's own where it is a function of Python's, else that of `torch._numpy`."""
+    """NumPy's signature if it is a Python function, else the signature of `torch._numpy`, or None."""
     theirs = functools.reduce(lambda found, part: getattr(found, part, None), name.split("."), numpy())
-    ours = getattr(_tensors().ndarray, name, None) if of_method else None if name in MORE else _lookup(name)
+    ours = getattr(_tensors().ndarray, name, None) if of_method else None if name in FUNCTIONS else _lookup(name)
     for fn in (theirs, ours):
         with contextlib.suppress(TypeError, ValueError):
             signature = inspect.signature(fn)  # type: ignore[arg-type]
@@ -350,7 +354,7 @@ def _signature(name: str, of_method: bool) -> inspect.Signature | None:
 
 
 def options(name: str, of_method: bool, args: Sequence[T], kwargs: dict[str, T]) -> dict[str, T]:
-    """The arguments of a call of NumPy's by their names, as far as they are known."""
+    """The arguments of a NumPy call by name, as far as the names are known."""
     signature = _signature(name, of_method)
     try:
         return kwargs if signature is None else {**signature.bind_partial(*args, **kwargs).arguments, **kwargs}
@@ -364,26 +368,28 @@ def attribute(name: str, array: torch.Tensor) -> Any:
 
 
 def scalar(dtype: str, value: Any) -> torch.Tensor:
-    """`numpy.<dtype>(value)`, an array without dimensions."""
+    """`numpy.<dtype>(value)`, a 0-d array."""
     made = _tensors().asarray(_arrays(value)).astype(dtype)
     assert isinstance(made.tensor, torch.Tensor)
     return made.tensor
 
 
-def laid(array: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
-    """A copy of `array` whose dimensions lie in this order, the last one innermost."""
+def copy_in_order(array: torch.Tensor, order: Sequence[int]) -> torch.Tensor:
+    """A copy of `array` whose dimensions have this order in memory, the last one innermost."""
     back = sorted(range(len(order)), key=order.__getitem__)
     return array.permute(tuple(order)).clone(memory_format=torch.contiguous_format).permute(tuple(back))
 
 
 def span(shape: Sequence[int], strides: Sequence[int]) -> int:
-    """Elements of the memory from the first element of a tensor to its last."""
+    """Elements from the first to the last element of a tensor in memory."""
     return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
 
 
 def stand_in(tensor: torch.Tensor, most: int | None = None) -> Any:
-    """An array that lies as a tensor does, of numbers that functions take: identities, places that there are, truths.  `most`:
-    dimensions have no more elements, and lie in the same order."""
+    """An array with the layout of a tensor, with values that functions accept: identity matrices, valid indices, bools.
+
+    `most`: limit of the sizes; the order of dimensions in memory stays.
+    """
     module = numpy()
     assert module is not None
     shape, strides = tuple(tensor.shape), tuple(tensor.stride())
@@ -399,8 +405,8 @@ def stand_in(tensor: torch.Tensor, most: int | None = None) -> Any:
     return made
 
 
-def lies(array: Any, others: Iterable[Any]) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
-    """The shape of an array, its strides in elements, and whether it is in the memory of one of the others."""
+def layout_and_sharing(array: Any, others: Iterable[Any]) -> tuple[tuple[int, ...], tuple[int, ...], bool]:
+    """The shape of an array, its strides in elements, and whether it shares memory with one of the others."""
     return array.shape, tuple(s // array.itemsize for s in array.strides), shares(array, others)
 
 
@@ -410,12 +416,12 @@ def is_array(value: object) -> bool:
 
 
 def no_places(shape: tuple[int, ...], dtype: torch.dtype) -> Any:
-    """A mask of nothing, or places in an array which are all the first."""
+    """A mask that selects nothing, or an array of indices that are all 0."""
     return numpy().zeros(shape, dtype_of(dtype))  # type: ignore[union-attr]
 
 
 def fits(shape: tuple[int, ...], key: tuple[Any, ...], stored: tuple[int, ...]) -> bool:
-    """Whether an array of a shape has these places, and whether what has the shape `stored` can be stored there."""
+    """Whether an array of this shape has these indices, and whether a value of shape `stored` can be stored there."""
     module = numpy()
     assert module is not None
     try:
@@ -430,20 +436,20 @@ def fits(shape: tuple[int, ...], key: tuple[Any, ...], stored: tuple[int, ...]) 
 
 
 def shares(array: Any, others: Iterable[Any]) -> bool:
-    """Whether an array may lie in the memory of one of the others."""
+    """Whether an array may share memory with one of the others."""
     module = numpy()
     return module is not None and any(module.may_share_memory(array, other) for other in others if is_array(other))
 
 
 def result_class(name: str) -> type:
-    """Of a function with several results: what they come in."""
+    """The class that contains the results of a function with several results."""
     if name in NAMED:
         return getattr(numpy().linalg._linalg, NAMED[name], tuple)  # type: ignore[union-attr, no-any-return]
     return list if name in LISTS else tuple
 
 
 def raises_errors() -> bool:
-    """Whether NumPy raises, or calls somebody, where a floating-point operation is invalid."""
+    """Whether NumPy raises or calls a handler for an invalid floating-point operation."""
     return numpy() is not None and may_raise(errors())
 
 
@@ -452,12 +458,12 @@ def may_raise(state: Iterable[tuple[str, str]]) -> bool:
 
 
 def errors() -> tuple[tuple[str, str], ...]:
-    """What NumPy does about each kind of error of floating-point operations."""
+    """NumPy's reaction to each kind of floating-point error."""
     return tuple(numpy().geterr().items())  # type: ignore[union-attr]
 
 
 def errors_within(around: Iterable[tuple[str, str]], wanted: dict[str, str | None]) -> tuple[tuple[str, str], ...]:
-    """... inside of `numpy.errstate(**wanted)`."""
+    """The reactions inside of `numpy.errstate(**wanted)`."""
     module = numpy()
     assert module is not None
     with module.errstate(**dict(around)), module.errstate(**wanted):
@@ -465,7 +471,7 @@ def errors_within(around: Iterable[tuple[str, str]], wanted: dict[str, str | Non
 
 
 def errors_variable() -> Any:
-    """The context variable that has this state; None of an older NumPy, which keeps it elsewhere."""
+    """The context variable with this state; None for an older NumPy, which stores it elsewhere."""
     return getattr(sys.modules.get("numpy._core._ufunc_config"), "_extobj_contextvar", None)
 
 
@@ -480,7 +486,7 @@ def is_number(value: object) -> bool:
 
 
 def is_taken(cls: type) -> bool:
-    """Whether torch takes numbers of this class of NumPy's as integers or floats (truths and complex ones it makes floats)."""
+    """Whether torch converts numbers of this NumPy class to ints or floats (it converts bools and complex numbers to floats)."""
     module = numpy()
     if module is None or not issubclass(cls, (module.integer, module.floating)):
         return False
@@ -492,13 +498,13 @@ def ufunc_class() -> type | None:
 
 
 def is_ufunc(fn: object) -> bool:
-    """Whether it works elementwise, and gives one result."""
+    """Whether the function is an elementwise ufunc with one result."""
     module = numpy()
     return module is not None and type(fn) is module.ufunc and fn.nout == 1  # type: ignore[attr-defined]
 
 
 def is_method_of_number(fn: object) -> bool:
-    """Whether it is a method, in C, of NumPy's numbers, which never change."""
+    """Whether the function is a C method of NumPy's numbers, which are immutable."""
     module = numpy()
     return (
         module is not None
@@ -508,7 +514,7 @@ def is_method_of_number(fn: object) -> bool:
 
 
 def is_function(value: object) -> bool:
-    """Whether it is one of NumPy's functions that are objects in C."""
+    """Whether the value is one of NumPy's functions that are C objects."""
     return (
         not isinstance(value, type)
         and type(value).__name__ in ("ufunc", "_ArrayFunctionDispatcher")
@@ -517,7 +523,7 @@ def is_function(value: object) -> bool:
 
 
 def is_constant(value: object) -> bool:
-    """Whether it is an object of NumPy's that never changes: a dtype, its limits, or one number."""
+    """Whether the value is an immutable NumPy object: a dtype, its limits, or a number."""
     module = numpy()
     kinds = () if module is None else (module.dtype, module.generic, module.finfo, module.iinfo)
     return issubclass(type(value), kinds)
@@ -527,13 +533,13 @@ _OF_DTYPES = ("dtype", "finfo", "iinfo", "issubdtype", "promote_types")
 
 
 def is_pure(fn: object) -> bool:
-    """Whether `fn` only tells of dtypes that are given to it."""
+    """Whether `fn` only queries dtypes passed to it."""
     module = numpy()
     return module is not None and any(getattr(module, name) is fn for name in _OF_DTYPES)
 
 
-def says_dtype(value: object) -> bool:
-    """Whether a dtype is meant by `value` itself: NumPy would ask an object, or a class of the program's."""
+def names_dtype(value: object) -> bool:
+    """Whether `value` itself names a dtype.  NumPy would call methods of other objects, or of a class of the program."""
     return type(value) is str or is_dtype(value) or _is_kind(value) or any(value is kind for kind in PLAIN_DTYPES)
 
 
@@ -542,8 +548,10 @@ _KNOWN_DTYPES = NARROW | {"int64", "float64", "complex128"}
 
 @functools.cache
 def _known() -> tuple[Any, frozenset[Any], frozenset[str]]:
-    """The class of arrays, and of which dtypes tensors can be made that `torch._numpy` knows, also by their characters:
-    `longlong` equals `int64` and is another one."""
+    """The class of arrays, and the dtypes known to `torch._numpy` that tensors can have, also by their characters.
+
+    The characters matter: `longlong` equals `int64` and is a different dtype.
+    """
     module = numpy()
     assert module is not None
     dtypes = frozenset(module.dtype(name) for name in _KNOWN_DTYPES)
@@ -551,7 +559,8 @@ def _known() -> tuple[Any, frozenset[Any], frozenset[str]]:
 
 
 def tensor_of(array: Any) -> torch.Tensor:
-    """A tensor in the memory of an array; TypeError for an array that no tensor can be made of, or that may not be written."""
+    """A tensor in the memory of an array.  Raises TypeError for a read-only array, and for an array that cannot become
+    a tensor."""
     cls, dtypes, characters = _known()
     known = (is_number(array) or type(array) is cls) and array.dtype in dtypes and array.dtype.char in characters
     if is_number(array) and known:
@@ -559,14 +568,14 @@ def tensor_of(array: Any) -> torch.Tensor:
     if type(array) is not cls:
         raise TypeError(f"expected a numpy.ndarray, not {type(array).__name__}")
     if not array.flags.writeable:
-        raise TypeError("a NumPy array that may not be written")
+        raise TypeError("a read-only NumPy array")
     if not known or any(s < 0 or (s == 0 and n > 1) for s, n in zip(array.strides, array.shape)):
         raise TypeError(f"a NumPy array of {array.dtype} with strides {array.strides}")
     return torch.from_numpy(array)
 
 
 def array_of(tensor: torch.Tensor) -> Any:
-    """The array that a tensor of a graph stands for: in its memory where that is the host's."""
+    """The array of a graph's tensor; it shares the tensor's memory on the host."""
     return tensor.numpy(force=True)
 
 
@@ -577,7 +586,7 @@ def read_only_array_of(tensor: torch.Tensor) -> Any:
 
 
 def number_of(tensor: torch.Tensor) -> Any:
-    """The number of NumPy's that a tensor without dimensions stands for."""
+    """The NumPy number of a 0-d tensor."""
     return tensor.numpy(force=True)[()]
 
 
@@ -587,8 +596,10 @@ def of_tensor(tensor: torch.Tensor, *, force: bool = False) -> Any:
 
 
 def dtype_name(value: Any) -> str | None:
-    """The name by which `torch._numpy` knows a dtype of NumPy's, or a class of its numbers, or a text that is no name for one
-    that it does not know (`longlong`, another order of bytes); None for all others."""
+    """The name of a NumPy dtype or number class in `torch._numpy`; None for other values.
+
+    For a dtype that `torch._numpy` does not know (`longlong`, another byte order), the str is not a valid name.
+    """
     module = numpy()
     if module is None:
         return None
@@ -608,7 +619,7 @@ def is_unknown(name: str) -> bool:
 
 @functools.cache
 def names_unknown(text: str) -> bool:
-    """Whether a text names a dtype that `torch._numpy` takes for another one."""
+    """Whether a str names a dtype that `torch._numpy` confuses with another one."""
     module = numpy()
     assert module is not None
     try:
@@ -620,7 +631,7 @@ def names_unknown(text: str) -> bool:
 
 @contextlib.contextmanager
 def as_errors() -> Iterator[None]:
-    """Of numbers: what NumPy would warn of raises `FloatingPointError`."""
+    """Context manager for computations with numbers: NumPy's warnings become `FloatingPointError`."""
     module = numpy()
     with module.errstate(all="raise") if module else contextlib.nullcontext():
         yield
@@ -628,46 +639,69 @@ def as_errors() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quietly() -> Iterator[None]:
-    """Of numbers: NumPy does not warn."""
+    """Context manager for computations with numbers: NumPy does not warn."""
     module = numpy()
     with module.errstate(all="ignore") if module else contextlib.nullcontext():
         yield
 
 
-_mro_of = type.__dict__["__mro__"].__get__  # whatever the metaclass says
+_mro_of = type.__dict__["__mro__"].__get__  # independent of the metaclass
 
 
 def _is_kind(value: Any) -> bool:
-    """Whether it is a class of NumPy's numbers, or of kinds of them."""
+    """Whether the value is a class of NumPy's numbers, or an abstract number class."""
     module = numpy()
     return module is not None and issubclass(type(value), type) and any(c is module.generic for c in _mro_of(value))
 
 
 @functools.cache
 def _abstract() -> frozenset[Any]:
-    """The classes of kinds of numbers, which are no dtypes."""
+    """The abstract number classes, which are not dtypes."""
     names = ("generic", "number", "integer", "signedinteger", "unsignedinteger", "inexact", "floating", "complexfloating",
              "flexible", "character")  # fmt: skip
     return frozenset(getattr(numpy(), name) for name in names)
 
 
 def mark(value: Any) -> Any:
-    """What `wrap_numpy` passes on: arrays in place of tensors."""
+    """Arguments of the function wrapped by `wrap_numpy`: arrays in place of tensors."""
     return pytree.tree_map_only(torch.Tensor, array_of, value)
 
 
 def unmark(value: Any) -> Any:
-    """... and gives back: tensors in place of arrays."""
+    """The inverse of `mark`: tensors in place of arrays."""
     module = numpy()
     assert module is not None
     return pytree.tree_map_only((module.ndarray, module.generic), torch.as_tensor, value)
 
 
 def wrap_numpy(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A function of arrays as one of tensors: `fn` is called with arrays in place of tensors, and tensors in place of
-    arrays are returned.  Compiled, nothing is copied, tensors stay on their device, and gradients flow.
+    """Turn a function of arrays into a function of tensors.
 
-    >>> compile(wrap_numpy(lambda x, y: numpy.sum(x * y)), fullgraph=True)(torch.ones(3), torch.ones(3))
+    `fn` gets arrays in place of tensors, and its arrays become tensors.  In compiled code nothing is copied, tensors stay on
+    their device, and gradients flow.
+
+    Args:
+        fn: A function of NumPy arrays.
+
+    Returns:
+        Callable: A function of tensors.
+
+    Raises:
+        TypeError: `fn` is not callable.
+
+    Example:
+        ```python
+        import numpy
+
+        @pycompiler.compile(fullgraph=True)
+        @pycompiler.wrap_numpy
+        def product(x, y):
+            return numpy.sum(x * y)
+
+        x = torch.ones(3, requires_grad=True)
+        product(x, torch.ones(3)).backward()
+        assert x.grad is not None
+        ```
     """
     import numpy  # noqa: F401
 

@@ -1,7 +1,8 @@
-"""Functions of NumPy's that `torch._numpy` has not, or not as NumPy computes them, of tensors.
+"""NumPy functions on tensors that `torch._numpy` lacks, or computes differently.
 
-Each gives `NotImplemented` where its arguments are others than it knows: the graph breaks, or `torch._numpy` is called
-(`THEIRS_ELSE`).
+In: tensors in place of arrays, and numbers.  Out: a tensor with NumPy's values and dtype.
+Each function returns `NotImplemented` for arguments that it does not support.  Then the graph breaks, or `torch._numpy`
+is called (`THEIRS_ELSE`).
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ FLOATS = (torch.float32, torch.float64)
 
 
 def pad(array: Any, pad_width: Any, mode: Any = "constant", *, constant_values: Any = 0) -> Any:
-    """With one number, of widths that are known."""
+    """Padding with one number and known widths."""
     widths = _widths(pad_width, array.dim()) if isinstance(array, torch.Tensor) else None
     plain = type(constant_values) is int and (constant_values == 0 or array.dtype in (*FLOATS, torch.int64))
     if widths is None or mode != "constant" or not plain:
@@ -24,7 +25,7 @@ def pad(array: Any, pad_width: Any, mode: Any = "constant", *, constant_values: 
 
 
 def _widths(given: Any, dims: int) -> list[tuple[int, int]] | None:
-    """Before and behind each dimension."""
+    """The widths before and after each dimension, or None."""
     if type(given) is int:
         given = [(given, given)] * dims
     elif isinstance(given, (tuple, list)) and len(given) == 2 and all(type(n) is int for n in given):
@@ -36,7 +37,7 @@ def _widths(given: Any, dims: int) -> list[tuple[int, int]] | None:
 
 
 def cov(m: Any, *, rowvar: Any = True, bias: Any = False, ddof: Any = None) -> Any:
-    """Of one matrix of real numbers."""
+    """The covariance of one real matrix."""
     if not isinstance(m, torch.Tensor) or m.dim() != 2 or m.dtype not in (*FLOATS, torch.int64):
         return NotImplemented
     if not rowvar and m.shape[0] == 1 or type(ddof) not in (int, type(None)):
@@ -44,7 +45,7 @@ def cov(m: Any, *, rowvar: Any = True, bias: Any = False, ddof: Any = None) -> A
     rows = m.to(torch.float64)
     rows = rows if rowvar else rows.T
     count = rows.shape[1] - (ddof if ddof is not None else int(not bias))
-    if count <= 0:  # of which NumPy warns
+    if count <= 0:  # NumPy warns
         return NotImplemented
     rows = rows - rows.mean(1, keepdim=True)
     return (rows @ rows.T * (1 / count)).squeeze()
@@ -59,7 +60,7 @@ def corrcoef(x: Any, *, rowvar: Any = True) -> Any:
 
 
 def outer(a: Any, b: Any) -> Any:
-    """Of all elements."""
+    """The outer product over all elements."""
     if (
         not isinstance(a, torch.Tensor)
         or not isinstance(b, torch.Tensor)
@@ -71,7 +72,7 @@ def outer(a: Any, b: Any) -> Any:
 
 
 def matrix_power(a: Any, n: Any) -> Any:
-    """By NumPy's own products."""
+    """A matrix power with NumPy's order of products."""
     if not isinstance(a, torch.Tensor) or a.dtype not in FLOATS or type(n) is not int or n < 2:
         return NotImplemented
     if n < 4:
@@ -104,7 +105,7 @@ def matrix_transpose(x: Any) -> Any:
 
 
 def sign(x: Any) -> Any:
-    """Of NaN it is NaN."""
+    """The sign; NaN for NaN."""
     if not isinstance(x, torch.Tensor) or x.is_complex() or x.dtype is torch.bool:
         return NotImplemented
     return torch.where(torch.isnan(x), x, torch.sign(x)) if x.is_floating_point() else torch.sign(x)
@@ -122,7 +123,7 @@ def heaviside(x1: Any, x2: Any) -> Any:
 
 
 def _sorted(a: Any, axis: Any) -> tuple[torch.Tensor, int] | None:
-    """The elements of real numbers, sorted along a dimension (None: all of them), and that dimension."""
+    """The elements of real numbers, sorted along a dimension (None: all elements), and that dimension."""
     if not isinstance(a, torch.Tensor) or a.dtype not in (*FLOATS, torch.int64) or type(axis) not in (int, type(None)):
         return None
     if not a.dim():
@@ -141,7 +142,7 @@ def _kept(made: torch.Tensor, a: torch.Tensor, axis: Any, keepdims: Any) -> torc
 
 
 def median(a: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
-    """Half way between the two in the middle; NaN where there is one."""
+    """The mean of the two middle elements; NaN if there is a NaN."""
     ordered = _sorted(a, axis)
     if ordered is None:
         return NotImplemented
@@ -153,9 +154,9 @@ def median(a: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
 
 
 def quantile(a: Any, q: Any, axis: Any = None, *, keepdims: Any = False) -> Any:
-    """Of one place between 0 and 1, between two elements as far as NumPy goes, from the nearer one."""
+    """One quantile between 0 and 1, with NumPy's interpolation, which starts at the nearer element."""
     if type(q) is not float or not 0 <= q <= 1 or isinstance(a, torch.Tensor) and a.dtype is torch.float32:
-        return NotImplemented  # of float32 each NumPy has another dtype
+        return NotImplemented  # the result dtype for float32 depends on the version of NumPy
     ordered = _sorted(a, axis)
     if ordered is None:
         return NotImplemented
@@ -173,7 +174,7 @@ def percentile(a: Any, q: Any, axis: Any = None, *, keepdims: Any = False) -> An
 
 
 def gradient(f: Any, *steps: Any, axis: Any = None) -> Any:
-    """Along one dimension, of even steps."""
+    """The gradient along one dimension with constant steps."""
     step, *more = steps or (1.0,)
     if not isinstance(f, torch.Tensor) or f.dtype not in FLOATS or type(step) not in (int, float) or step == 0 or more:
         return NotImplemented
@@ -187,7 +188,7 @@ def gradient(f: Any, *steps: Any, axis: Any = None) -> Any:
 
 
 def vander(x: Any, N: Any = None, *, increasing: Any = False) -> Any:
-    """By NumPy's own products, of its own dtype."""
+    """The Vandermonde matrix, with NumPy's products and dtype."""
     if not isinstance(x, torch.Tensor) or x.dtype not in FLOATS or x.dim() != 1:
         return NotImplemented
     columns = x.shape[0] if N is None else N
@@ -199,18 +200,18 @@ def vander(x: Any, N: Any = None, *, increasing: Any = False) -> Any:
 
 
 def diag(v: Any, k: Any = 0) -> Any:
-    """Of a vector; of a matrix it is a view."""
+    """The matrix with a vector on its diagonal; for a matrix NumPy returns a view, which is not supported."""
     return torch.diag(v, k) if isinstance(v, torch.Tensor) and v.dim() == 1 and type(k) is int else NotImplemented
 
 
-MORE: dict[str, Callable[..., Any]] = {
+FUNCTIONS: dict[str, Callable[..., Any]] = {
     "pad": pad, "cov": cov, "corrcoef": corrcoef, "outer": outer, "linalg.matrix_power": matrix_power, "nansum": nansum,
     "trapezoid": trapezoid, "matrix_transpose": matrix_transpose, "sign": sign, "reciprocal": reciprocal, "heaviside": heaviside,
     "median": median, "quantile": quantile, "percentile": percentile, "gradient": gradient, "vander": vander, "diag": diag,
 }  # fmt: skip
-"""By the names that NumPy has for them."""
-THEIRS_ELSE = frozenset({"outer"})  # of these `torch._numpy` knows what is left
-# Methods of ufuncs, and the functions that are the same along the first dimension.
+"""Functions by their NumPy names."""
+THEIRS_ELSE = frozenset({"outer"})  # for other arguments, `torch._numpy` is used
+# Methods of ufuncs, and the equivalent functions along the first dimension.
 OF_UFUNCS = {
     ("add", "reduce"): "sum", ("multiply", "reduce"): "prod", ("maximum", "reduce"): "max", ("minimum", "reduce"): "min",
     ("logical_or", "reduce"): "any", ("logical_and", "reduce"): "all", ("add", "accumulate"): "cumsum",

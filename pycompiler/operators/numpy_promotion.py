@@ -1,8 +1,10 @@
-"""What dtypes NumPy computes in, and gives (NEP 50): a graph's call of NumPy's has its operands converted before it computes.
+"""NumPy's dtype promotion (NEP 50): conversion of a graph call's operands before the computation.
 
-Numbers of Python's are weak: they take the dtype of what stands beside them, which has to hold them.  Arrays and NumPy's
-numbers are strong, and so is all that lies in a list.  Functions that work elementwise say themselves what they compute in;
-of the others `JOINED` says which operands have one dtype.
+In: a function's name and its arguments.  Out: converted arguments, and the dtype of the result.
+
+Python numbers are weak: they take the dtype of the other operands, which must be able to hold them.  Arrays and NumPy
+numbers are strong, and so is every element of a list.  Elementwise functions (ufuncs) report the dtypes in which they
+compute.  For other functions, `JOINED` says which operands share one dtype.
 """
 
 from __future__ import annotations
@@ -28,7 +30,7 @@ def numpy() -> types.ModuleType | None:
 
 @functools.cache
 def dtype_of(dtype: torch.dtype) -> Any:
-    """The dtype of NumPy's of the same numbers."""
+    """The NumPy dtype that corresponds to a torch dtype."""
     return _numpy().dtype(str(dtype).removeprefix("torch."))
 
 
@@ -40,9 +42,12 @@ def _numpy() -> types.ModuleType:
 
 @dataclass(frozen=True)
 class Joined:
-    """Operands of one dtype: by position, or by name.  `items`: those in the sequence at the first position.  `weak`: numbers
-    of Python's are; else they have a dtype of their own.  `inexact`: the dtype is no integer's.  `doubles`: of integers first of
-    all it is a double's."""
+    """Operands that share one dtype, by position or by name.
+
+    `items`: the elements of the sequence at the first position.  `weak`: Python numbers are weak; else they have a
+    dtype of their own.  `inexact`: the dtype is not an integer dtype.  `doubles`: if the first operand is an integer,
+    the dtype is float64.
+    """
 
     places: tuple[int, ...] = (0,)
     names: tuple[str, ...] = ()
@@ -67,15 +72,15 @@ JOINED: dict[str, Joined] = {
     "average": Joined((0, 2), ("weights",), doubles=True),
 }  # fmt: skip
 
-# What they fill with is their second argument.
+# Functions whose second argument is the fill value.
 FILLED = frozenset({"full", "full_like"})
 CHAINED = frozenset({"concatenate", "hstack", "append"})
-# Their first argument is a sequence of arrays, or none.
+# Functions whose first argument is a sequence of arrays, or not an array.
 SEQUENCES = frozenset({"meshgrid", "einsum", "reshape", "transpose"})
 
 _NARROW_INTEGERS = frozenset({"uint8", "int8", "int16", "int32"})
 NARROW = _NARROW_INTEGERS | {"bool", "float16", "float32", "complex64"}
-# Of these dtypes `torch._numpy` gives another dtype than NumPy, or computes in another one.
+# Function -> dtypes for which `torch._numpy` returns another dtype than NumPy, or computes in another one.
 OTHERWISE: dict[str, frozenset[str]] = {
     **dict.fromkeys(("sum", "prod", "trace"), frozenset({"uint8"})),
     **dict.fromkeys(("cumsum", "cumprod"), _NARROW_INTEGERS | {"bool", "float16"}),
@@ -88,17 +93,19 @@ OTHERWISE: dict[str, frozenset[str]] = {
     **dict.fromkeys(("einsum", "tensordot"), _NARROW_INTEGERS | {"bool", "float16"}),
     **dict.fromkeys(("power", "float_power", "square", "ldexp"), frozenset({"bool"})),
 }
-# Of integers NumPy looks at each element of the second operand: it raises, or gives 0 with a warning.
+# Functions for which NumPy checks each element of an integer second operand: it raises, or returns 0 with a warning.
 BY_ELEMENT = frozenset(
     {"power", "float_power", "floor_divide", "remainder", "mod", "fmod", "divmod", "left_shift", "right_shift"}
 )
-# NumPy computes some exponents by other functions.
+# Functions for which NumPy computes some exponents in a special way.
 POWERS = frozenset({"power", "float_power", "power of a number"})
 
 
 def promoted(name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs, torch.dtype | None]:
-    """The arguments of `numpy.<name>` as it takes them, and the dtype of its result (None: as it comes).  TypeError where
-    `torch._numpy` is known to give something else than NumPy, OverflowError where a dtype does not hold a number."""
+    """The converted arguments of `numpy.<name>`, and the dtype of its result (None: unchanged).
+
+    Raises TypeError if `torch._numpy` is known to differ from NumPy, OverflowError if a dtype cannot hold a number.
+    """
     _check(name, args)
     if name == "tensordot":
         _check_sums(*args, **kwargs)
@@ -122,7 +129,7 @@ def promoted(name: str, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs, torch
 def _check(name: str, args: Args) -> None:
     names = {str(a.dtype).removeprefix("torch.") for a in pytree.tree_leaves(args) if isinstance(a, torch.Tensor)}
     other = names & OTHERWISE.get(name, frozenset())
-    if name.startswith("fft.") and not name.endswith("shift"):  # which computes nothing
+    if name.startswith("fft.") and not name.endswith("shift"):  # the shift functions compute nothing
         other = names - {"float64", "complex128"}
     if name in BY_ELEMENT and not any(n.startswith(("float", "complex")) for n in names):
         by = args[1] if len(args) > 1 else None
@@ -132,11 +139,11 @@ def _check(name: str, args: Args) -> None:
         raise TypeError(f"numpy.{name} of {', '.join(sorted(names))}")
     ranks = [a.dim() if isinstance(a, torch.Tensor) else 0 for a in args]
     if name == "dot" and len(ranks) == 2 and min(ranks) > 1 and max(ranks) > 2:
-        raise TypeError("numpy.dot of more dimensions")
+        raise TypeError("numpy.dot of arrays with more than two dimensions")
 
 
 def _check_ranks(name: str, args: Args, kwargs: Kwargs) -> None:
-    """torch leaves out what has no elements, whatever its rank."""
+    """torch skips arrays without elements, whatever their rank."""
     if name == "append" and kwargs.get("axis", args[2] if len(args) > 2 else None) is None:
         return
     items = args[0] if args and isinstance(args[0], (list, tuple)) else args[:2]
@@ -145,7 +152,7 @@ def _check_ranks(name: str, args: Args, kwargs: Kwargs) -> None:
 
 
 def _check_sums(a: Any, b: Any, axes: Any = 2) -> None:
-    """torch sums over a dimension of one beside longer ones."""
+    """torch broadcasts a dimension of size 1 against longer ones."""
     if type(axes) is int:
         axes = range(-axes, 0), range(axes)
     pairs = zip(*([d] if type(d) is int else d for d in axes), strict=True)
@@ -154,7 +161,7 @@ def _check_sums(a: Any, b: Any, axes: Any = 2) -> None:
 
 
 def _check_filled(args: Args, kwargs: Kwargs) -> None:
-    """The dtype that is named, or that of the array which is imitated, holds a number of Python's."""
+    """Check that the named dtype, or the dtype of the imitated array, can hold a Python number."""
     dtype = kwargs.get("dtype", args[2] if len(args) > 2 else None) or getattr(args[0], "dtype", None)
     torchs = getattr(torch, dtype) if isinstance(dtype, str) else dtype
     if torchs is not None and not isinstance(args[1], (torch.Tensor, list, tuple)):
@@ -162,14 +169,14 @@ def _check_filled(args: Args, kwargs: Kwargs) -> None:
 
 
 def _harmless(name: str, by: int) -> bool:
-    """Whether NumPy and torch do the same with each integer and this one."""
+    """Whether NumPy and torch agree for every integer combined with this one."""
     if name == "power":
         return by >= 0
     return 0 <= by < 8 if name.endswith("shift") else by not in (0, -1)
 
 
 def _for_ufunc(ufunc: Any, args: Args) -> tuple[Args, Kwargs, torch.dtype | None]:
-    """The arguments as the loop of a function that works elementwise takes them."""
+    """The arguments converted to the dtypes of the ufunc's loop."""
     made = tuple(_array(a) if isinstance(a, (list, tuple)) else a for a in args)
     if not all(isinstance(a, (torch.Tensor, int, float, complex)) for a in made):
         return made, {}, None
@@ -183,8 +190,10 @@ def _for_ufunc(ufunc: Any, args: Args) -> tuple[Args, Kwargs, torch.dtype | None
 
 
 def taken_as(name: str, operands: Sequence[Any]) -> tuple[torch.dtype | None, ...] | None:
-    """In what dtype `numpy.<name>` takes each operand, an array or a number of Python's, and gives its result; None where that,
-    or how it computes, depends on more than their dtypes."""
+    """The dtype in which `numpy.<name>` takes each operand (an array or Python number), then the dtype of its result.
+
+    None if this, or the computation, depends on more than the operands' dtypes.
+    """
     ufunc, rule = getattr(_numpy(), name, None), JOINED.get(name)
     if not all(isinstance(v, (torch.Tensor, int, float, complex)) for v in operands) or name in POWERS:
         return None
@@ -203,7 +212,7 @@ def taken_as(name: str, operands: Sequence[Any]) -> tuple[torch.dtype | None, ..
 
 
 def _joined(rule: Joined, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
-    """The operands that a rule names, in the dtype of all."""
+    """The operands named by a rule, converted to their common dtype."""
     if rule.items:
         items = [_array(a) for a in args[0]] if args and isinstance(args[0], (list, tuple)) else []
         return ([*_as_one(items, rule)], *args[1:]) if items else args, kwargs
@@ -215,7 +224,7 @@ def _joined(rule: Joined, args: Args, kwargs: Kwargs) -> tuple[Args, Kwargs]:
     if rule.inexact and not any(isinstance(v, torch.Tensor) for v in given):
         return args, kwargs
     made: dict[Any, Any] = dict(zip([*places, *names], _as_one(given, rule), strict=True))
-    if rule.inexact:  # `torch._numpy` gives what is asked for, or a double
+    if rule.inexact:  # `torch._numpy` returns the requested dtype, or float64
         kwargs = {**kwargs, "dtype": str(dtype_of(made[places[0]].dtype).name)}
     return tuple(made.get(i, a) for i, a in enumerate(args)), {k: made.get(k, v) for k, v in kwargs.items()}
 
@@ -228,14 +237,14 @@ def _as_one(values: list[Any], rule: Joined) -> Iterator[Any]:
         more = [_numpy().dtype(float)]
     dtype = _torchs(_numpy().result_type(*(_example(k) for k in kinds), *more))
     if dtype is None:
-        raise TypeError("numbers of no dtype that tensors have")
+        raise TypeError("numbers whose NumPy dtype is not a dtype of tensors")
     device = _device_of(values)
     for value in values:
         yield value.to(dtype) if isinstance(value, torch.Tensor) else _stored(dtype, value, device)
 
 
 def _kind(value: Any, *, weak: bool) -> Any:
-    """The dtype of an operand; `int`, `float` or `complex` of a weak number."""
+    """The dtype of an operand; the class `int`, `float` or `complex` for a weak number."""
     if isinstance(value, torch.Tensor):
         return dtype_of(value.dtype)
     return type(value) if weak and type(value) is not bool else _numpy().asarray(value).dtype
@@ -259,7 +268,7 @@ def _device_of(values: list[Any]) -> torch.device | None:
 
 
 def holds(dtype: torch.dtype, number: Any) -> None:
-    """Raise what NumPy raises when this number is stored into an array of that dtype."""
+    """Raises NumPy's exception if a number cannot be stored into an array of this dtype."""
     _numpy().empty((), dtype_of(dtype))[()] = number
 
 
@@ -269,11 +278,11 @@ def _has_tensors(value: Any) -> bool:
 
 
 def _array(value: Any) -> torch.Tensor:
-    """`numpy.array` of nested lists: all that lies in them is strong."""
+    """`numpy.array` of nested lists: every element is strong."""
     leaves = pytree.tree_leaves(value)
     dtype = _torchs(_numpy().result_type(*(_kind(v, weak=False) for v in leaves))) if leaves else None
     if dtype is None:
-        raise TypeError("a list of what no tensor can be made of")
+        raise TypeError("a list that cannot become a tensor")
     return _stacked(value, dtype, _device_of(leaves))
 
 
@@ -291,6 +300,8 @@ IN_PLACE = {"__iadd__": "add", "__isub__": "subtract", "__imul__": "multiply", "
 
 
 def check_fits(made: torch.Tensor, array: torch.Tensor) -> None:
-    """TypeError where NumPy does not write a result into an array."""
+    """Raises TypeError if NumPy refuses to write a result into an array."""
     if made.shape != array.shape or not _numpy().can_cast(dtype_of(made.dtype), dtype_of(array.dtype), "same_kind"):
-        raise TypeError(f"{made.dtype} of {list(made.shape)} into {array.dtype} of {list(array.shape)}")
+        raise TypeError(
+            f"a write of {made.dtype} {list(made.shape)} into an array of {array.dtype} {list(array.shape)}"
+        )

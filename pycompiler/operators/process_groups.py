@@ -1,11 +1,12 @@
-"""Process groups and what goes by them, as far as a graph takes it for granted.
+"""Process groups and properties that a graph assumes about them.
 
-In: the name of a group, a placement.  Out: what guards compare, plain constants; operators by what they are to a collective.
-Example: ``facts("0")`` is ``((0, 1), 1, "gloo")`` in the second of two processes, None where there is no such group.
+In: the name of a group, or a placement.  Out: plain constants that guards compare; the kind of collective of an operator.
 
-Operators name groups, and look the name up when they run: a group that was made anew is used as soon as it has the name.
-What graphs hold besides (ranks, sizes) is compared with what the name means then.  torch.distributed is not imported before
-the program does.
+Example: ``facts("0")`` is ``((0, 1), 1, "gloo")`` in the second of two processes, and None if there is no such group.
+
+Operators contain the name of a group and look it up at run time.  So a group that was created anew is used as soon as
+it has the name.  Ranks and sizes in the graph are compared with the current group of this name.
+This module never imports torch.distributed before the program does.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from torch._ops import OpOverload, OpOverloadPacket
 
 NAMESPACES = ("_c10d_functional", "_c10d_functional_autograd", "c10d_functional")
 WAITS = frozenset(("wait_tensor", "wait_tensors"))
-FLIES = "in_flight"
+IN_FLIGHT = "in_flight"
 """Marks a node of a captured graph whose result was not waited for."""
 Facts = tuple[tuple[int, ...], int, str]
 
@@ -30,7 +31,7 @@ def c10d() -> Any:
 
 
 def facts(name: str) -> Facts | None:
-    """A group's ranks, this process's place among them, and what carries them out; None where there is no group by this name."""
+    """A group's ranks, the position of this process among them, and the backend; None if no group has this name."""
     module = c10d()
     try:
         group = module._resolve_process_group(name)
@@ -40,13 +41,13 @@ def facts(name: str) -> Facts | None:
 
 
 def world() -> tuple[str, Facts | None] | None:
-    """The group of all processes."""
+    """The name and facts of the group of all processes, or None."""
     group = c10d().GroupMember.WORLD
     return None if group is None else (group.group_name, facts(group.group_name))
 
 
 def is_registered(group: Any) -> bool:
-    """Whether a group is the one that its name means: it has not been destroyed."""
+    """Whether the group's name still refers to this group: it has not been destroyed."""
     try:
         return group is not None and c10d()._resolve_process_group(group.group_name) is group
     except RuntimeError:
@@ -54,13 +55,13 @@ def is_registered(group: Any) -> bool:
 
 
 def text_of_placement(placement: Any) -> str:
-    """All that there is to a placement of torch's own classes."""
+    """All properties of a placement of torch's own classes, as a str."""
     return f"{type(placement).__qualname__}: {placement!r}"
 
 
 @cache
 def name_of(op: object) -> str | None:
-    """The name of a functional collective, or of a wait; None of any other operator."""
+    """The name of a functional collective, or of a wait; None for any other operator."""
     if isinstance(op, OpOverload):
         op = op.overloadpacket
     if not isinstance(op, OpOverloadPacket):
@@ -71,12 +72,17 @@ def name_of(op: object) -> str | None:
 
 @cache
 def launches(op: object) -> bool:
-    """Begins what goes on when the call is over: until they were waited for nobody reads its results, or writes its arguments."""
+    """Whether the operator starts work that continues after the call.
+
+    Until a wait, the results must not be read and the arguments must not be written.
+    """
     name = name_of(op)
     return name is not None and name not in WAITS and name != "_wrap_tensor_autograd"
 
 
 def load_shapes() -> None:
-    """Shape functions of collectives, which a module defines that the program may not have imported; without them torch runs the
-    collective itself, on fakes."""
+    """Load the shape functions of collectives, from a module that the program may not have imported.
+
+    Without them torch runs the collective itself, on fake tensors.
+    """
     importlib.import_module("torch.distributed._functional_collectives")

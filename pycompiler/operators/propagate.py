@@ -1,14 +1,16 @@
-"""Shapes, strides and types of results: FakeTensorMode's answer, reached on a short path for ordinary operators.
+"""Shapes, strides and dtypes of results: FakeTensorMode's answer, computed on a short path for ordinary operators.
 
-In: an operator and FakeTensor arguments. Out: FakeTensors.
-Example: of ``aten.mm`` with (2, 3) and (3, 4) it is a (2, 4) FakeTensor.
+In: an operator and FakeTensor arguments.  Out: FakeTensors.
 
-What `ruled.py` has a rule for needs no kernel. The short path runs the operator's meta kernel on plain meta tensors and wraps the
-result. It is right for operators whose
-result lies on the one device of their tensor arguments and whose shape does not depend on data; anything else goes through
-the mode, which costs about five times as much (it hashes the arguments for its cache). Plain tensors, because an operator
-called with a tensor subclass imports `torch.distributed.tensor`.  Torch's meta kernels import sympy by themselves
-(`torch.empty(3, device="meta") + 1` does).
+Example: for ``aten.mm`` with (2, 3) and (3, 4) the result is a (2, 4) FakeTensor.
+
+An operator with a rule in `static_shape_rules.py` needs no kernel.  Otherwise the short path runs the operator's meta
+kernel on plain meta tensors and wraps the result.  It is right for operators whose result is on the one device of their
+tensor arguments, and whose shape does not depend on data.  All other operators go through the mode, which takes about
+five times as long (it hashes the arguments for its cache).
+
+The meta tensors are plain, because an operator called with a tensor subclass imports `torch.distributed.tensor`.
+torch's meta kernels import sympy by themselves (`torch.empty(3, device="meta") + 1` does).
 """
 
 from __future__ import annotations
@@ -23,14 +25,19 @@ import torch
 from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from pycompiler.ir.asked import asked, asked_write, with_bits_of
-from pycompiler.ir.iterator import as_the_kernel, dense_strides
-from pycompiler.ir.kernels import tensors_of
-from pycompiler.ir.ruled import lies_apart, made, ruled, writes_alike, writes_itself
-from pycompiler.ir.shapes import Layout, agree, has_rule, layouts_of, same
-from pycompiler.ir.symbols import Symbols, symbols_of
-from pycompiler.ir.today import symbols_in
-from pycompiler.ir.unloaded import is_idle
+from pycompiler.operators.kernel_probe import probe_results, probe_write, with_bits_of
+from pycompiler.operators.kernel_type_checks import tensors_of
+from pycompiler.operators.static_shape_rules import (
+    factory_result,
+    lies_apart,
+    results_by_rule,
+    writes_alike,
+    writes_itself,
+)
+from pycompiler.operators.symbolic_shape_rules import Layout, agree, has_rule, layouts_of, same
+from pycompiler.operators.tensor_iterator import dense_strides, with_kernel_strides
+from pycompiler.symbolic.concretize import symbols_in
+from pycompiler.symbolic.symbols import Symbols, symbols_of
 
 aten = torch.ops.aten
 
@@ -41,7 +48,7 @@ _VIEWS = frozenset(
         *(aten.t.default, aten.transpose.int, aten._unsafe_view.default, aten.as_strided.default, aten.unbind.int),
     )
 )
-# The same, whose meta kernels take no symbols; they see arguments that are conjugate or negative as such.
+# Views whose meta kernels take no symbols; the kernels need the conjugate and negative bits of their arguments.
 _PLAIN_VIEWS = frozenset(
     (
         *(aten.view_as_real.default, aten.view_as_complex.default, aten._conj.default, aten._neg_view.default),
@@ -59,7 +66,7 @@ _ORDINARY = frozenset(
 
 @cache
 def is_ordinary(op: OpOverload) -> bool:
-    """True when the meta kernel alone gives the result (see the module docstring)."""
+    """Whether the meta kernel alone gives the result (see the module docstring)."""
     if op in _ORDINARY or op in _VIEWS:
         return True
     if not isinstance(op, OpOverload):  # a higher-order operator
@@ -74,7 +81,7 @@ def is_ordinary(op: OpOverload) -> bool:
 def propagate(
     mode: FakeTensorMode, op: OpOverload, types: Sequence[type], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """What `op` returns for these arguments (all tensors are FakeTensors of `mode`)."""
+    """The result of `op` for these arguments (all tensors are FakeTensors of `mode`)."""
     if "generator" in kwargs:
         op, kwargs = without_generator(op, kwargs)
     out = None if getattr(mode, "symbolic", False) else short_path(mode, op, args, kwargs)
@@ -82,7 +89,7 @@ def propagate(
 
 
 def without_generator(op: OpOverload, kwargs: Mapping[str, Any]) -> tuple[OpOverload, dict[str, Any]]:
-    """The call whose shapes are asked for: shape functions draw nothing, and some refuse a generator."""
+    """The same call without a generator: shape functions draw nothing, and some refuse a generator."""
     kwargs, plain = dict(kwargs), _plain(op)
     del kwargs["generator"]
     return plain, kwargs if plain is not op else {**kwargs, "generator": None}
@@ -90,7 +97,7 @@ def without_generator(op: OpOverload, kwargs: Mapping[str, Any]) -> tuple[OpOver
 
 @cache
 def _plain(op: OpOverload) -> OpOverload:
-    """The overload that takes no generator, of the same other arguments; the operator itself where there is none."""
+    """The overload with the same arguments except the generator; the operator itself if there is none."""
     names = [a.name for a in op._schema.arguments if a.name != "generator"]
     overloads = (getattr(op.overloadpacket, name) for name in op.overloadpacket.overloads())
     return next((o for o in overloads if [a.name for a in o._schema.arguments] == names), op)
@@ -103,24 +110,26 @@ _BATCH_NORMS = frozenset(
 )  # fmt: skip
 
 
-# Whose results are contiguous however the input lies.
+# Operators whose results are contiguous, whatever the input's layout.
 _PACKED = frozenset((aten.rrelu_with_noise.default,))
-# Whose results have the dtype of the first operand; torch's shape functions promote.
+# Operators whose results have the dtype of the first operand; torch's shape functions promote.
 _OF_FIRST = frozenset((aten.huber_loss.default, aten.soft_margin_loss.default))
 _COPIES = frozenset((aten.flip.default, aten.index_put.default))
 
 
 @cache
 def _makes_memory(op: OpOverload) -> bool:
-    """True for operators whose results are fresh, with strides that nobody asked for."""
+    """Whether the operator's results are fresh, with strides that the caller did not choose."""
     if not isinstance(op, OpOverload) or "empty_strided" in op._schema.name:
         return False
     return all(r.alias_info is None for r in op._schema.returns)
 
 
-def laid_out(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], out: Any) -> Any:
-    """`out`, a shape function's answer, with the strides and the dtype that the kernel gives: torch's own keeps an input's for
-    batch norms, and not where a copy of the input is what the kernel begins with."""
+def with_kernel_layout(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], out: Any) -> Any:
+    """`out`, a shape function's answer, with the strides and the dtype of the kernel.
+
+    torch's shape functions keep an input's strides for batch norms, but not for kernels that start with a copy of the input.
+    """
     if op in _OF_FIRST and out.dtype is not args[0].dtype:
         return FakeTensor(mode, torch.empty_like(_twin(out), dtype=args[0].dtype), out.device)
     if isinstance(out, FakeTensor) and out.layout is torch.strided and 0 in out.stride() and _makes_memory(op):
@@ -143,22 +152,22 @@ def laid_out(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], out: Any
 
 
 def counted(op: OpOverload, args: Sequence[Any]) -> Sequence[Any]:
-    """`args` with dimensions counted from the front, where torch 2.11's shape function takes no others."""
+    """`args` with non-negative dimensions, the only ones that torch 2.11's shape function accepts."""
     if op is not aten.linalg_vector_norm.default or len(args) < 3 or not args[2] or not args[0].dim():
         return args
     rank = args[0].dim()
     return (*args[:2], [d + rank if -rank <= d < 0 else d for d in args[2]], *args[3:])
 
 
-Results = list[tuple[Layout, torch.dtype] | None]  # None: a result that was not asked for
+MaybeResults = list[tuple[Layout, torch.dtype] | None]  # None: a result that is not needed
 Ask = Callable[[Any, OpOverload, Sequence[Any], Mapping[str, Any]], Any]
 
 
 def by_rule(mode: FakeTensorMode, op: Any, args: Sequence[Any], kwargs: Mapping[str, Any], ask: Ask) -> Any:
-    """What `op` returns for symbolic sizes, where one of our rules says it (`shapes.py`); None elsewhere.
+    """The result of `op` for symbolic sizes, if one of our rules covers it (`symbolic_shape_rules.py`); else None.
 
-    `ask(mode, op, args, kwargs)` is torch's own answer for today's numbers: it knows the results' types, and the rule
-    must agree with it.
+    `ask(mode, op, args, kwargs)` is torch's own answer for the hints.  It gives the results' dtypes, and the rule must
+    agree with it.
     """
     if not isinstance(op, OpOverload) or not (has_rule(op) or op._schema.is_mutable):
         return None
@@ -168,11 +177,11 @@ def by_rule(mode: FakeTensorMode, op: Any, args: Sequence[Any], kwargs: Mapping[
     if device is None or op._schema.is_mutable:
         return args[0] if device is not None and writes_alike(op, args, kwargs) else None
 
-    def results() -> Results | None:
+    def results() -> MaybeResults | None:
         found = layouts_of(op, args, kwargs)
         return None if found is None else _with_types(found, _tensors(ask, mode, op, args, kwargs))
 
-    known: Results | None = _once(symbols, (op, args, kwargs), results)
+    known: MaybeResults | None = _once(symbols, (op, args, kwargs), results)
     if known is None:
         return None
     made = [None if one is None else wrapped(mode, _fresh(*one), device) for one in known]
@@ -180,7 +189,7 @@ def by_rule(mode: FakeTensorMode, op: Any, args: Sequence[Any], kwargs: Mapping[
 
 
 def _symbols_in(value: Any) -> Symbols | None:
-    """Those of the first symbolic number, or size, among arguments."""
+    """The `Symbols` of the first symbolic number or size among the arguments."""
     if isinstance(value, torch.Tensor):
         return symbols_in(value)
     if type(value) in (list, tuple):
@@ -189,7 +198,7 @@ def _symbols_in(value: Any) -> Symbols | None:
 
 
 def _once(symbols: Symbols, question: Any, answer: Callable[[], Any]) -> Any:
-    """The answer to a question about layouts, kept until something is assumed."""
+    """The answer to a query about layouts, stored until a new assumption is made."""
     try:
         key = _described(question)
         if key in symbols.answers:
@@ -201,7 +210,7 @@ def _once(symbols: Symbols, question: Any, answer: Callable[[], Any]) -> Any:
 
 
 def _described(value: Any) -> Any:
-    """Equal for values of which all is equal that shapes depend on; of symbolic numbers it is the node."""
+    """A key of a value: equal for values that agree in all that shapes depend on.  A symbolic number is keyed by its node."""
     kind = type(value)
     if kind is FakeTensor:
         return (value.dtype, value.device, _described(value.shape), _described(value.stride()))
@@ -215,13 +224,13 @@ def _described(value: Any) -> Any:
 def _tensors(ask: Ask, mode: Any, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Any]:
     try:
         out = ask(mode, op, args, kwargs)
-    except Exception:  # the long way raises it again
+    except Exception:  # the mode raises it again
         return []
     return [out] if isinstance(out, torch.Tensor) else list(out) if isinstance(out, (list, tuple)) else []
 
 
-def _with_types(found: Sequence[Layout], today: Sequence[Any]) -> Results | None:
-    """The layouts that a rule gives, with dtypes; None where they are not what is there today."""
+def _with_types(found: Sequence[Layout], today: Sequence[Any]) -> MaybeResults | None:
+    """A rule's layouts with dtypes; None if they disagree with the layouts for the hints."""
     given = [t for t in today if t is not None]
     plain = all(type(t) is FakeTensor and t.layout is torch.strided and not t.storage_offset() for t in given)
     if not plain or not agree(found, [(tuple(t.shape), t.stride()) for t in given]):
@@ -231,7 +240,7 @@ def _with_types(found: Sequence[Layout], today: Sequence[Any]) -> Results | None
 
 
 def _fresh(layout: Layout, dtype: torch.dtype) -> torch.Tensor:
-    """A meta tensor that lies so, without gaps.  A view of memory is made without a question about its sizes."""
+    """A meta tensor with this layout, without gaps.  A view of memory is created without queries about its sizes."""
     sizes, strides = layout
     if all(type(n) is int for n in (*sizes, *strides)):
         return torch.empty_strided(sizes, strides, dtype=dtype, device="meta")
@@ -240,19 +249,19 @@ def _fresh(layout: Layout, dtype: torch.dtype) -> torch.Tensor:
 
 
 def wrapped(mode: FakeTensorMode, plain: torch.Tensor, device: torch.device) -> Any:
-    """The FakeTensor of a meta tensor; it remembers it, for views of its memory."""
+    """The FakeTensor of a meta tensor.  It remembers the meta tensor, for views of its memory."""
     made: Any = FakeTensor(mode, plain, device)
     made.plain = plain
     return made
 
 
-def other_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What an operator that is not ordinary returns for sizes that are numbers, where a rule says it; None elsewhere."""
+def static_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
+    """The result of a non-ordinary operator for static sizes, if a rule covers it; else None."""
     if mode.shape_env is not None or not isinstance(op, OpOverload):
         return None
-    if op is aten._nnpack_available.default:  # which ATen asks when it chooses a convolution
+    if op is aten._nnpack_available.default:  # ATen calls it to choose a convolution
         return op()
-    fresh = made(op, args, kwargs)
+    fresh = factory_result(op, args, kwargs)
     if fresh is not None:
         return wrapped(mode, _fresh(*fresh), torch.device("cpu"))
     if any(isinstance(v, torch.Tensor) for v in kwargs.values()):
@@ -269,15 +278,15 @@ def other_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs
         known = _ruled(mode, op, args, kwargs, device) if known is None else known
         if known is not None:
             return known
-    if device.type != "cpu" or not is_idle():
+    if device.type != "cpu":
         return None
-    if asked_write(op, args, kwargs):
+    if probe_write(op, args, kwargs):
         return args[0]
-    return _made_of(mode, op, asked(op, args, kwargs), device)
+    return _made_of(mode, op, probe_results(op, args, kwargs), device)
 
 
 def _written(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """`out`, where the operator's result lies as it does; None elsewhere."""
+    """`out`, if the operator's result has the same layout; else None."""
     out, fresh = kwargs.get("out"), _without_out(op)
     if fresh is None or type(out) is not FakeTensor or (device := _one_device((*args, out))) is None:
         return None
@@ -288,7 +297,7 @@ def _written(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: 
 
 @cache
 def _without_out(op: OpOverload) -> OpOverload | None:
-    """The overload that gives a fresh result where this one writes `out`."""
+    """The overload that returns a fresh result, for an overload that writes `out`."""
     *given, last = op._schema.arguments
     if op.namespace != "aten" or last.name != "out" or not last.is_write or any(a.is_write for a in given):
         return None
@@ -300,7 +309,7 @@ def _without_out(op: OpOverload) -> OpOverload | None:
 def _ruled(
     mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
 ) -> Any:
-    return _made_of(mode, op, ruled(mode, op, args, kwargs, device), device)
+    return _made_of(mode, op, results_by_rule(mode, op, args, kwargs, device), device)
 
 
 def _made_of(mode: FakeTensorMode, op: OpOverload, found: Any, device: torch.device) -> Any:
@@ -314,11 +323,11 @@ def _made_of(mode: FakeTensorMode, op: OpOverload, found: Any, device: torch.dev
 
 
 def _view(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], device: torch.device) -> Any:
-    """Views whose shape functions are Python."""
+    """The result of a view operator whose shape function is Python, or None."""
     if op in _RESHAPES and all(type(n) is int and n >= -1 for n in args[1]):
         try:
             return wrapped(mode, _view_twin(args[0], *_reshaped(*args)), device)
-        except (RuntimeError, ZeroDivisionError):  # torch says it in its words
+        except (RuntimeError, ZeroDivisionError):  # torch reports the error in its own words
             return None
     if op not in _SPLITS or not all(map(_is_plain, args[1:])):
         return None
@@ -349,7 +358,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def short_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """What `op` returns, or None where only the mode knows."""
+    """The result of `op`, or None if only the mode knows it."""
     if not is_ordinary(op) or mode.shape_env is not None or (device := _one_device(args)) is None:
         return None
     if any(isinstance(v, torch.Tensor) for v in kwargs.values()):
@@ -364,7 +373,7 @@ def short_path(mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs
     twin = _view_twin if op in _VIEWS else _twin
     out = op(*[_replaced(a, twin) for a in args], **kwargs)
     if isinstance(out, torch.Tensor):
-        out = as_the_kernel(op, args, out, copies=device.type == "cpu")
+        out = with_kernel_strides(op, args, out, copies=device.type == "cpu")
         return wrapped(mode, out if op in _VIEWS else _apart(out), device)
     return type(out)([wrapped(mode, o, device) for o in out])
 
@@ -373,7 +382,8 @@ _RESHAPES = frozenset((aten.view.default, aten._unsafe_view.default))
 
 
 def _reshaped(x: torch.Tensor, shape: Sequence[Any]) -> Layout:
-    """The layout of the view of `x` with another shape, as ATen finds it: torch's shape function asks more than it needs."""
+    """The layout of `x` viewed with another shape, computed as ATen does.  torch's shape function makes more queries
+    than needed."""
     known = [n for n in shape if not (type(n) is int and n == -1)]
     wanted, numel = functools.reduce(operator.mul, known, 1), functools.reduce(operator.mul, x.shape, 1)
     if len(known) < len(shape):
@@ -392,7 +402,7 @@ def _equal(a: Any, b: Any) -> bool:
 
 
 def view_strides(sizes: Sequence[Any], strides: Sequence[Any], shape: Sequence[Any]) -> list[Any] | None:
-    """ATen's `computeStride`: the strides of a view of `shape` with the same elements, None where there is none."""
+    """ATen's `computeStride`: the strides of a view of `shape` with the same elements; None if no such view exists."""
     if not sizes:
         return [1] * len(shape)
     made: list[Any] = [1] * len(shape)
@@ -416,22 +426,24 @@ def view_strides(sizes: Sequence[Any], strides: Sequence[Any], shape: Sequence[A
 
 
 def _apart(out: torch.Tensor) -> torch.Tensor:
-    """A fresh result whose elements share no memory: some shape functions (those of torch 2.11 that write into a part of
-    a copy) keep an input's strides of 0."""
+    """A fresh result whose elements do not overlap.
+
+    Some shape functions of torch 2.11 (they write into a part of a copy) keep an input's strides of 0.
+    """
     if 0 not in out.stride() or not any(s == 0 and n > 1 for n, s in zip(out.shape, out.stride(), strict=True)):
         return out
     return torch.empty_strided(out.shape, dense_strides(tuple(out.shape), out.stride()), dtype=out.dtype, device="meta")
 
 
 def _twin(fake: torch.Tensor) -> torch.Tensor:
-    """A meta tensor with the sizes, strides and type of `fake`."""
+    """A meta tensor with the sizes, strides and dtype of `fake`."""
     if fake._has_symbolic_sizes_strides:
         return _view_twin(fake)
     return torch.empty_strided(fake.size(), fake.stride(), dtype=fake.dtype, device="meta")
 
 
 def _view_twin(fake: torch.Tensor, sizes: Any = None, strides: Any = None) -> torch.Tensor:
-    """A meta tensor that also has the storage of `fake`; with other sizes and strides, if they are given."""
+    """A meta tensor that also has the storage of `fake`, with other sizes and strides if given."""
     sizes, strides = (fake.size(), fake.stride()) if sizes is None else (sizes, strides)
     plain = fake.__dict__.get("plain")
     if plain is not None and plain.untyped_storage()._cdata == fake.untyped_storage()._cdata:
@@ -460,12 +472,15 @@ def _is_bare(t: FakeTensor) -> bool:
 
 
 def _forgets(op: OpOverload, args: Sequence[Any]) -> bool:
-    """Whether the results have no known value, and no argument loses one: that needs values of all tensors, this a write."""
+    """Whether the results have no known value, and no argument loses its value.
+
+    A result has a known value only if all arguments have one; an argument loses it by a write.
+    """
     return not op._schema.is_mutable and any(getattr(t, "constant", None) is None for t in tensors_of(args))
 
 
 def _one_device(args: Sequence[Any], is_plain: Callable[[FakeTensor], bool] = _is_bare) -> torch.device | None:
-    """The device of every tensor in `args`, or None when there are several or none, or one is more than its metadata."""
+    """The device of every tensor in `args`; None for several devices or none, or if a tensor is more than its metadata."""
     found = None
     for a in args:
         kind = type(a)

@@ -1,8 +1,9 @@
-"""Kernels that a program registers for ATen's operators, in whose place compiled code would run its own.
+"""Kernels that a program registers for ATen operators, which compiled code would bypass.
 
-In: nothing. Out: which operators have one; whoever wants to is told when another one comes.
-Example: after ``Library("aten", "IMPL").impl("sin", f, "CPU")`` graphs with ``sin`` run eagerly, and no entry is left that
-was compiled before. (What a C++ extension registers is not seen.)
+In: nothing.  Out: the operators with such kernels.  Listeners are called when another kernel is registered.
+
+Example: after ``Library("aten", "IMPL").impl("sin", f, "CPU")``, graphs with ``sin`` run eagerly.  All entries compiled
+before are dropped.  Kernels registered by a C++ extension are not seen.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import torch
 from torch import library
 from torch._ops import OpOverload
 
-# Torch itself registers some, whose meaning is that of the operator.
+# Keys of kernels registered by torch itself, which keep the operator's meaning.
 _ITS_KEYS = ("Meta", "CUDA", "MPS", "FuncTorchDynamicLayerFrontMode", "PythonTLSSnapshot")
 _torchs = {key for key in library._impls if key.endswith(_ITS_KEYS)}
 _UNSEEN = ("Autograd", "Composite", "Functionalize", "Functorch", "Python", "ADInplace")
@@ -25,13 +26,13 @@ _listeners: list[Callable[[], None]] = []
 
 
 def _added() -> list[tuple[str, str]]:
-    """Operators ("add.Tensor") and dispatch keys; what shapes are made of does not count."""
+    """Operators ("add.Tensor") and dispatch keys of registered kernels; shape functions do not count."""
     keys = [key.split("/") for key in library._impls - _torchs]
     return [(name, key) for space, name, key in keys if space == "aten" and key != "Meta"]
 
 
 def replaced() -> frozenset[str]:
-    """The operators' base names, "sin" for `sin_` and `sin.out`; "*" where a trace may not meet them."""
+    """The operators' base names, "sin" for `sin_` and `sin.out`; "*" if a trace may not see them."""
     found = _added()
     hidden = any(key.startswith(_UNSEEN) or _is_composite(name) for name, key in found)
     return frozenset({name.partition(".")[0].removesuffix("_") for name, _ in found} | ({"*"} if hidden else set()))
@@ -49,7 +50,7 @@ def is_replaced(op: OpOverload, names: frozenset[str]) -> bool:
 
 
 def on_register(tell: Callable[[], None]) -> None:
-    """Calls `tell` whenever a kernel has been registered for an operator of ATen."""
+    """Call `tell` whenever a kernel was registered for an ATen operator."""
     _listeners.append(tell)
 
 
@@ -58,7 +59,7 @@ def _is_composite(name: str) -> bool:
 
 
 def _is_torchs(frame: types.FrameType | None) -> bool:
-    """Whether torch calls: of `torch.library` it is the caller that counts."""
+    """Whether torch registers the kernel; frames of `torch.library` are skipped to find the caller."""
     while frame is not None and frame.f_globals.get("__name__") in ("torch.library", "torch._library", "functools"):
         frame = frame.f_back
     return frame is not None and str(frame.f_globals.get("__name__")).partition(".")[0] == "torch"

@@ -1,15 +1,16 @@
-"""Strides of results: those that eager's call has, where torch's shape functions have rules of their own.
+"""Strides of results as in eager, where torch's shape functions differ.
 
-In: a call of the captured program with its FakeTensor arguments and results. Out: nothing; fresh results lie as eager's do.
-Example: of ``F.huber_loss`` with two tensors of shape (1,) and stride (3,) it is a tensor of stride (3,): it copies them.
+In: a call of the captured program with its FakeTensor arguments and results.  Out: nothing; fresh results get eager's strides.
 
-The contract: a value of the captured graph has the strides that it has when the program runs as it is written. Capture
-makes them so, a call at a time, and notes them (`meta["strides"]`); later stages are held to them.
+Example: ``F.huber_loss`` with two tensors of shape (1,) and stride (3,) gives stride (3,), because it copies its arguments.
 
-Shape functions are in doubt for dimensions of one element, tensors without elements, arguments that are not contiguous,
-and on other devices than the CPU for all but ordinary operators. There the program's own call is made, on tensors of ones
-and zeros that lie as the arguments do, on their device: so composite functions take the way that they take for real
-tensors. Of large tensors the shape functions (and `iterator.py`) have the last word.
+The contract: a value of the captured graph has the same strides as in the eager program.  Capture establishes this call
+by call and records the strides (`meta["strides"]`); later stages must keep them.
+
+Shape functions are in doubt for dimensions of one element, tensors without elements and non-contiguous arguments.  On
+other devices than the CPU, they are in doubt for all but ordinary operators.  Then the program's own call runs on
+tensors of ones and zeros with the arguments' layouts, on their device.  So a composite function takes the same path as
+for real tensors.  For large tensors, the shape functions (and `tensor_iterator.py`) decide.
 """
 
 from __future__ import annotations
@@ -26,18 +27,18 @@ from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
-from pycompiler.ir.effects import acts, draws
-from pycompiler.ir.heard import ALWAYS, Listening
-from pycompiler.ir.kernels import memory_of, tensors_of
-from pycompiler.ir.modes import OwnMode
-from pycompiler.ir.shapes import is_plain
-from pycompiler.ir.symbols import Symbols, expr_of, hint_of
-from pycompiler.ir.today import Today, symbols_in
+from pycompiler.operators.kernel_type_checks import memory_of, tensors_of
+from pycompiler.operators.operator_effects import draws, has_side_effects
+from pycompiler.operators.symbolic_shape_rules import is_plain
+from pycompiler.symbolic.concretize import Concretizer, symbols_in
+from pycompiler.symbolic.symbols import Symbols, expr_of, hint_of
+from pycompiler.torch_compat.dispatch_modes import OwnMode
+from pycompiler.torch_compat.warning_listener import ALWAYS, Listening
 
-# Elements that an argument spans, or a result: kernels answer in little time.
+# most elements that an argument or a result spans: kernels then answer quickly
 _LARGE = {"cpu": 1 << 16, "cuda": 1 << 20}
 
-# What symbols are where it is asked whether an answer is one for all sizes: what divides them divides twice them.
+# Further sizes for the check whether an answer holds for all sizes.  `2 * n` keeps all divisors of a size.
 _OTHERS: tuple[Callable[[int], int], ...] = (lambda n: 2 * n, lambda n: n + 1)
 
 Strides = tuple[int, ...]
@@ -47,15 +48,15 @@ _PLAIN = (int, float, complex, bool, str, slice, type(None), type(...), torch.dt
 _FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, OpOverload, OpOverloadPacket)
 
 
-class Asker:
-    """Makes the calls of one capture on small real tensors; what was answered once is known."""
+class StrideProbe:
+    """Runs the calls of one capture on small real tensors, and stores the answers."""
 
     def __init__(self) -> None:
         self._answers: dict[Any, list[Layout]] = {}
-        self._right: set[Any] = set()  # calls with symbols of which shape functions are right, by today's sizes
+        self._right: set[Any] = set()  # calls with symbols, keyed by hints, for which the shape functions are right
 
     def forget(self) -> None:
-        """State that calls depend on (autocast, gradients) is another one now."""
+        """Drop the answers, because state that calls depend on (autocast, gradients) has changed."""
         self._answers.clear()
         self._right.clear()
 
@@ -70,10 +71,10 @@ class Asker:
         ordinary: bool,
         once: bool = False,
     ) -> None:
-        """Gives the fresh tensors of `out`, a call's results, eager's strides.
+        """Give the fresh tensors of `out`, a call's results, eager's strides.
 
-        `ordinary`: all its operators are (`propagate.is_ordinary`), whose kernels do the same on all devices, and are not
-        loaded only to be asked.  `once`: some draw random numbers, or act.
+        `ordinary`: all its operators are ordinary (`propagate.is_ordinary`).  Their kernels do the same on all devices,
+        and are not loaded for this query alone.  `once`: some operators draw random numbers or have side effects.
         """
         given, results = tensors_of((args, kwargs)), tensors_of(out)
         symbols = next(filter(None, map(symbols_in, (*given, *results))), None)
@@ -101,8 +102,11 @@ class Asker:
         self, symbols: Symbols, target: Any, run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any],
         given: Sequence[torch.Tensor], results: Sequence[torch.Tensor], *, ordinary: bool, once: bool,
     ) -> None:  # fmt: skip
-        """The same for today's sizes. Where shape functions are wrong about them, a result lies by its dimensions in the order
-        of eager's, if other sizes give that, too; else the sizes are numbers from now on."""
+        """`lay` for symbolic sizes, by their hints.
+
+        If the shape functions are wrong, a result gets the dimension order of eager's, provided that other sizes give
+        the same order.  Otherwise the sizes become numbers.
+        """
         if not results or not given or not (_is_odd(given, ordinary) or any(map(_has_single, results))):
             return
         fresh = _fresh(given, results)
@@ -113,24 +117,24 @@ class Asker:
         if not any(fresh) or key in self._right:
             return
 
-        def laid(today: Today) -> tuple[list[Strides], list[Strides]]:
-            """What shape functions say, and what eager does."""
+        def laid(today: Concretizer) -> tuple[list[Strides], list[Strides]]:
+            """The strides by the shape functions, and eager's strides."""
             twins = [today.twin(t) for t in results]
             said = [t.stride() for t in twins]
             self.lay(target, run, today.of(args), today.of(kwargs), twins, ordinary=ordinary, once=once)
             return said, [t.stride() for t in twins]
 
-        said, done = laid(Today())
+        said, done = laid(Concretizer())
         wrong = [i for i, is_fresh in enumerate(fresh) if is_fresh and said[i] != done[i]]
         if not wrong:
             self._right |= {key} - {None}
             return
-        others = (Today(sizes={name: change(n) for name, n in symbols.hints.items()}) for change in _OTHERS)
+        others = (Concretizer(sizes={name: change(n) for name, n in symbols.hints.items()}) for change in _OTHERS)
         other = next((o for o in others if _may_run(target, o.of(given), o.of(results))), None)
         there = [] if other is None else laid(other)[1]
         for i in wrong:
             strides = in_order(results[i].shape, done[i])
-            if other is None or Today().of(strides) != done[i] or other.of(strides) != there[i]:
+            if other is None or Concretizer().of(strides) != done[i] or other.of(strides) != there[i]:
                 for n in (*results[i].shape, *results[i].stride()):
                     symbols.pin(expr_of(n))
                 strides = done[i]
@@ -142,7 +146,8 @@ def _today(numbers: Sequence[Any]) -> tuple[int, ...]:
 
 
 def in_order(shape: Sequence[Any], strides: Strides) -> Strides:
-    """Strides without gaps, of dimensions in the order of `strides`; of equal ones, those of one element lie inside."""
+    """Strides without gaps, with dimensions in the order of `strides`; among equal strides, dimensions of one element
+    are innermost."""
     order = sorted(range(len(shape)), key=lambda i: (strides[i], hint_of(shape[i]) != 1))
     made, step = [1] * len(shape), 1
     for i in order:
@@ -174,7 +179,7 @@ def _is_plain(t: torch.Tensor) -> bool:
 
 
 def _has_single(t: torch.Tensor) -> bool:
-    """Whether it has no elements, or a dimension of one."""
+    """Whether the tensor has no elements, or a dimension of one."""
     today = [hint_of(n) for n in t.shape]
     return 0 in today or 1 in today
 
@@ -189,7 +194,7 @@ def _may_run(target: Any, given: Sequence[torch.Tensor], results: Sequence[torch
         return False
     if all(t.device.type == "cpu" for t in given):
         return True
-    # An index of 0 into nothing ends the CUDA context; what is recorded into a CUDA graph would run with it.
+    # An index of 0 into an empty tensor ends the CUDA context.  During CUDA graph capture, a call would be recorded.
     integers = any(not (t.is_floating_point() or t.is_complex() or t.dtype == torch.bool) for t in given)
     indexes = integers and len(given) > 1
     return not (indexes and any(t.numel() == 0 for t in given)) and not torch.cuda.is_current_stream_capturing()
@@ -206,7 +211,7 @@ def _span(shape: Sequence[int], strides: Sequence[int]) -> int:
 
 
 def _fresh(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> list[bool]:
-    """Which results have memory of their own, that no argument and no other result has."""
+    """Whether each result has its own memory, shared with no argument and no other result."""
     taken = {memory_of(t) for t in given}
     found = [memory_of(t) for t in results]
     times = collections.Counter(found)
@@ -214,26 +219,26 @@ def _fresh(given: Sequence[torch.Tensor], results: Sequence[torch.Tensor]) -> li
 
 
 def _ask(run: Callable[..., Any], args: Sequence[Any], kwargs: Mapping[str, Any], once: bool) -> list[Layout]:
-    mode = Apart() if once else contextlib.nullcontext()
+    mode = IsolatedEffects() if once else contextlib.nullcontext()
     try:
         with _disable_current_modes(), mode, ALWAYS, Listening():
             real = run(*map(_stand_in, args), **{k: _stand_in(v) for k, v in kwargs.items()})
-    except Exception:  # it does not take these values: they are not the program's
+    except Exception:  # these are not the program's values, so the call may refuse them
         return []
     return [(tuple(t.shape), t.stride()) for t in tensors_of(real) if t.layout is torch.strided]
 
 
-# Of the dropout between their layers shape functions do not tell.
+# Shape functions do not report the dropout between their layers.
 _RECURRENT = (torch.lstm, torch.gru, torch.rnn_tanh, torch.rnn_relu)
 
 
-class Apart(OwnMode):
-    """Random numbers come from generators that nobody else has; what acts is refused."""
+class IsolatedEffects(OwnMode):
+    """Random numbers come from fresh generators; operators with side effects are refused."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if acts(func):
-            raise NotImplementedError(f"{func} acts")
+        if has_side_effects(func):
+            raise NotImplementedError(f"{func} has side effects")
         if draws(func) and not any(isinstance(a, torch.Generator) for a in (*args, *kwargs.values())):
             device = next(t.device for t in tensors_of((args, kwargs)))
             return _with_generator(func)(*args, **kwargs, generator=torch.Generator(device))
@@ -242,7 +247,7 @@ class Apart(OwnMode):
 
 @functools.cache
 def _with_generator(op: OpOverload) -> OpOverload:
-    """The overload of a drawing operator that takes a generator besides its arguments."""
+    """The overload of a drawing operator that also takes a generator."""
     names = [a.name for a in op._schema.arguments if a.name != "generator"]
     packet = op.overloadpacket
     for overload in (getattr(packet, name) for name in packet.overloads()):
@@ -261,7 +266,7 @@ def _stand_in(value: Any) -> Any:
         if value.requires_grad:
             memory.requires_grad_()
         return memory.as_strided(value.shape, value.stride())
-    if isinstance(value, list):  # of a graph's arguments, too
+    if isinstance(value, list):  # also fx's list class of a graph's arguments
         return [_stand_in(v) for v in value]
     if type(value) is tuple:
         return tuple(_stand_in(v) for v in value)
@@ -271,7 +276,7 @@ def _stand_in(value: Any) -> Any:
 
 
 def _key(value: Any) -> Any:
-    """Equal for what an answer depends on; of symbols it is what they are today."""
+    """A key for all properties that an answer depends on; symbols count with their hints."""
     if isinstance(value, torch.Tensor):
         return (value.dtype, value.device, _today(value.shape), _today(value.stride()), value.requires_grad)
     if isinstance(value, (list, tuple)):
@@ -295,7 +300,7 @@ def _metadata_only() -> Iterator[None]:
 
 
 def _restride(t: torch.Tensor, strides: Strides) -> None:
-    """`t`, a fake whose memory nobody else has, lies by `strides` from now on; for autograd nothing happened."""
+    """Change the strides of `t`, a fake tensor with memory of its own; autograd does not notice."""
     with _metadata_only():
         needed = _span(t.shape, strides) * t.element_size()
         if t.untyped_storage().nbytes() < needed:

@@ -1,10 +1,11 @@
-"""Results for sizes that are numbers, without torch's shape functions: they are Python, and import sympy at a first call.
+"""Results for static sizes without torch's shape functions, which are Python and import sympy at a first call.
 
-In: a mode, an operator, its arguments (FakeTensors without symbols).  Out: FakeTensors, or None where torch is asked.
-Example: of ``aten.add.Tensor`` with (2, 3) of float32 and (3,) of int64 it is a (2, 3) of float32.
+In: a mode, an operator, its arguments (FakeTensors without symbols).  Out: FakeTensors, or None if torch must answer.
 
-Layouts are those of `shapes.py` and `iterator.py`.  Types are what the kernel itself gives for tensors of one element,
-asked once for each combination of types; what it does not take is left to torch's own, which says why.
+Example: for ``aten.add.Tensor`` with (2, 3) of float32 and (3,) of int64 the result is (2, 3) of float32.
+
+Layouts come from `symbolic_shape_rules.py` and `tensor_iterator.py`.  Dtypes are the results of the kernel for tensors
+of one element, run once for each combination of dtypes.  If the kernel refuses them, torch's shape function reports the reason.
 """
 
 from __future__ import annotations
@@ -18,35 +19,42 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from pycompiler.ir import checked as checked  # adds rules
-from pycompiler.ir import shapes_rest as shapes_rest  # adds rules
-from pycompiler.ir.iterator import broadcast, computes_in, dense_strides, fresh_strides, iterated, operands
-from pycompiler.ir.shapes import (
+from pycompiler.operators import loss_shape_rules as loss_shape_rules  # adds rules
+from pycompiler.operators import value_checks as value_checks  # adds rules
+from pycompiler.operators.symbolic_shape_rules import (
     RULES,
     InDoubt,
     Layout,
-    demand_known,
+    doubt_unless,
     is_channels_last,
     is_packed,
     layouts_of,
     packed,
     same,
 )
+from pycompiler.operators.tensor_iterator import (
+    broadcast,
+    computes_in,
+    dense_strides,
+    fresh_strides,
+    iterated,
+    operands,
+)
 
 aten = torch.ops.aten
 Types = tuple[torch.dtype, ...]
-Results = Sequence[tuple[Layout, torch.dtype] | None]  # None: a result that was not asked for
+RuleResults = Sequence[tuple[Layout, torch.dtype] | None]  # None: a result that is not needed
 
 _MOST_ANSWERS = 20_000
 _types: dict[Any, torch.dtype | None] = {}
-_SINGLE = frozenset((torch.float32, torch.float64))  # which no kernel mixes with wider ones
+_SINGLE = frozenset((torch.float32, torch.float64))  # no kernel mixes them with wider dtypes
 _FLOATS = _SINGLE | {torch.bfloat16, torch.float16}
 
 
-def ruled(
+def results_by_rule(
     mode: FakeTensorMode, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
-) -> Results | None:
-    """Layout and type of each fresh result; all tensors among the arguments lie on `device`."""
+) -> RuleResults | None:
+    """Layout and dtype of each fresh result; all tensors among the arguments are on `device`."""
     try:
         if op in iterated():
             return _pointwise(op, args, kwargs, device)
@@ -66,14 +74,16 @@ def ruled(
 
 
 # pointwise --------------------------------------------------------------------------------------------------------
-def _pointwise(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device) -> Results | None:
+def _pointwise(
+    op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any], device: torch.device
+) -> RuleResults | None:
     dtype = kernels_type(op, args, kwargs)
     if dtype is None:
         return None
     layouts = operands(op, args, computes_in(args, dtype) if device.type == "cpu" else None)
     shape = fitting([s for s, _ in layouts])
     types = {t.dtype for t in args if isinstance(t, torch.Tensor)}
-    demand_known(len(types) == 1 or op is aten.where.self or all(t.is_contiguous() for t in map(_meta, _tensors(args))))
+    doubt_unless(len(types) == 1 or op is aten.where.self or all(t.is_contiguous() for t in map(_meta, _tensors(args))))
     return [((shape, fresh_strides(layouts)), dtype)]
 
 
@@ -82,15 +92,15 @@ def _tensors(args: Sequence[Any]) -> list[torch.Tensor]:
 
 
 def fitting(shapes: Sequence[Sequence[int]]) -> tuple[int, ...]:
-    """The shape of all together; in doubt where they do not fit."""
+    """The broadcast shape; raises InDoubt if the shapes do not fit."""
     found = broadcast([tuple(s) for s in shapes])
     for shape in shapes:
-        demand_known(all(n in (1, m) for n, m in zip(reversed(shape), reversed(found), strict=False)))
+        doubt_unless(all(n in (1, m) for n, m in zip(reversed(shape), reversed(found), strict=False)))
     return found
 
 
 def kernels_type(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> torch.dtype | None:
-    """The type of the one result that the kernel gives for tensors of one element; None where it takes none such."""
+    """The dtype of the kernel's one result for tensors of one element; None if the kernel refuses them."""
     try:
         key = (op, torch.get_default_dtype(), *map(_key, args), *((k, _key(v)) for k, v in kwargs.items()))
         if key in _types:
@@ -102,7 +112,7 @@ def kernels_type(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any])
     try:
         with _disable_current_modes(), torch.no_grad(), torch._C._DisableAutocast():
             _types[key] = op(*map(_of_one, args), **{k: _of_one(v) for k, v in kwargs.items()}).dtype
-    except Exception:  # torch's own shape function says what is wrong
+    except Exception:  # torch's own shape function reports the error
         _types[key] = None
     return _types[key]
 
@@ -119,33 +129,33 @@ def _of_one(value: Any) -> Any:
     return value
 
 
-# types of the others ----------------------------------------------------------------------------------------------
+# dtypes of other operators ----------------------------------------------------------------------------------------
 Typing = Callable[[Sequence[Any], Mapping[str, Any], int], Sequence[torch.dtype]]
 
 
 def _same(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
-    """That of all tensors among the arguments, and no other is asked for."""
+    """The common dtype of all tensors among the arguments, if no other dtype is requested."""
     found = {t.dtype for t in _tensors(args)}
-    demand_known(len(found) == 1 and found <= _SINGLE and kwargs.get("dtype") in (None, *found))
+    doubt_unless(len(found) == 1 and found <= _SINGLE and kwargs.get("dtype") in (None, *found))
     return (*found,) * n
 
 
 def _float(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
     found = {t.dtype for t in _tensors(args)}
-    demand_known(len(found) == 1 and found <= _FLOATS)
+    doubt_unless(len(found) == 1 and found <= _FLOATS)
     return (*found,) * n
 
 
 def _alike(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
     found = {t.dtype for t in _tensors(args)}
-    demand_known(len(found) == 1)
+    doubt_unless(len(found) == 1)
     return (*found,) * n
 
 
 def _first(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
-    """That of the first, beside tensors of indices."""
+    """The dtype of the first argument; others may be index tensors."""
     others = {t.dtype for t in args[1:] if isinstance(t, torch.Tensor)}
-    demand_known(args[0].dtype in _SINGLE and others <= {torch.int64, args[0].dtype})
+    doubt_unless(args[0].dtype in _SINGLE and others <= {torch.int64, args[0].dtype})
     return (args[0].dtype,) * n
 
 
@@ -162,12 +172,12 @@ _FOLDS = frozenset(
 
 
 def _softmax(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
-    demand_known(args[2] is False)
+    doubt_unless(args[2] is False)
     return _float(args, kwargs, n)
 
 
 def _softmax_backward(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
-    demand_known(args[3] is args[0].dtype)
+    doubt_unless(args[3] is args[0].dtype)
     return _same(args[:2], kwargs, n)
 
 
@@ -176,7 +186,7 @@ def _pool(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
 
 
 def _attention(args: Sequence[Any], kwargs: Mapping[str, Any], n: int) -> Types:
-    demand_known(args[0].device.type == "cpu")
+    doubt_unless(args[0].device.type == "cpu")
     return _same(args, kwargs, n)
 
 
@@ -206,7 +216,7 @@ _TYPES: dict[OpOverload, Typing] = {
 
 
 def _is_plain_convolution(mode: FakeTensorMode, args: Sequence[Any], sizes: Any = None) -> bool:
-    """Whether the kernel that ATen chooses gives contiguous memory; `sizes`: the bias's, of a backward."""
+    """Whether the kernel that ATen chooses returns contiguous memory; `sizes`: of the bias, for a backward."""
     if args[0].device.type != "cpu" or any(map(is_channels_last, args[:2])):
         return False
     if args[1].dim() == 3:
@@ -217,10 +227,10 @@ def _is_plain_convolution(mode: FakeTensorMode, args: Sequence[Any], sizes: Any 
         return choose(args[0], args[1], backend) is torch.contiguous_format
 
 
-def _convolution_backward(mode: FakeTensorMode, args: Sequence[Any]) -> Results | None:
+def _convolution_backward(mode: FakeTensorMode, args: Sequence[Any]) -> RuleResults | None:
     grad, x, weight, sizes, *how, mask = args
     types = _float((grad, x, weight), {}, 3)
-    demand_known(len(args) == 11 and is_packed(x) and is_packed(weight) and is_packed(grad) and x.dim() == weight.dim())
+    doubt_unless(len(args) == 11 and is_packed(x) and is_packed(weight) and is_packed(grad) and x.dim() == weight.dim())
     if not _is_plain_convolution(mode, (x, weight, None, *how), sizes):
         return None
     shapes = (x.shape, weight.shape, (weight.shape[1] * how[-1] if how[3] else weight.shape[0],))
@@ -228,8 +238,8 @@ def _convolution_backward(mode: FakeTensorMode, args: Sequence[Any]) -> Results 
 
 
 # factories --------------------------------------------------------------------------------------------------------
-def made(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Layout, torch.dtype] | None:
-    """Layout and type of a fresh tensor of the host; None where torch is asked."""
+def factory_result(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Layout, torch.dtype] | None:
+    """Layout and dtype of a fresh host tensor; None if torch must answer."""
     if op not in FACTORIES or not _FACTORY_OPTIONS.issuperset(kwargs) or kwargs.get("layout") not in _STRIDED:
         return None
     if kwargs.get("pin_memory") or kwargs.get("memory_format") not in _KEPT:
@@ -257,12 +267,12 @@ def _is_made_of(t: Any) -> bool:
 
 
 def _sized(shape: Any) -> Layout:
-    demand_known(all(type(n) is int and n >= 0 for n in shape))
+    doubt_unless(all(type(n) is int and n >= 0 for n in shape))
     return packed(shape)
 
 
 def _type_of_number(value: Any) -> torch.dtype:
-    demand_known(type(value) in (bool, int, float))
+    doubt_unless(type(value) in (bool, int, float))
     return {bool: torch.bool, int: torch.int64}.get(type(value), torch.get_default_dtype())
 
 
@@ -271,7 +281,7 @@ def _empty(shape: Any) -> tuple[Layout, torch.dtype]:
 
 
 def _strided(shape: Any, strides: Any) -> tuple[Layout, torch.dtype]:
-    demand_known(all(type(n) is int and n >= 0 for n in (*shape, *strides)) and len(shape) == len(strides))
+    doubt_unless(all(type(n) is int and n >= 0 for n in (*shape, *strides)) and len(shape) == len(strides))
     return (tuple(shape), tuple(strides)), torch.get_default_dtype()
 
 
@@ -280,12 +290,12 @@ def _full(shape: Any, value: Any) -> tuple[Layout, torch.dtype]:
 
 
 def _scalar(value: Any) -> tuple[Layout, torch.dtype]:
-    demand_known(type(value) in (bool, int, float))
+    doubt_unless(type(value) in (bool, int, float))
     return ((), ()), torch.get_default_dtype()
 
 
 def _range(start: Any, end: Any, step: Any = 1) -> tuple[Layout, torch.dtype]:
-    demand_known(type(start) is type(end) is type(step) is int and step > 0 and end >= start)
+    doubt_unless(type(start) is type(end) is type(step) is int and step > 0 and end >= start)
     return packed((-((start - end) // step),)), torch.int64
 
 
@@ -324,7 +334,7 @@ FACTORIES = _factories()
 # writes -----------------------------------------------------------------------------------------------------------
 @cache
 def _unwritten(op: OpOverload) -> OpOverload | None:
-    """Of a pointwise operator that writes its first argument the one that gives a fresh result."""
+    """The functional overload of a pointwise operator that writes its first argument."""
     name = op.overloadpacket.__name__
     packet = getattr(aten, name[:-1], None) if op.namespace == "aten" and name.endswith("_") else None
     fresh = getattr(packet, op._overloadname, None) if packet is not None else None
@@ -332,7 +342,7 @@ def _unwritten(op: OpOverload) -> OpOverload | None:
 
 
 def writes_itself(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """Whether `op` writes its first argument, in the way that pointwise operators do, and returns it."""
+    """Whether `op` writes its first argument as pointwise operators do, and returns it."""
     if op in _DRAWS:
         dense = torch.ops.aten.is_non_overlapping_and_dense.default(_meta(args[0]))
         plain = args[0].dtype in _FLOATS and dense and all(v is None for v in kwargs.values())
@@ -350,7 +360,7 @@ def writes_itself(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]
 
 
 def lies_apart(x: torch.Tensor) -> bool:
-    """Whether its elements share no memory: each dimension steps over what lies within it."""
+    """Whether the elements do not overlap: each dimension steps over the range of the narrower ones."""
     end = 1
     for step, n in sorted((s, n) for n, s in zip(x.shape, x.stride(), strict=True) if n != 1):
         if step < end:
@@ -360,7 +370,7 @@ def lies_apart(x: torch.Tensor) -> bool:
 
 
 def writes_alike(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> bool:
-    """The same for symbolic sizes: of contiguous memory, with operands that are known to have its shape."""
+    """`writes_itself` for symbolic sizes: contiguous memory, and operands known to have its shape."""
     if _unwritten(op) is None or not all(isinstance(v, _NUMBERS) for v in (*args, *kwargs.values())):
         return False
     x = args[0]
@@ -378,7 +388,7 @@ def _meta(x: torch.Tensor) -> torch.Tensor:
 
 
 _FILLS = frozenset((aten.copy_.default, aten.zero_.default, aten.fill_.Scalar))
-# Are not asked: they would draw.  Which arguments they take:
+# Drawing operators, which must not run here -> whether they accept these arguments.
 _DRAWS: dict[OpOverload, Callable[..., bool]] = {
     aten.bernoulli_.float: lambda p=0.5: 0 <= p <= 1,
     aten.exponential_.default: lambda rate=1.0: rate > 0,

@@ -1,11 +1,12 @@
-"""Sizes and strides of results by rules of our own: for symbolic sizes, of which torch's shape functions ask very much.
+"""Our own rules for sizes and strides of results with symbolic sizes, for which torch's shape functions make many queries.
 
 In: an operator's arguments, with symbolic FakeTensors.  Out: (sizes, strides) of each fresh result; None when in doubt.
 
     RULES[aten.mm.default](a, b)        # [((s0, 8), (8, 1))]
 
-A rule says what is true at every size, and asks (of SymInts, so that it is assumed) what the operator demands of its
-arguments: equal sizes, results that are not empty.  `today.py` knows what torch says of today's sizes: `agree` compares.
+A rule must hold at every size.  It queries SymInts for the operator's own requirements (equal sizes, non-empty
+results), so these become assumptions.  `agree` compares a rule's answer with torch's answer for the hints
+(`symbolic/concretize.py`).
 """
 
 from __future__ import annotations
@@ -16,8 +17,8 @@ from typing import Any
 import torch
 from torch._ops import OpOverload
 
-from pycompiler.ir import iterator
-from pycompiler.ir.symbols import expr_of, hint_of
+from pycompiler.operators import tensor_iterator
+from pycompiler.symbolic.symbols import expr_of, hint_of
 
 aten = torch.ops.aten
 
@@ -28,7 +29,7 @@ RULES: dict[OpOverload, Rule] = {}
 
 
 class InDoubt(Exception):
-    """No rule says what the result is."""
+    """No rule gives the result."""
 
 
 def rule(*ops: OpOverload) -> Callable[[Rule], Rule]:
@@ -40,24 +41,24 @@ def rule(*ops: OpOverload) -> Callable[[Rule], Rule]:
 
 
 def has_rule(op: OpOverload) -> bool:
-    return op in RULES or op in iterator.iterated()
+    return op in RULES or op in tensor_iterator.iterated()
 
 
 def layouts_of(op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Layout] | None:
-    """What the rule for `op` says; None where there is none, or it is in doubt."""
+    """The layouts by the rule for `op`; None if there is no rule, or if it is in doubt."""
     try:
         if op in RULES:
             return RULES[op](*args, **kwargs)
-        return pointwise(op, args) if op in iterator.iterated() and kwargs.keys() <= _HARMLESS else None
+        return pointwise(op, args) if op in tensor_iterator.iterated() and kwargs.keys() <= _HARMLESS else None
     except InDoubt:
         return None
 
 
-_HARMLESS = {"approximate", "rounding_mode", "alpha"}  # of pointwise operators: what shapes do not depend on
+_HARMLESS = {"approximate", "rounding_mode", "alpha"}  # arguments of pointwise operators that do not affect shapes
 
 
 def agree(found: Sequence[Layout], today: Sequence[Layout]) -> bool:
-    """Whether rules and torch say the same of today's sizes."""
+    """Whether rules and torch agree for the hints."""
     return [(tuple(map(hint_of, n)), tuple(map(hint_of, s))) for n, s in found] == list(today)
 
 
@@ -73,15 +74,15 @@ def is_one(n: Any) -> bool:
     return type(n) is int and n == 1
 
 
-def demand(holds: Any) -> None:
-    """What the operator demands: it is assumed.  Where it does not hold torch raises, so there is no rule."""
+def assume(holds: Any) -> None:
+    """Assume a requirement of the operator.  If it does not hold, torch raises, so no rule applies."""
     if not holds:
         raise InDoubt
 
 
 def equal(a: Any, b: Any) -> None:
     if not same(a, b):
-        demand(a == b)
+        assume(a == b)
 
 
 def contiguous(sizes: Sequence[Any]) -> Sizes:
@@ -98,20 +99,22 @@ def packed(sizes: Sequence[Any]) -> Layout:
 
 
 def is_packed(t: torch.Tensor) -> bool:
-    """Whether it is known to be contiguous."""
-    return lies(t.shape, t.stride(), range(t.dim() - 1, -1, -1))
+    """Whether the tensor is known to be contiguous."""
+    return is_dense_in_order(t.shape, t.stride(), range(t.dim() - 1, -1, -1))
 
 
 def is_plain(t: torch.Tensor) -> bool:
-    """Whether it is known to be contiguous by the strides of all dimensions: by those of one element alone, kernels that keep a
-    memory format take it for channels-last."""
+    """Whether the tensor is known to be contiguous, including the strides of dimensions of one element.
+
+    Those strides alone can make a kernel that keeps a memory format treat the tensor as channels-last.
+    """
     return is_packed(t) and all(
         not is_one(n) or same(stride, plain)
         for n, stride, plain in zip(t.shape, t.stride(), packed(t.shape)[1], strict=True)
     )
 
 
-def lies(sizes: Sequence[Any], strides: Sequence[Any], order: Sequence[int]) -> bool:
+def is_dense_in_order(sizes: Sequence[Any], strides: Sequence[Any], order: Sequence[int]) -> bool:
     """Whether dimensions are known to lie without gaps, the first of `order` innermost."""
     step: Any = 1
     for d in order:
@@ -129,36 +132,36 @@ def channels_last(sizes: Sequence[Any]) -> Layout:
 
 
 def is_channels_last(t: torch.Tensor) -> bool:
-    """Whether it is known that kernels which keep a memory format take it for channels-last."""
-    return t.dim() == 4 and not any(map(is_one, t.shape[1:])) and lies(t.shape, t.stride(), (1, 3, 2, 0))
+    """Whether kernels that keep a memory format are known to treat the tensor as channels-last."""
+    return t.dim() == 4 and not any(map(is_one, t.shape[1:])) and is_dense_in_order(t.shape, t.stride(), (1, 3, 2, 0))
 
 
 def like(t: torch.Tensor) -> Layout:
-    """That of a copy which keeps the format."""
+    """The layout of a copy that keeps the memory format."""
     shape, strides = tuple(t.shape), t.stride()
     if is_packed(t):
         return shape, strides
-    demand_known(1 not in map(hint_of, shape))
-    return shape, iterator.strides_in_order(shape, [(shape, strides)])
+    doubt_unless(1 not in map(hint_of, shape))
+    return shape, tensor_iterator.strides_in_order(shape, [(shape, strides)])
 
 
-def demand_known(known: bool) -> None:
+def doubt_unless(known: bool) -> None:
     if not known:
         raise InDoubt
 
 
 def dims_of(rank: int, dims: Any) -> list[int]:
-    """Dimensions counted from the front; none means all."""
+    """Dimensions counted from the front; none given means all."""
     if dims is None or (isinstance(dims, (list, tuple)) and not dims):
         return list(range(rank))
     found = [int(d) for d in (dims if isinstance(dims, (list, tuple)) else [dims])]
-    demand_known(all(-rank <= d < rank for d in found))
+    doubt_unless(all(-rank <= d < rank for d in found))
     return [d % rank for d in found]
 
 
 # pointwise --------------------------------------------------------------------------------------------------------
 def broadcast(shapes: Sequence[Sequence[Any]]) -> Sizes:
-    """The shape of all together; unequal sizes are asked about."""
+    """The broadcast shape; unequal sizes are compared with 1, which is assumed."""
     rank = max(map(len, shapes))
     found: list[Any] = [1] * rank
     for shape in shapes:
@@ -174,7 +177,7 @@ def broadcast(shapes: Sequence[Sequence[Any]]) -> Sizes:
 
 
 def pointwise(op: OpOverload, args: Sequence[Any]) -> list[Layout]:
-    operands = iterator.operands(op, args)
+    operands = tensor_iterator.operands(op, args)
     tensors = [t for t in args if isinstance(t, torch.Tensor)]
     shape = broadcast([s for s, _ in operands])
     if all(is_packed(t) for t in tensors):
@@ -183,28 +186,28 @@ def pointwise(op: OpOverload, args: Sequence[Any]) -> list[Layout]:
     first = tensors[0]
     if whole and all(all(map(same, t.stride(), first.stride())) for t in tensors):
         return [like(first)]
-    demand_known(1 not in map(hint_of, shape) and len({t.dtype for t in tensors}) == 1)
-    return [(shape, iterator.strides_in_order(shape, operands))]
+    doubt_unless(1 not in map(hint_of, shape) and len({t.dtype for t in tensors}) == 1)
+    return [(shape, tensor_iterator.strides_in_order(shape, operands))]
 
 
 # products ---------------------------------------------------------------------------------------------------------
 @rule(aten.mm.default)
 def mm(a: torch.Tensor, b: torch.Tensor) -> list[Layout]:
-    demand_known(a.dim() == b.dim() == 2)
+    doubt_unless(a.dim() == b.dim() == 2)
     equal(a.shape[1], b.shape[0])
     return [packed((a.shape[0], b.shape[1]))]
 
 
 @rule(aten.bmm.default)
 def bmm(a: torch.Tensor, b: torch.Tensor) -> list[Layout]:
-    demand_known(a.dim() == b.dim() == 3)
+    doubt_unless(a.dim() == b.dim() == 3)
     equal(a.shape[0], b.shape[0])
     equal(a.shape[2], b.shape[1])
     return [packed((a.shape[0], a.shape[1], b.shape[2]))]
 
 
 def _added(bias: torch.Tensor, made: Layout) -> list[Layout]:
-    demand_known(bias.dim() <= len(made[0]))
+    doubt_unless(bias.dim() <= len(made[0]))
     for n, m in zip(reversed(bias.shape), reversed(made[0]), strict=False):
         if not is_one(n):
             equal(n, m)
@@ -223,14 +226,14 @@ def baddbmm(bias: torch.Tensor, a: torch.Tensor, b: torch.Tensor, *, beta: Any =
 
 @rule(aten.embedding.default)
 def embedding(weight: torch.Tensor, indices: torch.Tensor, *rest: Any, **flags: Any) -> list[Layout]:
-    demand_known(weight.dim() == 2)
+    doubt_unless(weight.dim() == 2)
     return [packed((*indices.shape, weight.shape[1]))]
 
 
 @rule(aten._scaled_dot_product_flash_attention_for_cpu.default)
 def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **flags: Any) -> list[Layout]:
-    demand_known(q.dim() == k.dim() == v.dim() == 4 and not rest[2:])
-    demand_known(flags.get("attn_mask") is None)
+    doubt_unless(q.dim() == k.dim() == v.dim() == 4 and not rest[2:])
+    doubt_unless(flags.get("attn_mask") is None)
     for a, b in ((q, k), (k, v)):
         equal(a.shape[0], b.shape[0])
         equal(a.shape[1], b.shape[1])
@@ -242,7 +245,7 @@ def attention(q: torch.Tensor, k: torch.Tensor, v: torch.Tensor, *rest: Any, **f
 
 # folds ------------------------------------------------------------------------------------------------------------
 def folded(x: torch.Tensor, dims: Any, keep: bool) -> Layout:
-    """A reduction's result: without the dimensions, or with 1 there; it is contiguous."""
+    """A reduction's contiguous result: without the reduced dimensions, or with size 1 there."""
     gone = set(dims_of(x.dim(), dims))
     return packed([1 if d in gone else n for d, n in enumerate(x.shape) if keep or d not in gone])
 
@@ -260,7 +263,7 @@ def fold_all(x: torch.Tensor, **dtype: Any) -> list[Layout]:
 @rule(aten.amax.default, aten.amin.default)
 def extreme(x: torch.Tensor, dims: Any = (), keep: bool = False) -> list[Layout]:
     for d in dims_of(x.dim(), dims):
-        demand(x.shape[d] != 0)
+        assume(x.shape[d] != 0)
     return [folded(x, dims, keep)]
 
 
@@ -282,7 +285,7 @@ def softmax(x: torch.Tensor, dim: int, half_to_float: bool) -> list[Layout]:
 
 @rule(aten._softmax_backward_data.default, aten._log_softmax_backward_data.default)
 def softmax_backward(grad: torch.Tensor, out: torch.Tensor, dim: int, dtype: Any) -> list[Layout]:
-    demand_known(grad.dim() == out.dim())
+    doubt_unless(grad.dim() == out.dim())
     for a, b in zip(grad.shape, out.shape, strict=True):
         equal(a, b)
     return [packed(grad.shape)]
@@ -292,9 +295,9 @@ def softmax_backward(grad: torch.Tensor, out: torch.Tensor, dim: int, dtype: Any
 @rule(aten.native_layer_norm.default)
 def layer_norm(x: torch.Tensor, shape: Sequence[Any], weight: Any, bias: Any, eps: float) -> list[Layout]:
     first = x.dim() - len(shape)
-    demand_known(first >= 0 and len(shape) > 0)
+    doubt_unless(first >= 0 and len(shape) > 0)
     for t in (x.shape[first:], *(t.shape for t in (weight, bias) if t is not None)):
-        demand_known(len(t) == len(shape))
+        doubt_unless(len(t) == len(shape))
         for a, b in zip(t, shape, strict=True):
             equal(a, b)
     statistic = packed((*x.shape[:first], *(1 for _ in shape)))
@@ -302,10 +305,10 @@ def layer_norm(x: torch.Tensor, shape: Sequence[Any], weight: Any, bias: Any, ep
 
 
 def _batch_norm(x: torch.Tensor, training: bool, parts: Sequence[Any]) -> list[Layout]:
-    demand_known(x.dim() >= 2 and is_plain(x))
+    doubt_unless(x.dim() >= 2 and is_plain(x))
     for t in parts:
         if t is not None:
-            demand_known(t.dim() == 1)
+            doubt_unless(t.dim() == 1)
             equal(t.shape[0], x.shape[1])
     statistic = packed((x.shape[1],) if training else (0,))
     return [packed(x.shape), statistic, statistic]
@@ -339,13 +342,13 @@ def _each(value: Any, rank: int) -> Sequence[Any]:
 
 
 def _windows(sizes: Sequence[Any], kernel: Any, stride: Any, padding: Any, dilation: Any) -> Sizes:
-    """How many windows fit into each dimension: one at least."""
+    """The number of windows in each dimension: at least one."""
     rank = len(sizes)
     found = []
     given = zip(sizes, *(_each(v, rank) for v in (kernel, stride, padding, dilation)), strict=True)
     for n, k, s, p, d in given:
         room = n + 2 * p - d * (k - 1) - 1
-        demand(room >= 0)
+        assume(room >= 0)
         found.append(room // s + 1)
     return tuple(found)
 
@@ -355,15 +358,15 @@ def convolution(
     x: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, dilation: Any, transposed: bool,
     output_padding: Any, groups: int,
 ) -> list[Layout]:  # fmt: skip
-    demand_known(x.dim() == weight.dim() > 2)
+    doubt_unless(x.dim() == weight.dim() > 2)
     laid = _format(x, weight, groups)
-    demand(x.shape[0] != 0)
+    assume(x.shape[0] != 0)
     taken, given = (
         (weight.shape[0], weight.shape[1] * groups) if transposed else (weight.shape[1] * groups, weight.shape[0])
     )
     equal(x.shape[1], taken)
     if bias is not None:
-        demand_known(bias.dim() == 1)
+        doubt_unless(bias.dim() == 1)
         equal(bias.shape[0], given)
     if transposed:
         across = _spread(x.shape[2:], weight.shape[2:], stride, padding, dilation, output_padding)
@@ -373,23 +376,23 @@ def convolution(
 
 
 def _format(x: torch.Tensor, weight: torch.Tensor, groups: int) -> Callable[[Sequence[Any]], Layout]:
-    """The layout of a convolution's results: all kernels that sizes choose between give that."""
+    """The layout of a convolution's results, common to all kernels that ATen may choose for different sizes."""
     last = is_channels_last(x) or is_channels_last(weight)
-    demand_known(all(is_plain(t) or is_channels_last(t) for t in (x, weight)))
-    demand_known(not last or x.device.type == "cpu" or groups == 1)
+    doubt_unless(all(is_plain(t) or is_channels_last(t) for t in (x, weight)))
+    doubt_unless(not last or x.device.type == "cpu" or groups == 1)
     return channels_last if last else packed
 
 
 def _spread(sizes: Sequence[Any], kernel: Any, stride: Any, padding: Any, dilation: Any, more: Any) -> Sizes:
-    """The sizes of which `_windows` gives these."""
+    """The input sizes for which `_windows` gives these sizes."""
     rank = len(sizes)
     found = []
     given = zip(sizes, *(_each(v, rank) for v in (kernel, stride, padding, dilation, more)), strict=True)
     for n, k, s, p, d, m in given:
-        demand(n >= 1)
-        demand_known(0 <= m < max(s, d))
+        assume(n >= 1)
+        doubt_unless(0 <= m < max(s, d))
         found.append((n - 1) * s - 2 * p + d * (k - 1) + m + 1)
-        demand(found[-1] >= 1)
+        assume(found[-1] >= 1)
     return tuple(found)
 
 
@@ -398,10 +401,10 @@ def convolution_backward(
     grad: torch.Tensor, x: torch.Tensor, weight: torch.Tensor, bias: Any, stride: Any, padding: Any, dilation: Any,
     transposed: bool, output_padding: Any, groups: int, mask: Sequence[bool],
 ) -> list[Layout]:  # fmt: skip
-    """Those of the gradients that are asked for, however the result's lies."""
+    """The layouts of the needed gradients, whatever the layout of the result."""
     laid = _format(x, weight, groups)
     [(sizes, _)] = convolution(x, weight, None, stride, padding, dilation, transposed, output_padding, groups)
-    demand_known(grad.dim() == x.dim())
+    doubt_unless(grad.dim() == x.dim())
     for a, b in zip(grad.shape, sizes, strict=True):
         equal(a, b)
     made = (laid(x.shape), laid(weight.shape), packed((sizes[1],)))
@@ -412,9 +415,9 @@ def convolution_backward(
 def max_pool(
     x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, dilation: Any = 1, ceil: bool = False
 ) -> list[Layout]:
-    demand_known(x.dim() in (3, 4) and not ceil and is_plain(x))
+    doubt_unless(x.dim() in (3, 4) and not ceil and is_plain(x))
     for n in x.shape[1:]:
-        demand(n != 0)
+        assume(n != 0)
     made = packed((*x.shape[:-2], *_windows(x.shape[-2:], kernel, stride or kernel, padding, dilation)))
     return [made, made]
 
@@ -423,9 +426,9 @@ def max_pool(
 def avg_pool(
     x: torch.Tensor, kernel: Any, stride: Any = (), padding: Any = 0, ceil: bool = False, *rest: Any
 ) -> list[Layout]:
-    demand_known(x.dim() in (3, 4) and not ceil and is_plain(x))
+    doubt_unless(x.dim() in (3, 4) and not ceil and is_plain(x))
     for n in x.shape[1:]:
-        demand(n != 0)
+        assume(n != 0)
     return [packed((*x.shape[:-2], *_windows(x.shape[-2:], kernel, stride or kernel, padding, 1)))]
 
 
@@ -433,7 +436,7 @@ def avg_pool(
 @rule(aten.cat.default)
 def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> list[Layout]:
     first = tensors[0]
-    demand_known(all(t.dim() == first.dim() > 0 and (t.dim() < 4 or is_plain(t)) for t in tensors))
+    doubt_unless(all(t.dim() == first.dim() > 0 and (t.dim() < 4 or is_plain(t)) for t in tensors))
     (along,) = dims_of(first.dim(), dim)
     for t in tensors[1:]:
         for d in range(first.dim()):
@@ -447,5 +450,5 @@ def cat(tensors: Sequence[torch.Tensor], dim: int = 0) -> list[Layout]:
 def clone(x: torch.Tensor, *, memory_format: Any = torch.preserve_format) -> list[Layout]:
     if memory_format is torch.contiguous_format:
         return [packed(x.shape)]
-    demand_known(memory_format in (None, torch.preserve_format))
+    doubt_unless(memory_format in (None, torch.preserve_format))
     return [like(x)]

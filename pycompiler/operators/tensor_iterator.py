@@ -1,4 +1,4 @@
-"""The strides that ATen's iterator over elements gives to a fresh result (`TensorIterator` of ATen, in its words).
+"""The strides that ATen's `TensorIterator` gives to a fresh result; names follow ATen.
 
 In: shapes and strides of the operands of a pointwise operator, in order; a number is an operand of shape ().
 Out: the result's strides.
@@ -36,7 +36,7 @@ _OVERLOADS = ("default", "Tensor", "Scalar", "Scalar_Other")
 
 
 def _overloads(name: str) -> Iterator[OpOverload]:
-    """Those of the operator that take a tensor (others are for scripts)."""
+    """The overloads of the operator that take a tensor (others are for scripts)."""
     packet = getattr(aten, name)
     for op in (getattr(packet, o) for o in _OVERLOADS if o in packet.overloads()):
         if str(op._schema.arguments[0].type) == "Tensor":
@@ -45,7 +45,10 @@ def _overloads(name: str) -> Iterator[OpOverload]:
 
 @cache
 def iterated() -> frozenset[OpOverload]:
-    """Operators whose CPU and CUDA kernels are known to lay their results out so (`tests/ir/test_iterator.py` tries each)."""
+    """Operators whose CPU and CUDA kernels are known to lay out their results in this way.
+
+    `tests/operators/test_tensor_iterator.py` tests each of them.
+    """
     found = {
         *(op for name in f"{_ONE} {_TWO}".split() for op in _overloads(name)),
         *(aten.rsub.Scalar, aten.pow.Tensor_Scalar, aten.pow.Tensor_Tensor, aten.where.self, aten.where.ScalarOther),
@@ -55,9 +58,9 @@ def iterated() -> frozenset[OpOverload]:
     return frozenset(found - {aten.clamp.Tensor, aten.clamp_min.Tensor, aten.clamp_max.Tensor})
 
 
-# Whose kernels see their operands in another order.
+# Operators whose kernels iterate over their operands in reverse order.
 REVERSED = frozenset((aten.threshold_backward.default, aten.leaky_relu_backward.default))
-# That begin with `empty_like` of their first argument, or with contiguous memory.
+# Operators that start with `empty_like` of their first argument (LIKE), or with contiguous memory (CONTIGUOUS).
 LIKE = frozenset(
     (aten.hardtanh.default, aten.relu6.default, aten.nan_to_num.default, aten.deg2rad.default, aten.rad2deg.default)
 )
@@ -67,10 +70,12 @@ Ints = tuple[int, ...]
 Layout = tuple[Ints, Ints]
 
 
-def as_the_kernel(op: OpOverload, args: Sequence[Any], out: torch.Tensor, *, copies: bool = True) -> torch.Tensor:
-    """`out`, what the operator gives for meta tensors, with the strides that its real kernel gives: they differ in dimensions
-    of one element, or none, for torch's meta kernels in Python have rules of their own.  `copies`: operands of another
-    dtype than the operator computes in are copied first, which closes their gaps (on the CPU)."""
+def with_kernel_strides(op: OpOverload, args: Sequence[Any], out: torch.Tensor, *, copies: bool = True) -> torch.Tensor:
+    """`out`, a result on meta tensors, with the strides of the real kernel.
+
+    torch's Python meta kernels have rules of their own for dimensions of one element or none.
+    `copies`: operands of another dtype than the operator computes in are copied first, without gaps (on the CPU).
+    """
     if out.dim() == 1 and type(out.stride(0)) is int and out.stride(0) == 1:
         return out
     if out.numel() and 1 not in out.shape:
@@ -98,7 +103,10 @@ def computes_in(args: Sequence[Any], dtype: torch.dtype) -> torch.dtype:
 
 
 def operands(op: OpOverload, args: Sequence[Any], casts: torch.dtype | None = None) -> list[Layout]:
-    """(shape, stride) of what the operator's kernel iterates over, in its order; copies where the dtype is not `casts`."""
+    """(shape, stride) of the operands that the operator's kernel iterates over, in its order.
+
+    An operand whose dtype is not `casts` counts as a copy.
+    """
     found = list(_layouts(op, args, None if op.overloadpacket in _ANY_DTYPES else casts))
     return found[::-1] if op in REVERSED else found
 
@@ -125,7 +133,7 @@ def fresh_strides(layouts: Sequence[Layout]) -> Ints:
 
 
 def broadcast(shapes: Sequence[Ints]) -> Ints:
-    """The shape of all together, which fit; torch's own function imports sympy."""
+    """The broadcast shape of fitting shapes; torch's own function imports sympy."""
     rank = max(map(len, shapes))
     found = [1] * rank
     for shape in shapes:
@@ -136,19 +144,19 @@ def broadcast(shapes: Sequence[Ints]) -> Ints:
 
 
 def strides_in_order(shape: Ints, layouts: Sequence[Layout]) -> Ints:
-    """The result's strides where the operands do not lie alike; of symbolic sizes, whose order is asked for, too."""
+    """The result's strides if the operands have different layouts, or symbolic sizes, whose order is then queried."""
     return _in_order(shape, _order(shape, [_broadcast(shape, *layout) for layout in layouts]))
 
 
 def dense_strides(shape: Ints, stride: Sequence[int]) -> Ints:
-    """Those of a copy that keeps the format, as `empty_like` makes it."""
+    """The strides of a copy that keeps the memory format, as `empty_like` gives them."""
     if torch.ops.aten.is_non_overlapping_and_dense.default(torch.empty_strided(shape, stride, device="meta")):
         return tuple(stride)
     return _in_order(shape, _order(shape, [tuple(stride)]))
 
 
 def _in_order(shape: Ints, order: Sequence[int]) -> Ints:
-    """Without gaps, the innermost of `order` first."""
+    """Strides without gaps, the first of `order` innermost."""
     if order == list(reversed(range(len(shape)))):
         return contiguous(shape)
     strides, step = [0] * len(shape), 1
@@ -167,7 +175,7 @@ def contiguous(shape: Ints) -> Ints:
 
 
 def _same_layout(layouts: Sequence[Layout]) -> Ints | None:
-    """The result's strides where all operands have one layout, None where the dimensions must be put in order."""
+    """The result's strides if all operands have one layout; None if the dimensions must be sorted."""
     shape = layouts[0][0]
     metas = [torch.empty_strided(s, t, device="meta") for s, t in layouts]
     if all(m.is_contiguous() for m in metas):
@@ -187,7 +195,7 @@ def _broadcast(shape: Ints, own: Ints, stride: Ints) -> Ints:
 
 
 def _order(shape: Ints, spread: Sequence[Ints]) -> list[int]:
-    """Dimensions, innermost first, as an insertion sort finds them whose comparisons may be undecided."""
+    """Dimensions, innermost first, by an insertion sort whose comparisons may be undecided."""
     order = list(reversed(range(len(shape))))
     for k in range(1, len(order)):
         at = k

@@ -1,9 +1,9 @@
-"""Checks of values by kernels of ATen's that graphs take apart, as operators of their own.
+"""Value checks of ATen kernels that graphs decompose, as operators of their own.
 
-In: what such a kernel looks at. Out: the same, or a gather from it; raises as eager does.
-Example: the loss of a class that there is not is an IndexError that names it, though the loss is a gather in a graph.
+In: the tensor that such a kernel checks.  Out: the same tensor, or a gather from it; raises as eager does.
 
-On a GPU, where eager ends in a device-side assert, ATen's own gather does.
+Example: a loss of a class that does not exist is an IndexError that names the class, although the graph computes a
+gather.  On a GPU, where eager ends in a device-side assert, ATen's own gather does so too.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 
 from pycompiler.ir.loops import INDEX_RULES
-from pycompiler.ir.shapes import Layout, demand_known, dims_of, like, packed, rule
+from pycompiler.operators.symbolic_shape_rules import Layout, dims_of, doubt_unless, like, packed, rule
 
 aten = torch.ops.aten
 
@@ -40,18 +40,18 @@ for _key in ("CPU", "CUDA", "Meta"):
     _LIBRARY.impl("pick", _pick, _key)  # type: ignore[no-untyped-call]
     _LIBRARY.impl("within", _within, _key)  # type: ignore[no-untyped-call]
 
-# Of `x` along `dim` the elements of `classes`, as `gather` with keepdim: a class that there is not is an IndexError.
+# The elements `classes` of `x` along `dim`, as `gather` with keepdim: a class that does not exist is an IndexError.
 pick = torch.ops.pycompiler.pick.default
 
 
 @rule(pick)
 def _picked(x: torch.Tensor, dim: int, classes: torch.Tensor) -> list[Layout]:
     dims_of(x.dim(), dim)
-    demand_known(x.dim() == classes.dim() > 0)
+    doubt_unless(x.dim() == classes.dim() > 0)
     return [packed(classes.shape)]
 
 
-# `x`, whose elements are between 0 and 1: others break the row `rule` of INDEX_RULES.
+# `x`, whose elements must be between 0 and 1; other elements violate the row `rule` of INDEX_RULES.
 within = torch.ops.pycompiler.within.default
 
 

@@ -1,6 +1,7 @@
-"""A recipe and what became of its graph → an entry of the engine, after a compile and after a file was read.
+"""The assembler of entries: a recipe and its compiled graph → an entry of the engine, after a compile or a load from a
+file.
 
-In: `Made`.  Out: an entry; the family keeps what it was made of, which `artefacts.save` writes.
+In: `Made`.  Out: an entry.  The family stores its `Made`, which `artefacts.save` writes.
 """
 
 from __future__ import annotations
@@ -12,15 +13,15 @@ from typing import Any
 
 from pycompiler import _native
 from pycompiler._native import Entry
-from pycompiler.capture.bytecode.resume import lands
-from pycompiler.capture.rebuild import plan_failed
-from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Hole, Recipe, Resume, fill
+from pycompiler.capture.bytecode.resume import has_active_handler
+from pycompiler.capture.recipe.recipe import GRAPH, TAIL_CALL, Hole, Recipe, Resume, fill
+from pycompiler.capture.recipe.runtime_helpers import plan_failed
+from pycompiler.pipeline.graph_errors import with_errors
 from pycompiler.pipeline.interface import Family
-from pycompiler.pipeline.records import Made
-from pycompiler.pipeline.with_errors import with_errors
+from pycompiler.pipeline.records import EntryParts
 
 
-def assemble(family: Family, function: types.FunctionType, made: Made) -> Entry:
+def assemble(family: Family, function: types.FunctionType, made: EntryParts) -> Entry:
     """The entry of `function`."""
     entry = _entry(family, function, made.recipe, made.graph)
     family.made[entry] = made
@@ -36,12 +37,12 @@ def _entry(family: Family, function: types.FunctionType, recipe: Recipe, graph: 
         assert run is not None
         errors = recipe.errors
         again = errors.again(ours=family.ours)
-        inside = lands(function.__code__)
+        inside = has_active_handler(function.__code__)
         ask = functools.partial(plan_failed, again, family.ours, inside) if again or inside or family.ours else None
         return _native.Entry(recipe.guards, run, "plan", recipe.template, recipe.inputs, failed=ask)
 
     def held(hole: Hole) -> object:
-        """What generated code holds in place of `hole`."""
+        """The object that generated code holds in place of `hole`."""
         if isinstance(hole, Resume):
             return family.resume_function(hole.code, hole.namespace)
         return {GRAPH: run, TAIL_CALL: _native.tail_call}[hole]

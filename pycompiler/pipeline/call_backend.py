@@ -1,4 +1,4 @@
-"""A captured graph → what the family's backend makes of it, as something the engine calls."""
+"""The call of the family's backend: a captured graph → a callable for the engine."""
 
 from __future__ import annotations
 
@@ -10,30 +10,30 @@ import torch
 from torch import fx
 
 from pycompiler import _native, config
-from pycompiler.capture.frame import Captured, Example
+from pycompiler.capture.interpreter.frame import Captured, Example
 from pycompiler.errors import BackendError, BadBackendResult, PyCompilerError
 from pycompiler.graphs import STATISTICS
 from pycompiler.ir import choices
-from pycompiler.ir.fake import as_plain, fake_as, fake_of, new_fake_mode, with_history
+from pycompiler.ir.generated_source import drop_source, drop_source_when_freed, forward_of, readable
 from pycompiler.ir.graph_copies import copied
 from pycompiler.ir.graph_text import sizes, tabular
 from pycompiler.ir.guards import own_place
-from pycompiler.ir.heard import ALWAYS, Listening, Quiet
-from pycompiler.ir.late import Check
+from pycompiler.ir.phases import phase, wrapped
 from pycompiler.ir.source import Scope, Source, read
-from pycompiler.ir.subclasses import is_wrapper
-from pycompiler.ir.symbolic_node import asked_in_vain
-from pycompiler.ir.symbols import Specialise
-from pycompiler.ir.texts import drop_text, drop_text_with, forward_of, readable
-from pycompiler.ir.watch import phase, wrapped
 from pycompiler.logs import artifact, stage, step
-from pycompiler.pipeline import floats
+from pycompiler.pipeline import float_inputs
+from pycompiler.pipeline.compile_environment import own_knobs, users_backend
 from pycompiler.pipeline.guards import UsersError
 from pycompiler.pipeline.interface import Family
 from pycompiler.pipeline.own_backends import FULLGRAPH, left_eager
-from pycompiler.pipeline.surroundings import own_knobs, users_backend
-from pycompiler.pipeline.verified import Verified, examples_of
+from pycompiler.pipeline.verification import Verified, examples_of
 from pycompiler.progress import current_name
+from pycompiler.symbolic.symbolic_node import symbols_of_missing_attribute
+from pycompiler.symbolic.symbols import Specialise
+from pycompiler.symbolic.unbacked_symbols import UnbackedCheck
+from pycompiler.torch_compat.fake_mode import as_plain, fake_as, fake_of, new_fake_mode, with_history
+from pycompiler.torch_compat.tensor_subclasses import is_tensor_subclass
+from pycompiler.torch_compat.warning_listener import ALWAYS, Listening, SilencedGraph
 
 log_info = stage("dynamo").info
 log_code = artifact("graph_code")
@@ -42,9 +42,11 @@ log_sizes = artifact("graph_sizes")
 
 
 def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tensor]) -> Callable[..., Any]:
-    """What the backend makes of the graph, as something the engine calls.
+    """The callable that the backend makes of the graph, wrapped for the engine.
 
-    A backend may change the graph that it is given: `gm` stays as captured where it is compared, or the backend is a user's."""
+    A backend may change its graph.  So it gets a copy of `gm` if `gm` is compared later, or if the backend is a
+    user's.
+    """
     STATISTICS["graphs"] += 1
     verifies = bool(family.verify or config.verify_correctness)
     gm.meta[FULLGRAPH] = family.fullgraph
@@ -58,14 +60,14 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
             own_knobs(family.knobs),
             contextlib.nullcontext() if family.ours else users_backend(),
             contextlib.ExitStack() as quiet,
-            answered(),
+            as_specialise(),
         ):
             if family.ours:
                 quiet.enter_context(ALWAYS)
                 quiet.enter_context(Listening())
-            if is_left(family) and choices.taken("captured graph", lambda: described(gm)):
+            if keeps_backend(family) and choices.step_enabled("captured graph", lambda: described(gm)):
                 backend = wrapped("dynamo", family.backend, family.backend_name)
-                given = () if family.ours else floats.places(examples)
+                given = () if family.ours else float_inputs.places(examples)
                 if given:
                     made = with_floats(family, backend, gm, examples, given)
                 else:
@@ -74,7 +76,7 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
             else:
                 made = forward_of(gm)
     except Specialise as needed:
-        if not any(c.symbols.is_late(needed.names) for n in gm.graph.nodes if isinstance(c := n.target, Check)):
+        if not any(c.symbols.is_late(needed.names) for n in gm.graph.nodes if isinstance(c := n.target, UnbackedCheck)):
             raise
         if family.fullgraph:
             left_eager(gm, str(needed))
@@ -91,9 +93,9 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
         raise BackendError(f"backend {family.backend_name!r} raised {type(e).__name__}: {e}") from e
     finally:
         if family.ours:
-            drop_text(type(gm))  # it was only traced
+            drop_source(type(gm))  # it was only traced
         else:
-            drop_text_with(gm)
+            drop_source_when_freed(gm)
     made = forward_of(gm) if made is None and family.ours else made
     step(2, "done compiler function %s", family.backend_name)
     if not callable(made):
@@ -105,7 +107,7 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
         made = verified(family, gm, made)
     graphs = [m.graph for m in gm.modules() if isinstance(m, fx.GraphModule)]
     if texts := frozenset(text for g in graphs for n in g.nodes for text in n.meta.get("warns", ())):
-        made = made if isinstance(made, _native.Plan) else Quiet(made, texts)
+        made = made if isinstance(made, _native.Plan) else SilencedGraph(made, texts)
     if not family.ours:
         return _native.BackendCall(made, family.backend_name, len(gm.graph.output_node().args[0]))  # type: ignore[arg-type]
     return made if isinstance(made, _native.Plan) else _native.BackendCall(made)
@@ -114,44 +116,48 @@ def compile_graph(family: Family, gm: fx.GraphModule, examples: list[torch.Tenso
 def with_floats(
     family: Family, backend: Callable[..., Any], gm: fx.GraphModule, examples: list[Any], given: tuple[int, ...]
 ) -> Callable[..., Any]:
-    """What a backend that is not ours makes of a graph whose inputs at `given` are floats."""
-    reading = floats.read_first(gm, given)
+    """The callable that a user's backend makes of a graph whose inputs at `given` are floats."""
+    reading = float_inputs.read_first(gm, given)
     try:
-        made = backend(reading, floats.examples_for(examples), **family.backend_options)
-    except Exception as e:  # of constants it is called again, and what it raises is the program's
-        raise Specialise(floats.names(examples), f"the backend does not take it: {type(e).__name__}: {e}") from None
+        made = backend(reading, float_inputs.examples_for(examples), **family.backend_options)
+    except Exception as e:  # the backend is called again with constants; its error then reaches the program
+        raise Specialise(
+            float_inputs.names(examples), f"the backend fails for a float input: {type(e).__name__}: {e}"
+        ) from None
     finally:
-        drop_text_with(reading)
-    return floats.TakesTensors(made, given) if callable(made) else made
+        drop_source_when_freed(reading)
+    return float_inputs.TakesTensors(made, given) if callable(made) else made
 
 
 @contextlib.contextmanager
-def answered() -> Iterator[None]:
-    """Machinery of others that takes a number of ours for one of torch's gets a number."""
+def as_specialise() -> Iterator[None]:
+    """Turn an error of foreign code that takes a symbolic number of this package for torch's into `Specialise`."""
     try:
         yield
     except Exception as e:
-        if (names := asked_in_vain(e)) is None:
+        if (names := symbols_of_missing_attribute(e)) is None:
             raise
-        raise Specialise(sorted(names), f"the backend asks more of it: {e}") from None
+        raise Specialise(
+            sorted(names), f"the backend uses an attribute that pycompiler's symbolic numbers lack: {e}"
+        ) from None
 
 
-def is_left(family: Family) -> bool:
-    """Whether a bisector leaves the family's backend in its place."""
+def keeps_backend(family: Family) -> bool:
+    """Whether a bisector leaves the family's backend in place."""
     if family.ours:
-        return True  # `backends.lookup` has asked
+        return True  # `backends.lookup` has checked
     name = family.backend_name
-    return "backend" not in choices.settings and choices.taken("backend", lambda: f"backend {name!r}", key=name)
+    return "backend" not in choices.settings and choices.step_enabled("backend", lambda: f"backend {name!r}", key=name)
 
 
 def described(gm: fx.GraphModule) -> str:
-    """A graph by what made it, and by the lines of its first and last operator."""
+    """A description of a graph: its function, and the lines of its first and last operator."""
     places = [own_place(n.meta["user"]) for n in gm.graph.nodes if n.meta.get("user")]
     return f"captured graph of {current_name() or 'a frame'}: {' to '.join(dict.fromkeys(places[:1] + places[-1:]))}"
 
 
 def verified(family: Family, gm: fx.GraphModule, made: Callable[..., Any]) -> Callable[..., Any]:
-    """`made`, beside eager for some of its calls."""
+    """`made`, compared with eager for some of its calls."""
 
     def rebuild(part: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Any]:
         with own_knobs(family.knobs):
@@ -167,22 +173,23 @@ def verified(family: Family, gm: fx.GraphModule, made: Callable[..., Any]) -> Ca
 
 
 def example_inputs(captured: Captured, ours: bool, scope: Scope) -> list[Any]:
-    """Fakes for our own backends; for others the caller's tensors, read from `scope`; symbolic numbers for both."""
+    """Fakes for this package's backends; the caller's tensors, read from `scope`, for users' backends; symbolic numbers
+    for both."""
     examples = captured.examples
     fakes = [e.fake for e in examples]
     if ours and not any(isinstance(fake, torch.Tensor) and fake._version != 0 for fake in fakes):
-        return fakes  # unless one was changed in place
+        return fakes  # valid unless a fake was changed in place
     mode = new_fake_mode(symbolic=captured.sizes is not None and captured.sizes.symbols is not None) if ours else None
 
     def given(source: Source, example: Example) -> Any:
         if not isinstance(example.fake, torch.Tensor):
             return example.fake
         real = read(source, scope) if example.make is None else example.make(scope)
-        if mode is not None and is_wrapper(type(example.fake)):
+        if mode is not None and is_tensor_subclass(type(example.fake)):
             return with_history(mode, fake_as(mode, example.fake), real)
         real = as_plain(real) if example.aliased else real
         made = real if mode is None else fake_of(mode, real, example.layout)
-        # Generated code makes it a leaf; one that was written with what requires grad is none any more.
+        # Generated code makes it a leaf, but a write of a tensor that requires grad has removed that.
         starts = example.fake.requires_grad and not made.requires_grad and example.fake.is_leaf
         return made.detach().requires_grad_() if starts else made
 

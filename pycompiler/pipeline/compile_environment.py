@@ -1,5 +1,7 @@
-"""What stands around a compile and is the program's own: state of torch and of the thread, modes, hooks, the collector, the
-tracer of a debugger, knobs.  Each is put aside for the compile, and back after it."""
+"""The environment of a compile: state of torch and of the thread, modes, hooks, the garbage collector, debuggers, knobs.
+
+In: the program's state.  Out: context managers that set it aside for the compile and restore it afterwards.
+"""
 
 from __future__ import annotations
 
@@ -18,13 +20,14 @@ import torch
 from torch.utils._python_dispatch import _pop_mode, _push_mode
 
 from pycompiler import config
-from pycompiler.ir import numpy_random, torch_state
-from pycompiler.ir.interrupts import allowed
-from pycompiler.ir.shared import WhileInside
+from pycompiler.operators import numpy_random
+from pycompiler.torch_compat import torch_state
+from pycompiler.torch_compat.interrupts import allowed
+from pycompiler.torch_compat.process_settings import WhileInside
 
 
 class ThreadState:
-    """The state of torch that belongs to the thread that makes it; inside of `with`, another thread has it too."""
+    """The state of torch that belongs to the creating thread; inside `with`, another thread has it, too."""
 
     def __init__(self) -> None:
         self.state, self.inference = torch_state.read_own_state(), torch.is_inference_mode_enabled()
@@ -41,8 +44,11 @@ class ThreadState:
 
 
 def without_dispatch() -> bool:
-    """Whether this is code that the collector, or a signal, calls while torch makes a tensor of Python (in another capture):
-    torch crashes where one is made within that."""
+    """Whether this code was called by the garbage collector, or a signal, while torch creates a tensor of a Python
+    class.
+
+    This happens in another capture.  torch crashes if such a tensor is created inside.
+    """
     return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.Python)
 
 
@@ -52,17 +58,17 @@ RESTING_COLLECTOR = WhileInside(
 )
 """While frames are compiled, the oldest generation is not searched for garbage.
 
-What a compile makes is in use until its end, and one search of all objects that torch made costs as much as the
-compile of fifty layers.  Young garbage is still collected; thresholds that others set meanwhile stay.
+Objects of a compile are in use until its end.  One search of all objects that torch created costs as much as the
+compile of fifty layers.  Young garbage is still collected.  Thresholds that other code sets meanwhile stay.
 """
 
 
 @contextlib.contextmanager
 def users_backend() -> Iterator[None]:
-    """A user's backend may be interrupted, and may draw random numbers to try its code: they count as not drawn.
+    """A scope for a user's backend: it may be interrupted, and its random draws count as not drawn.
 
-    There is one generator for all threads, and so of Python's and NumPy's: where another one may draw, its numbers must not
-    come twice.
+    All threads share one generator of torch, one of Python and one of NumPy.  If another thread may draw, the
+    generators are not reset: its numbers must not come twice.
     """
     state, pythons, arrays = torch.random.get_rng_state(), random.getstate(), numpy_random.own_state()
     alone = threading.active_count() == 1
@@ -80,13 +86,14 @@ def users_backend() -> Iterator[None]:
 
 
 def traced_by_python() -> bool:
-    """Whether a trace or profile function written in Python is set: it, and what it calls, is no part of the program."""
+    """Whether a trace or profile function in Python is set: it, and the functions that it calls, are no part of the
+    program."""
     return any(isinstance(f, (types.FunctionType, types.MethodType)) for f in (sys.gettrace(), sys.getprofile()))
 
 
 @contextlib.contextmanager
 def untraced() -> Iterator[None]:
-    """A debugger's or profiler's functions do not see, and do not slow down, the compiler at work."""
+    """A scope without trace and profile functions: they do not see the compiler, and do not slow it down."""
     if not traced_by_python():
         yield
         return
@@ -101,9 +108,9 @@ def untraced() -> Iterator[None]:
 
 
 class modes_as_before:
-    """Puts the dispatch modes back that were on before a compile, when an exception ends it.
+    """Restores the dispatch modes of before a compile, when an exception ends it.
 
-    Ctrl-C can come between torch's switching on of a mode and the `with` block that would switch it off.
+    Ctrl-C can come after torch has switched on a mode, and before the `with` block that would switch it off.
     """
 
     KEYS = tuple(getattr(torch._C._TorchDispatchModeKey, name) for name in ("FAKE", "PROXY", "FUNCTIONAL"))
@@ -130,11 +137,12 @@ class modes_as_before:
 
 
 class OwnKnobs:
-    """Knobs of one callable during its compile.  They are set for the process: one compile at a time has its own."""
+    """The knobs of one callable during its compile.  They are set for the process, so one such compile runs at a
+    time."""
 
     def __init__(self) -> None:
         self.lock = threading.RLock()
-        self.before: dict[str, Any] = {}  # the values that the compile which has the lock put aside
+        self.before: dict[str, Any] = {}  # the values that the compile with the lock has set aside
         os.register_at_fork(after_in_child=self.after_fork)
 
     @contextlib.contextmanager
@@ -155,7 +163,7 @@ class OwnKnobs:
         return {name: getattr(config, name) for name in self.before} if self.before and self.lock._is_owned() else {}  # type: ignore[attr-defined]
 
     def after_fork(self) -> None:
-        """The compile of another thread has ended with it."""
+        """Restore the knobs in a forked child: another thread's compile has ended with its thread."""
         if not self.lock._is_owned():  # type: ignore[attr-defined]
             before, self.lock, self.before = self.before, threading.RLock(), {}
             for name, value in before.items():

@@ -1,8 +1,9 @@
-"""Whether two results are the same but for rounding, and how they differ if not.
+"""Comparison of results: equal up to rounding, or a description of the difference.
 
-In: results of the compiled graph and of eager, and, where there is one, of the same graph in float64, which decides: what is
-about as near to it as eager's result is no difference, and where eager itself is off (a comparison that hangs on a
-rounding) nothing can be said.  Out: `Difference` or None.
+In: results of the compiled graph and of eager, and possibly of the same graph in float64, which decides.  A result
+about as near to float64 as eager's is no difference.  If eager itself is off (a comparison that depends on a
+rounding), no difference is reported.
+Out: `Difference` or None.
 """
 
 from __future__ import annotations
@@ -13,22 +14,23 @@ from typing import Any
 
 import torch
 
-# dtype -> (tolerance where float64 decides in the end, tolerance where it cannot), relative to value and size of the tensor.
+# dtype → (tolerance if float64 decides in the end, tolerance if it cannot), relative to value and size of the tensor.
 TOLERANCES = {
     torch.float64: (1e-10, 1e-7),
     torch.float32: (3e-5, 1e-3),
     torch.float16: (3e-3, 1e-2),
     torch.bfloat16: (2e-2, 8e-2),
 }
-# Of the size of a graph's largest results: what is left where they cancel.  Of float64: nothing more exact can decide there.
+# Tolerance for cancellation, relative to the size of a graph's largest results.  For float64 no more exact result can
+# decide.
 CANCELLED = {torch.float64: 1e-13}
-CANCELLED_TWICE = 1e-12  # of other dtypes, for squares of what is left
-WORSE = 8  # than eager's error: what rounding in another order may make of a result
+CANCELLED_TWICE = 1e-12  # for other dtypes, for squares of cancelled values
+WORSE = 8  # times eager's error: the effect that rounding in another order may have
 
 
 @dataclass(frozen=True)
 class Difference:
-    """`what` differs: an output, an input after the call, a gradient."""
+    """A difference. `what`: an output, an input after the call, or a gradient."""
 
     what: str
     text: str
@@ -47,9 +49,10 @@ def first_difference(
     tolerance: float = 0.0,
     roundings: Sequence[float] | None = None,
 ) -> Difference | None:
-    """Of results in a row, the first that differs; `strict`: or may differ, which `exact` would decide.
+    """The first of several results that differs; `strict`: also a result that may differ, which `exact` would decide.
 
-    roundings: how far rounding alone may move each, where that is known."""
+    roundings: how far rounding alone may move each result, if known.
+    """
     plain = [
         _plain(t) for t in want if isinstance(t, torch.Tensor) and t.layout is torch.strided and not t.is_quantized
     ]
@@ -73,9 +76,10 @@ def difference(
     noise: float = 0.0,
     moved: float = 0.0,
 ) -> str:
-    """How a result differs from eager's, "" if it does not.  What is no plain tensor is not compared.
+    """How a result differs from eager's, "" if it does not.  Only plain tensors are compared.
 
-    noise: the size of the largest results beside it.  moved: by rounding, at most."""
+    noise: the size of the largest results of the graph.  moved: the most that rounding moves this result.
+    """
     if not isinstance(want, torch.Tensor) or not isinstance(seen, torch.Tensor):
         both = isinstance(want, torch.Tensor) == isinstance(seen, torch.Tensor)
         return "" if both and (want is None) == (seen is None) else f"{seen!r}, eager {want!r}"
@@ -98,7 +102,7 @@ def difference(
 
 
 def near(dtype: torch.dtype) -> float:
-    """The tolerance of a dtype where something more exact decides in the end."""
+    """The tolerance of a dtype if a more exact result decides in the end."""
     return TOLERANCES.get(dtype, (8e-2, 2e-1))[0]
 
 
@@ -110,7 +114,7 @@ def _plain(t: torch.Tensor) -> torch.Tensor:
 def _wrong(
     seen: torch.Tensor, want: torch.Tensor, exact: torch.Tensor | None, strict: bool, tolerance: float
 ) -> torch.Tensor:
-    """Which elements differ."""
+    """A mask of the elements that differ."""
     if not want.dtype.is_floating_point:
         differ = seen != want
         return differ if exact is None or exact.dtype != want.dtype else differ & (want == exact)

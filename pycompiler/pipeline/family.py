@@ -1,4 +1,5 @@
-"""A compiled callable: what its frames share, their limits and modes, and the functions that belong to it."""
+"""The family of a compiled callable: shared state of its frames, limits and modes, and the functions that belong
+to it."""
 
 from __future__ import annotations
 
@@ -10,24 +11,26 @@ from typing import Any, Generic, TypeVar
 
 from pycompiler import _native, backends, config
 from pycompiler._native import CompiledFunction, Entry
-from pycompiler.capture.sizes import Policy
-from pycompiler.ir import peer, registered, titles
+from pycompiler.capture.recording.input_symbols import SymbolPolicy
+from pycompiler.ir import compile_names
+from pycompiler.ir.compile_names import CompileName
 from pycompiler.ir.guard_entries import GuardEntry
 from pycompiler.ir.guards import Guard
-from pycompiler.ir.shared import Lock
-from pycompiler.ir.titles import Title
+from pycompiler.operators import registered_kernels
 from pycompiler.pipeline import stance
 from pycompiler.pipeline.compiler import FrameCompiler
 from pycompiler.pipeline.hook import FrameLookup, original, with_empty_cells
-from pycompiler.pipeline.records import BackendObserver, GraphRecord, Made
+from pycompiler.pipeline.records import BackendObserver, EntryParts, GraphRecord
+from pycompiler.torch_compat import torch_compile
+from pycompiler.torch_compat.process_settings import Lock
 
 NO_LIMIT = 2**31
 T = TypeVar("T")
-BACKEND = ("backend", "backend_name", "ours", "backend_options", "knobs")  # the fields that say what compiles graphs
+BACKEND = ("backend", "backend_name", "ours", "backend_options", "knobs")  # the fields that describe the backend
 
 
 class Members(Generic[T]):
-    """A weak set of compiled functions or families that threads may add to while others iterate."""
+    """A weak set of compiled functions or families; threads may add to it while others iterate."""
 
     def __init__(self) -> None:
         self._set: weakref.WeakSet[T] = weakref.WeakSet()
@@ -44,7 +47,7 @@ class Members(Generic[T]):
 
 @dataclass(eq=False)
 class Family:
-    """What the frames of one compiled callable share: backend, flags, resume functions, records."""
+    """The shared state of one compiled callable's frames: backend, flags, resume functions, records."""
 
     backend: Callable[..., Any]
     backend_name: str
@@ -59,26 +62,23 @@ class Family:
     backend_options: dict[str, Any] = field(default_factory=dict)  # keyword arguments of each call of the backend
     knobs: dict[str, Any] = field(default_factory=dict)  # knobs of `config` that hold during compiles
     policy: _native.Mode = "compile"
-    background: bool = False  # a call that misses runs eagerly, and its graph is compiled by a worker
+    background: bool = False  # a call that misses runs eagerly, and a worker compiles its graph
     verify: float = 0.0  # share of the calls that are compared with eager
-    hooked: dict[types.CodeType, CompiledFunction] = field(
-        default_factory=dict
-    )  # functions reached through the frame hook
-    shelf: dict[str, Callable[[CompiledFunction], None]] = field(
-        default_factory=dict
-    )  # such a function's digest → loads its entries
-    made: weakref.WeakKeyDictionary[Entry, Made] = field(default_factory=weakref.WeakKeyDictionary)  # by entry
-    sizes: dict[types.CodeType, Policy] = field(default_factory=dict)  # which are symbols
+    # functions reached through the frame hook
+    hooked: dict[types.CodeType, CompiledFunction] = field(default_factory=dict)
+    # digest of a hooked function → loads its entries
+    shelf: dict[str, Callable[[CompiledFunction], None]] = field(default_factory=dict)
+    made: weakref.WeakKeyDictionary[Entry, EntryParts] = field(default_factory=weakref.WeakKeyDictionary)  # by entry
+    sizes: dict[types.CodeType, SymbolPolicy] = field(default_factory=dict)  # which sizes are symbols
 
-    forced: Any = None  # the backend that a stance puts in the place of the one asked for
+    forced: Any = None  # the backend that a stance puts in place of the requested one
     aside: dict[Any, tuple[dict[str, Any], weakref.WeakKeyDictionary[CompiledFunction, list[Entry]]]] = field(
         default_factory=dict
     )
-    waited: set[types.CodeType] = field(default_factory=set)  # of which a call ran eagerly before the first compile
-    unwrapped: set[types.CodeType] = field(default_factory=set)  # without a graph under transforms and in kernels
-    frames: dict[types.CodeType, list[int]] = field(
-        default_factory=dict
-    )  # number of the frame, and of its next compile
+    waited: set[types.CodeType] = field(default_factory=set)  # codes with an eager call before their first compile
+    unwrapped: set[types.CodeType] = field(default_factory=set)  # codes without a graph under transforms and in kernels
+    # number of the frame, and of its next compile
+    frames: dict[types.CodeType, list[int]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _families.add(self)
@@ -86,7 +86,7 @@ class Family:
         self.take_stance()
 
     def copy(self) -> Family:
-        """A family of its own with the same settings."""
+        """A new family with the same settings."""
         asked = self.aside[None][0] if self.forced is not None else {}  # without the stance's backend
         fresh: dict[str, Any] = {
             "resumes": {}, "hooked": {}, "sizes": {}, "shelf": {}, "aside": {}, "waited": set(), "unwrapped": set(), "frames": {},
@@ -95,7 +95,7 @@ class Family:
         return replace(self, **asked, **fresh)
 
     def reset(self) -> None:
-        """Drop all entries of all members, and the resume functions.  The policy stays."""
+        """Drop all entries of all members, and the resume functions. The policy stays."""
         for member in self.members:
             member.reset()
         self.resumes.clear()
@@ -108,21 +108,21 @@ class Family:
         for _, entries in self.aside.values():
             entries.clear()
 
-    def title_of(self, fn: CompiledFunction, values: dict[str, Any]) -> Title:
+    def title_of(self, fn: CompiledFunction, values: dict[str, Any]) -> CompileName:
         """The name of the compile that a call of `fn` needs."""
         code: types.CodeType = fn.fn.__code__
         frame, entry = self.frames.setdefault(code, [-1, 0])
         if frame < 0:
-            frame = self.frames[code][0] = next(titles.frames)
-        return titles.title(frame, entry, fn.name, code, values)
+            frame = self.frames[code][0] = next(compile_names.frames)
+        return compile_names.name_of_compile(frame, entry, fn.name, code, values)
 
     def begun(self, code: types.CodeType) -> None:
-        """A compile of `code` begins: the next one has another number."""
+        """Count a compile of `code`: the next one has another number."""
         if code in self.frames:
             self.frames[code][1] += 1
 
-    def sizes_of(self, code: types.CodeType) -> Policy:
-        """What is symbolic in captures of `code`."""
+    def sizes_of(self, code: types.CodeType) -> SymbolPolicy:
+        """The policy of symbolic sizes in captures of `code`."""
         found = self.sizes.get(code)
         if found is None:
             allowed = config.dynamic_shapes and self.dynamic is not False
@@ -130,18 +130,18 @@ class Family:
             changing = allowed and config.automatic_dynamic_shapes
             everything = allowed and dynamic is True
             integers, floats = not config.specialize_int, not config.specialize_float
-            made = Policy(everything, changing, marked=allowed, integers=integers, floats=floats)
+            made = SymbolPolicy(everything, changing, marked=allowed, integers=integers, floats=floats)
             found = self.sizes.setdefault(code, made)
         return found
 
     def set_policy(self, policy: _native.Mode) -> None:
-        """What a miss does, in all members, resume functions included: see `CompiledFunction.set_mode`."""
+        """Set the behaviour at a miss in all members, including resume functions: see `CompiledFunction.set_mode`."""
         self.policy = policy
         self.apply_policy()
 
     @property
     def observer(self) -> BackendObserver | None:
-        """The backend, if it wants to be told about compiles."""
+        """The backend, if it wants reports of compiles."""
         return self.backend if isinstance(self.backend, BackendObserver) else None
 
     @property
@@ -154,7 +154,7 @@ class Family:
             member.set_mode(self.mode)
 
     def take_stance(self) -> None:
-        """Do as the stance says from now on.  What other backends made is put aside until they are meant again."""
+        """Follow the current stance. Entries of other backends are set aside until their backend is current again."""
         wanted = stance.current().backend
         if wanted is not self.forced:
             entries = weakref.WeakKeyDictionary({member: member.entries for member in self.members})
@@ -202,10 +202,10 @@ class Family:
         return made
 
     def resume_function(self, code: types.CodeType, namespace: dict[str, Any]) -> CompiledFunction:
-        """The compiled function that goes on with `code` after a break: one a family."""
+        """The compiled function that continues with `code` after a break, one per family."""
         found = self.resumes.get(code)
         if found is None:
-            function = with_empty_cells(peer.leave_alone(code), namespace)  # the cells come as arguments
+            function = with_empty_cells(torch_compile.skip_frames_of(code), namespace)  # the cells come as arguments
             made = self.compiled(function, positional=True)
             found = self.resumes.setdefault(code, made)  # a worker may have been quicker
         return found
@@ -213,12 +213,12 @@ class Family:
     def function_entry(
         self, guards: Sequence[Guard], code: types.CodeType, namespace: dict[str, Any], *, hook: bool
     ) -> Entry:
-        """The entry that runs generated code; with a `hook`, functions that it calls are met by the frame hook."""
-        function = with_empty_cells(peer.leave_alone(code), namespace)
+        """The entry that runs generated code; with a `hook`, the frame hook sees the functions that it calls."""
+        function = with_empty_cells(torch_compile.skip_frames_of(code), namespace)
         return _native.Entry(guards, function, "function", frame_hook=self.frame_hook if hook else None)
 
     def original_entry(self, function: types.FunctionType) -> Entry:
-        """The entry that runs a function as it is; what it calls is met by the frame hook."""
+        """The entry that runs a function as it is; the frame hook sees the functions that it calls."""
         return self.function_entry([], original(function.__code__), function.__globals__, hook=True)
 
 
@@ -227,12 +227,18 @@ _families: Members[Family] = Members()
 
 def _settings(backend: Any) -> dict[str, Any]:
     """The fields of `BACKEND` for a backend without options."""
-    values: tuple[Any, ...] = (backends.lookup(backend), backends.name_of(backend), backends.is_ours(backend), {}, {})
+    values: tuple[Any, ...] = (
+        backends.lookup(backend),
+        backends.name_of(backend),
+        backends.is_builtin_backend(backend),
+        {},
+        {},
+    )
     return dict(zip(BACKEND, values, strict=True))
 
 
 def families() -> list[Family]:
-    """The families of all compiled callables that are alive."""
+    """The families of all live compiled callables."""
     return list(_families)
 
 
@@ -258,7 +264,7 @@ def _kernels_changed() -> None:
 
 
 stance.listeners.append(_stance_changed)
-registered.on_register(_kernels_changed)
+registered_kernels.on_register(_kernels_changed)
 config.on_change("disable", _disable_changed)
 for _name in ("recompile_limit", "accumulated_recompile_limit", "fail_on_recompile_limit_hit"):
     config.on_change(_name, _limits_changed)

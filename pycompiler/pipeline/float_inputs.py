@@ -1,7 +1,8 @@
-"""Floats that are symbols, for a backend that is not ours: each is a tensor of one number that the graph reads first, as
-torch.compile hands them over, since backends made for that do not know numbers of ours.
+"""Symbolic floats for a user's backend: each becomes a tensor of one number, which the graph reads first.
 
-In: a captured graph and its example inputs.  Out: another graph, examples of torch's own for it, and what calls its result.
+torch.compile passes floats this way.  Backends made for it do not know the symbolic numbers of this package.  In: a
+captured graph and its example inputs.  Out: another graph, examples of torch's own for it, and a wrapper of its
+result.
 Example: ``f(x, lr): x * lr`` becomes ``f(x, t): x * t.item()``.
 """
 
@@ -16,16 +17,16 @@ import torch
 from torch import fx
 from torch._subclasses.fake_tensor import FakeTensorMode
 
-from pycompiler.ir.fake import as_plain
-from pycompiler.ir.numbers import symbol_of
-from pycompiler.ir.subclasses import is_wrapper
+from pycompiler.symbolic.number_nodes import symbol_of
+from pycompiler.torch_compat.fake_mode import as_plain
+from pycompiler.torch_compat.tensor_subclasses import is_tensor_subclass
 
 
 def places(examples: Sequence[Any]) -> tuple[int, ...]:
-    """Which inputs are such floats; none where another input is not what torch has examples of."""
+    """The positions of symbolic floats; empty if torch has no examples for another input."""
     found = tuple(i for i, e in enumerate(examples) if isinstance(e, torch.SymFloat))
     others = [e for e in examples if not isinstance(e, torch.SymFloat)]
-    if any(not isinstance(e, torch.Tensor) or is_wrapper(type(e)) for e in others):
+    if any(not isinstance(e, torch.Tensor) or is_tensor_subclass(type(e)) for e in others):
         return ()
     return found
 
@@ -52,7 +53,7 @@ def read_first(gm: fx.GraphModule, floats: Sequence[int]) -> fx.GraphModule:
 
 
 def examples_for(examples: Sequence[Any]) -> list[torch.Tensor]:
-    """Fakes of one mode of torch's, of which numbers can be taken: they are symbols of torch's, of which nothing is known."""
+    """Fakes of one torch fake mode. Their numbers are symbols of torch, without assumptions."""
     from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
     mode = FakeTensorMode(shape_env=ShapeEnv())
@@ -62,7 +63,7 @@ def examples_for(examples: Sequence[Any]) -> list[torch.Tensor]:
 
 
 class TakesTensors:
-    """Calls what a backend made of such a graph; `inside` it is."""
+    """The callable of a backend for such a graph, called with tensors for floats; `inside`: the backend's callable."""
 
     def __init__(self, inside: Callable[..., Any], floats: Sequence[int]) -> None:
         self.inside, self.floats = inside, frozenset(floats)

@@ -1,10 +1,12 @@
-"""Graphs that torch.compile captured: their code is captured again, as any function of tensors and numbers is.
+"""Graphs that torch.compile captured: their code is captured again, like any function of tensors and numbers.
 
-In: a graph, the example inputs (real or fake tensors, ints, SymInts) and knobs.  Out: a `CompiledFunction` of the inputs.
+In: a graph, the example inputs (real or fake tensors, ints, SymInts) and knobs.
+Out: a `CompiledFunction` of the inputs.
 
-One way for all: sizes that torch has as symbols are symbols here from the first call on, operators that take functions
-(checkpoints, `cond`, regions) are what they are in any program, and what cannot be captured breaks this graph alone.
-Guards are checked on each call again (2.7 us for 100 tensors): torch's own say nothing of what this compiler assumed.
+All graphs take the same path.  torch's symbolic sizes are symbols from the first call.  Operators that take functions
+(checkpoints, `cond`, regions) are handled as in any program.  A construct that cannot be captured breaks this graph
+only.  Guards are checked again on each call (2.7 us for 100 tensors): torch's own guards do not cover this compiler's
+assumptions.
 """
 
 from __future__ import annotations
@@ -20,14 +22,14 @@ from torch._higher_order_ops.wrap import tag_activation_checkpoint
 from torch.utils.checkpoint import checkpoint
 
 from pycompiler import backends
-from pycompiler.capture.sizes import Key
+from pycompiler.capture.recording.input_symbols import SymbolKey
+from pycompiler.ir.generated_source import forward_of
 from pycompiler.ir.source import Source, local
-from pycompiler.ir.texts import forward_of
 from pycompiler.pipeline.family import Family
 
 
 def of_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], knobs: dict[str, Any]) -> Callable[..., Sequence[Any]]:
-    """See the module.  Nothing is compiled before the first call."""
+    """See the module. Nothing is compiled before the first call."""
     gm = with_checkpoints(gm)
     forward = forward_of(gm)
     assert isinstance(forward, MethodType) and isinstance(forward.__func__, FunctionType)
@@ -35,14 +37,17 @@ def of_graph(gm: fx.GraphModule, example_inputs: Sequence[Any], knobs: dict[str,
     inputs = [n for n in gm.graph.nodes if n.op == "placeholder"]
     policy = family.sizes_of(forward.__func__.__code__)
     if policy.marked:
-        for node, value in zip(inputs, example_inputs, strict=True):  # a tensor is given without its symbols
+        for node, value in zip(inputs, example_inputs, strict=True):  # a tensor comes without its symbols
             policy.changed.update(symbolic(local(str(node.target)), node.meta.get("example_value", value)))
     return MethodType(functools.update_wrapper(family.compiled(forward.__func__), forward.__func__), gm)
 
 
 def with_checkpoints(gm: fx.GraphModule) -> fx.GraphModule:
-    """A copy of a graph with torch's mark of checkpoints replaced by checkpoints: the mark leaves it to the compiler that the
-    second run draws the first one's random numbers, also where the graph would run as it is."""
+    """A copy of a graph with torch's mark of checkpoints replaced by checkpoints.
+
+    With the mark, the compiler must make the second run draw the first run's random numbers, even if the graph runs
+    uncompiled.
+    """
     if not any(n.target is tag_activation_checkpoint for n in gm.graph.nodes):
         return gm
     graph = fx.Graph()
@@ -55,8 +60,8 @@ def with_checkpoints(gm: fx.GraphModule) -> fx.GraphModule:
     return fx.GraphModule(gm, graph)
 
 
-def symbolic(source: Source, value: Any) -> Iterator[Key]:
-    """What of an example input is a symbol of torch's."""
+def symbolic(source: Source, value: Any) -> Iterator[SymbolKey]:
+    """The sizes and numbers of an example input that are torch symbols."""
     if isinstance(value, torch.SymInt):
         yield source, "int", 0
     elif isinstance(value, torch.SymFloat):

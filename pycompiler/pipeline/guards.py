@@ -1,26 +1,26 @@
-"""The guards of an entry: what the user's filter leaves, what is assumed of symbols, what cannot hold."""
+"""The guards of an entry: the guards that the user's filter keeps, assumptions on symbols, and guards that never
+hold."""
 
 from __future__ import annotations
 
 import types
 from collections.abc import Iterable
 
-from pycompiler.capture.frame import Captured
-from pycompiler.capture.sizes import Policy
+from pycompiler.capture.interpreter.frame import Captured
+from pycompiler.capture.recording.input_symbols import SymbolPolicy
 from pycompiler.errors import ArgumentError, InternalError, UserError
 from pycompiler.ir.guard_entries import entries
 from pycompiler.ir.guards import Guard
-from pycompiler.ir.source import Scope
-from pycompiler.ir.source import const as const_source
-from pycompiler.ir.symbols import Specialise
+from pycompiler.ir.source import Scope, const_source
 from pycompiler.logs import stage
 from pycompiler.pipeline.interface import Family
+from pycompiler.symbolic.symbols import Specialise
 
 log = stage("dynamo")
 
 
-class _Once:
-    """True when it is asked first: when the entry that was just made is checked."""
+class _TrueOnce:
+    """True at its first evaluation, when the new entry is checked."""
 
     asked = False
 
@@ -31,7 +31,7 @@ class _Once:
 
 def once() -> Guard:
     """A guard of an entry that serves one call."""
-    return Guard("truth", const_source(_Once()), True)
+    return Guard("truth", const_source(_TrueOnce()), True)
 
 
 class UsersError(BaseException):
@@ -43,7 +43,7 @@ class UsersError(BaseException):
 
 
 def filtered(family: Family, guards: list[Guard], scope: Scope) -> list[Guard]:
-    """The guards that the user's filter keeps; its exceptions are the user's."""
+    """The guards that the user's filter keeps; exceptions of the filter are the user's."""
     choose = family.guard_filter
     if choose is None:
         return guards
@@ -63,7 +63,7 @@ def filtered(family: Family, guards: list[Guard], scope: Scope) -> list[Guard]:
 
 
 def size_guards(captured: Captured) -> list[Guard]:
-    """What is assumed of symbols, after the graph is compiled, which may assume more."""
+    """The guard on symbols; called after the graph is compiled, since compiling may add assumptions."""
     sizes = captured.sizes
     if sizes is None or (guard := sizes.guard()) is None:
         return []
@@ -80,11 +80,11 @@ def size_guards(captured: Captured) -> list[Guard]:
     return [guard]
 
 
-def specialise(code: types.CodeType, policy: Policy, captured: Captured, wanted: Specialise) -> None:
-    """The symbols that a stage cannot carry are numbers in later captures of `code`."""
+def specialise(code: types.CodeType, policy: SymbolPolicy, captured: Captured, wanted: Specialise) -> None:
+    """Make symbols that a stage cannot handle numbers in later captures of `code`."""
     assert captured.sizes is not None
     origins = captured.sizes.origins_of(wanted)
     if not origins:
         raise InternalError(f"no symbols of this graph: {wanted}")
     policy.specialise(captured.sizes.unmarked(origins, wanted))
-    log.info("%s: sizes are numbers again: %s", code.co_qualname, wanted)
+    log.info("%s: sizes become constants: %s", code.co_qualname, wanted)

@@ -1,4 +1,4 @@
-"""Functions that run while a graph break does: which of them get a cache of their own, and which run as they are."""
+"""Functions that run during a graph break: which get a cache of their own, and which run as they are."""
 
 from __future__ import annotations
 
@@ -11,19 +11,20 @@ from typing import Any
 import torch
 
 from pycompiler import _native
-from pycompiler.capture import skip
 from pycompiler.capture.bytecode.locations import encode_locations
-from pycompiler.ir import peer
-from pycompiler.ir.heard import line_of_call
-from pycompiler.ir.names import code_digest
+from pycompiler.capture.interpreter import inlining_rules
+from pycompiler.ir.persistent_names import code_digest
+from pycompiler.pipeline.compile_environment import traced_by_python
 from pycompiler.pipeline.interface import Family
-from pycompiler.pipeline.surroundings import traced_by_python
+from pycompiler.torch_compat import torch_compile
+from pycompiler.torch_compat.warning_listener import line_of_call
 
 
 class FrameLookup:
-    """The engine asks it, once per code object, about functions that run while a graph break of a family runs.
+    """The frame hook's lookup: called by the engine, once per code object, for functions that run during a family's
+    graph break.
 
-    User functions that could not be inlined get a cache of their own in the family; library code runs as it is.
+    A user's function that could not be inlined gets a cache of its own in the family.  Library code runs as it is.
     """
 
     def __init__(self, family: weakref.ref[Family]) -> None:
@@ -42,7 +43,7 @@ class FrameLookup:
             disabled = disabled_by_torch(function) or compiling_by_torch(function)
             if disabled is not None:
                 found = _native.CompiledFunction(function, disabled, name=function.__qualname__)
-            elif skip.why_not_hooked(function) is None:
+            elif inlining_rules.why_not_hooked(function) is None:
                 found = family.compiled(without_state(function))
                 if family.shelf and (stored := family.shelf.pop(code_digest(code), None)) is not None:
                     stored(found)
@@ -62,15 +63,15 @@ def eagerly(target: Callable[..., Any], args: Sequence[Any], kwargs: dict[str, A
 
 
 def leave_eager(code: types.CodeType) -> None:
-    """Never compile frames of `code` that the frame hook meets; what they call may be compiled."""
-    skip.EAGER_CODES.add(code)
+    """Never compile frames of `code` that the frame hook meets; functions that they call may be compiled."""
+    inlining_rules.EAGER_CODES.add(code)
 
 
 def disabled_by_torch(function: types.FunctionType) -> Callable[..., Any] | None:
-    """If `function` is what torch.compiler.disable returned: a compiler whose only entry runs the original eagerly."""
-    if not peer.is_disabled_call(function.__code__):
+    """If `function` is a result of torch.compiler.disable: a compiler whose only entry runs the original eagerly."""
+    if not torch_compile.is_disabled_call(function.__code__):
         return None
-    recursive = peer.mark(function, peer.RECURSIVE) is not False
+    recursive = torch_compile.mark(function, torch_compile.RECURSIVE) is not False
     pause, resume = _native.pause_hook, _native.resume_hook
 
     def begin(called: Any) -> None:
@@ -98,12 +99,13 @@ def disabled_by_torch(function: types.FunctionType) -> Callable[..., Any] | None
             end()
 
     target = in_place_of(function, run if "self" in function.__code__.co_freevars else without_self)
-    peer.leave_alone(target.__code__)
+    torch_compile.skip_frames_of(target.__code__)
     return lambda *call: _native.Entry([], target, "function")
 
 
 def in_place_of(function: types.FunctionType, target: Any) -> types.FunctionType:
-    """`target`, whose frames are at the line where `function` calls what it is around: warnings and tracebacks say so."""
+    """`target` with frames at the line where `function` calls its wrapped function: warnings and tracebacks show that
+    line."""
     code, line = function.__code__, line_of_call(function.__code__)
     made = target.__code__.replace(
         co_filename=code.co_filename, co_name=code.co_name, co_qualname=code.co_qualname, co_firstlineno=line,
@@ -113,44 +115,49 @@ def in_place_of(function: types.FunctionType, target: Any) -> types.FunctionType
 
 
 def compiling_by_torch(function: types.FunctionType) -> Callable[..., Any] | None:
-    """If `function` is a compile of torch.compile's: a compiler whose only entry runs it with the frame hook off."""
+    """If `function` is a compile of torch.compile: a compiler whose only entry runs it with the frame hook off."""
     code, namespace = function.__code__, function.__globals__
-    if not peer.is_compile_call(code):
+    if not torch_compile.is_compile_call(code):
         return None
 
     def target(args: tuple[Any, ...], kwargs: dict[str, Any], fn: types.CellType) -> Any:
         return eagerly(types.FunctionType(code, namespace, code.co_name, None, (fn,)), args, kwargs)
 
-    peer.leave_alone(target.__code__)
+    torch_compile.skip_frames_of(target.__code__)
     return lambda *call: _native.Entry([], target, "function")
 
 
 def without_state(function: types.FunctionType) -> types.FunctionType:
-    """The function with empty cells and no defaults: for the hook's calls the engine takes those of the frame's own
-    function, and the first one's would stay alive with its code."""
+    """The function with empty cells and no defaults.
+
+    For the hook's calls the engine uses the cells and defaults of the frame's own function.  The first function's
+    would stay alive with its code.
+    """
     made = with_empty_cells(function.__code__, function.__globals__)
     made.__name__, made.__qualname__ = function.__name__, function.__qualname__
     return made
 
 
 def with_empty_cells(code: types.CodeType, namespace: dict[str, Any]) -> types.FunctionType:
-    """The function with empty cells: the engine gives it those of each call, and this call's would stay alive."""
+    """The function with empty cells: the engine passes the cells of each call, and this call's cells would stay
+    alive."""
     cells = tuple(types.CellType() for _ in code.co_freevars)
     return types.FunctionType(code, namespace, code.co_name, None, cells or None)
 
 
 def original(code: types.CodeType) -> types.CodeType:
-    """`code` as a function of its frame's locals; the hook leaves it alone, unlike what it calls."""
+    """`code` as a function of its frame's locals; the hook does not compile it, but may compile functions that it
+    calls."""
     stars = inspect.CO_VARARGS, inspect.CO_VARKEYWORDS
     made = code.replace(
         co_argcount=code.co_argcount + code.co_kwonlyargcount + sum(bool(code.co_flags & star) for star in stars),
         co_posonlyargcount=0,
         co_kwonlyargcount=0,
         co_flags=code.co_flags & ~sum(stars),
-        co_consts=(*code.co_consts, object()),  # equal to no other code
+        co_consts=(*code.co_consts, object()),  # makes it unequal to any other code
     )
     leave_eager(made)
     return made
 
 
-peer.leave_alone(FrameLookup.__call__.__code__)
+torch_compile.skip_frames_of(FrameLookup.__call__.__code__)

@@ -1,4 +1,5 @@
-"""What the parts of a compile ask of the compiled callable that they work for; `family.Family` is the one implementation."""
+"""The protocol that the parts of a compile use of their compiled callable; `family.Family` is the only
+implementation."""
 
 from __future__ import annotations
 
@@ -8,11 +9,11 @@ from typing import Any, Protocol
 
 from pycompiler import _native
 from pycompiler._native import CompiledFunction, Entry
-from pycompiler.capture.sizes import Policy
+from pycompiler.capture.recording.input_symbols import SymbolPolicy
+from pycompiler.ir.compile_names import CompileName
 from pycompiler.ir.guard_entries import GuardEntry
 from pycompiler.ir.guards import Guard
-from pycompiler.ir.titles import Title
-from pycompiler.pipeline.records import BackendObserver, GraphRecord, Made
+from pycompiler.pipeline.records import BackendObserver, EntryParts, GraphRecord
 
 
 class Family(Protocol):
@@ -34,7 +35,7 @@ class Family(Protocol):
     @property
     def backend(self) -> Callable[..., Any]: ...
     @property
-    def made(self) -> MutableMapping[Entry, Made]: ...
+    def made(self) -> MutableMapping[Entry, EntryParts]: ...
     @property
     def observer(self) -> BackendObserver | None: ...
     @property
@@ -43,11 +44,11 @@ class Family(Protocol):
     def raises_at_limit(self) -> bool: ...
     @property
     def limit(self) -> int: ...
-    def title_of(self, fn: CompiledFunction, values: dict[str, Any]) -> Title: ...
+    def title_of(self, fn: CompiledFunction, values: dict[str, Any]) -> CompileName: ...
 
     def begun(self, code: types.CodeType) -> None: ...
 
-    def sizes_of(self, code: types.CodeType) -> Policy: ...
+    def sizes_of(self, code: types.CodeType) -> SymbolPolicy: ...
     def compiled(
         self, function: Callable[..., Any], *, positional: bool = False, name: str | None = None
     ) -> CompiledFunction: ...

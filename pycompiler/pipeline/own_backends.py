@@ -13,24 +13,25 @@ from torch._subclasses.fake_tensor import FakeTensor
 from pycompiler import _native, autograd, backends, background, config, regions
 from pycompiler.errors import Unsupported
 from pycompiler.graphs import STATISTICS, compile_aten
-from pycompiler.ir import choices, own_builtins, titles, watch
-from pycompiler.ir.fake import fake_of, is_plain, new_fake_mode
+from pycompiler.ir import choices, compile_names, phases
+from pycompiler.ir.generated_source import drop_source_when_freed, forward_of, readable
 from pycompiler.ir.guards import UserFrame, own_frame
-from pycompiler.ir.heard import ALWAYS, Listening
-from pycompiler.ir.subclasses import is_wrapper
-from pycompiler.ir.symbols import hint_of, symbols_of
-from pycompiler.ir.texts import drop_text_with, forward_of, readable
-from pycompiler.ir.watch import phase
+from pycompiler.ir.phases import phase
 from pycompiler.logs import artifact, follow_torch, stage, step
-from pycompiler.pipeline import parts
-from pycompiler.pipeline.surroundings import RESTING_COLLECTOR, own_knobs
+from pycompiler.pipeline import region_parts
+from pycompiler.pipeline.compile_environment import RESTING_COLLECTOR, own_knobs
 from pycompiler.progress import compiling, current_name
+from pycompiler.symbolic.symbols import hint_of, symbols_of
+from pycompiler.torch_compat import program_builtins
+from pycompiler.torch_compat.fake_mode import fake_of, is_plain, new_fake_mode
+from pycompiler.torch_compat.tensor_subclasses import is_tensor_subclass
+from pycompiler.torch_compat.warning_listener import ALWAYS, Listening
 
 log = stage("aot")
 log_graphs = artifact("aot_graphs")
 
 FULLGRAPH = "fullgraph"  # in `meta` of a captured graph: it may not run eagerly
-Compiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
+BackendCompiler = Callable[[fx.GraphModule, Sequence[Any]], Any]
 
 
 def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
@@ -42,9 +43,11 @@ def native(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) ->
 
 
 def with_symbols(gm: fx.GraphModule, given: Sequence[Any]) -> Sequence[Any]:
-    """The inputs' fakes, whose sizes are symbols, for the tensors that a backend of the user's was given and hands on with the
-    graph; the tensors themselves where they are others than those that were captured, or no size is a symbol."""
-    if any(isinstance(t, FakeTensor) or is_wrapper(type(t)) for t in given):
+    """The graph's fakes with symbolic sizes, in place of the tensors that a user's backend passes on with the graph.
+
+    The tensors themselves if they differ from the captured ones, or if no size is a symbol.
+    """
+    if any(isinstance(t, FakeTensor) or is_tensor_subclass(type(t)) for t in given):
         return given
     examples = [n.meta.get("example_value") for n in gm.graph.find_nodes(op="placeholder")]
     fakes = [e for e in examples if isinstance(e, torch.Tensor)]
@@ -68,7 +71,7 @@ def _is_like(example: Any, real: Any) -> bool:
     """Whether a fake of the graph stands for this tensor, or a symbol for this number."""
     if not isinstance(example, torch.Tensor):
         return example is real or type(example) is type(real)
-    if not isinstance(real, torch.Tensor) or is_wrapper(type(example)) or example.dim() != real.dim():
+    if not isinstance(real, torch.Tensor) or is_tensor_subclass(type(example)) or example.dim() != real.dim():
         return False
     if (example.dtype, example.device, example.requires_grad) != (real.dtype, real.device, real.requires_grad):
         return False
@@ -78,7 +81,8 @@ def _is_like(example: Any, real: Any) -> bool:
 def shared(
     gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any, whole: bool
 ) -> Callable[..., Sequence[Any]]:
-    """`joint` of a graph like which none is compiled yet.  The `whole` graph of a frame may have parts that are alike."""
+    """`joint` of a graph, unless an equal graph is compiled already.  The `whole` graph of a frame may have equal
+    parts."""
 
     def build(compiler: Any) -> Callable[..., Sequence[Any]]:
         made = in_parts(gm, example_inputs, compiler) if whole else None
@@ -88,11 +92,11 @@ def shared(
 
 
 def in_parts(gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Any) -> Callable[..., Sequence[Any]] | None:
-    """The callable that runs the graph's parts, where the program marked some and several are alike."""
-    found = parts.split(gm, example_inputs)
+    """The callable that runs the graph's parts, if the program marked regions and several are equal; else None."""
+    found = region_parts.split(gm, example_inputs)
     if found is None:
         return None
-    return parts.chained(gm, found, [shared(p.module, p.examples, compiler, False) for p in found])
+    return region_parts.chained(gm, found, [shared(p.module, p.examples, compiler, False) for p in found])
 
 
 def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any) -> Callable[..., Sequence[Any]]:
@@ -100,16 +104,16 @@ def aot_eager(gm: fx.GraphModule, example_inputs: Sequence[Any], **options: Any)
     example_inputs = with_symbols(gm, example_inputs)
     if autograd.has_wrappers(gm):
         return of_wrappers(gm, example_inputs, aot_eager)
-    return joint(gm, example_inputs, as_it_is)
+    return joint(gm, example_inputs, run_uncompiled)
 
 
-def as_it_is(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
-    drop_text_with(module)
+def run_uncompiled(module: fx.GraphModule, inputs: Sequence[Any]) -> Callable[..., Sequence[Any]]:
+    drop_source_when_freed(module)
     return _native.BackendCall(forward_of(module))
 
 
 def of_wrappers(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_plain: Any) -> Callable[..., Sequence[Any]]:
-    """A graph of tensor subclasses, through `compile_plain` for graphs of the tensors inside."""
+    """A graph of tensor subclasses, by `compile_plain` for graphs of their inner tensors."""
 
     def compile_inside(inside: fx.GraphModule, examples: Sequence[Any]) -> Callable[..., Sequence[Any]]:
         inside.meta.update(gm.meta)
@@ -123,10 +127,14 @@ def of_wrappers(gm: fx.GraphModule, example_inputs: Sequence[Any], compile_plain
 
 
 def left_eager(gm: fx.GraphModule, why: str, user: Sequence[UserFrame] = ()) -> Callable[..., Sequence[Any]]:
-    """The captured graph as it is, with a line in the log that says whose it is; an error where the graph has to be compiled."""
+    """The captured graph as it is, with a log line that names its function; an error if the graph has to be
+    compiled."""
     if gm.meta.get(FULLGRAPH):
         raise Unsupported(
-            "graph-runs-eagerly", why, "change what the reason names, or remove fullgraph=True", user or whole(gm)
+            "graph-runs-eagerly",
+            why,
+            "remove the cause named in the reason, or remove fullgraph=True",
+            user or whole(gm),
         )
     log.warning("a graph of %s runs eagerly: %s", current_name() or "a frame", why)
     for frame in user or whole(gm):
@@ -136,26 +144,28 @@ def left_eager(gm: fx.GraphModule, why: str, user: Sequence[UserFrame] = ()) -> 
 
 
 def whole(gm: fx.GraphModule) -> tuple[UserFrame, ...]:
-    """Where a graph begins and where it ends in the program."""
+    """The program's places of a graph's first and last operator."""
     places = [own_frame(n.meta["user"]) for n in gm.graph.nodes if n.meta.get("user")]
     return tuple(dict.fromkeys(places[:1] + places[-1:]))
 
 
 def joint(
-    gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: Compiler, number_of_step: int | None = None
+    gm: fx.GraphModule, example_inputs: Sequence[Any], compiler: BackendCompiler, number_of_step: int | None = None
 ) -> Callable[..., Sequence[Any]]:
-    """`gm` with its gradients, through `compiler` for each of its ATen graphs, which is a step of the log."""
-    number = next(watch.numbers)
+    """`gm` with its gradients, by `compiler` for each of its ATen graphs, which is a step of the log."""
+    number = next(phases.numbers)
     log.info("model %d: %d nodes, %d inputs", number, len(gm.graph.nodes), len(example_inputs))
     seen = partial(compile_part, compiler, number, number_of_step)
     partition = "min_cut" if config.partition == "min_cut" else "default"
     try:
-        with watch.model(number):
+        with phases.model(number):
             return autograd.compile_joint(
                 gm,
                 example_inputs,
                 fw_compiler=partial(seen, "forward"),
-                bw_compiler=partial(compile_backward, seen, number, current_name(), own_knobs.now(), titles.current()),
+                bw_compiler=partial(
+                    compile_backward, seen, number, current_name(), own_knobs.now(), compile_names.current()
+                ),
                 inference_compiler=partial(seen, "inference"),
                 partition=partition,
                 activation_memory_budget=config.activation_memory_budget,
@@ -166,22 +176,22 @@ def joint(
 
 
 def compile_part(
-    compiler: Compiler,
+    compiler: BackendCompiler,
     number: int,
     number_of_step: int | None,
     kind: str,
     module: fx.GraphModule,
     inputs: Sequence[Any],
 ) -> Any:
-    """One of the ATen graphs of model `number`."""
-    with titles.within(kind), watch.graph(kind):
+    """Compile one of the ATen graphs of model `number`."""
+    with compile_names.named_graph(kind), phases.graph(kind):
         if log_graphs.enabled:
             log_graphs("%s graph of model %d\n%s", kind, number, readable(module))
-        watch.artefact("fx_graph", module)
+        phases.artefact("fx_graph", module)
         if number_of_step:
             step(number_of_step, "torchinductor compiling %sS graph %d", kind.upper(), number)
-        if choices.taken("graph", lambda: f"{kind} graph of {current_name() or 'a frame'}"):
-            made = watch.wrapped("aot", compiler, kind)(module, inputs)
+        if choices.step_enabled("graph", lambda: f"{kind} graph of {current_name() or 'a frame'}"):
+            made = phases.wrapped("aot", compiler, kind)(module, inputs)
         else:
             made = forward_of(module)
         if number_of_step:
@@ -194,23 +204,27 @@ def compile_backward(
     number: int,
     forward: str | None,
     knobs: dict[str, Any],
-    title: titles.Title | None,
+    title: compile_names.CompileName | None,
     module: fx.GraphModule,
     inputs: Sequence[Any],
 ) -> Any:
-    """At the first backward, or ahead of it.  While a builtin is replaced the graph is run as it is, from then on."""
+    """Compile the backward, at the first backward or ahead of it.  If a builtin is replaced, the graph runs uncompiled
+    from then on."""
     follow_torch()
-    if name := own_builtins.replaced():
+    if name := program_builtins.replaced():
         return _as_it_is(module, forward, name)
-    with titles.titled(title), compiling(f"backward of {forward or 'a graph'}"), phase("backward"), RESTING_COLLECTOR, \
-         ALWAYS, Listening(), own_knobs(knobs), watch.model(number):  # fmt: skip
+    with compile_names.named_compile(title), compiling(f"backward of {forward or 'a graph'}"), phase("backward"), \
+            RESTING_COLLECTOR, \
+         ALWAYS, Listening(), own_knobs(knobs), phases.model(number):  # fmt: skip
         made = seen("backward", module, inputs)
-    return _as_it_is(module, forward, name) if (name := own_builtins.replaced()) else made
+    return _as_it_is(module, forward, name) if (name := program_builtins.replaced()) else made
 
 
 def _as_it_is(module: fx.GraphModule, forward: str | None, name: str) -> Any:
     log.warning(
-        "the backward of %s is not compiled and runs operator by operator: %s is replaced", forward or "a graph", name
+        "the backward of %s is not compiled and runs operator by operator: the program has replaced %s",
+        forward or "a graph",
+        name,
     )
     STATISTICS["aten_fallbacks"] += 1
     return forward_of(module)

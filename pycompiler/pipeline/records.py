@@ -1,4 +1,4 @@
-"""What is kept of a compile: for `explain` and the logs, and of an entry, for artefacts."""
+"""The records of a compile, for `explain` and the logs, and the parts of an entry, for artefacts."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 from torch import fx
 
 from pycompiler.capture.breaks import BreakRecord
-from pycompiler.capture.frame import Captured
-from pycompiler.capture.recipe import Recipe, weakly
+from pycompiler.capture.interpreter.frame import Captured
+from pycompiler.capture.recipe.recipe import Recipe, weakly
 from pycompiler.ir.guards import Guard
-from pycompiler.ir.names import traced_through
+from pycompiler.ir.persistent_names import traced_through
 
 
 @dataclass
 class GraphRecord:
-    """What one capture produced, kept for `explain` and the logs."""
+    """The results of one capture, for `explain` and the logs."""
 
     code: types.CodeType
     graph: fx.GraphModule | None
@@ -33,7 +33,8 @@ class GraphRecord:
 class RecompileRecord:
     """A call that no entry of `code` fitted.
 
-    `reasons`: for each entry (of many, for the latest) the guard that failed, and what to do."""
+    `reasons`: for each entry (at most the latest few), the guard that failed and advice to the user.
+    """
 
     code: types.CodeType
     reasons: tuple[str, ...]
@@ -43,7 +44,7 @@ class RecompileRecord:
 
 
 class BackendObserver:
-    """Base of a backend that is told what the compiles of its frames met.  There is no limit of recompiles for them."""
+    """Base of a backend that receives reports of its frames' compiles. These frames have no recompile limit."""
 
     def compiled(self, record: GraphRecord) -> None:
         """A frame was captured."""
@@ -53,16 +54,20 @@ class BackendObserver:
 
 
 @dataclass(frozen=True)
-class Made:
-    """What an entry is made of: the recipe, with all guards, and the compiled graph."""
+class EntryParts:
+    """The parts of an entry: the recipe, with all guards, and the compiled graph."""
 
     recipe: Recipe
     graph: Callable[..., Any] | None = None
 
 
 def recipe_of(captured: Captured, guards: list[Guard]) -> Recipe:
-    """The recipe of a capture whose graph is compiled, with the `guards` that are left and what was assumed since."""
+    """The recipe of a capture whose graph is compiled, with the remaining `guards` and later assumptions."""
     graphs = [] if captured.graph is None else [m for m in captured.graph.modules() if isinstance(m, fx.GraphModule)]
     targets = dict.fromkeys(n.target for gm in graphs for n in gm.graph.nodes if n.op == "call_function")
-    calls = [f"its graph holds what {name} did when it was traced" for t in targets if (name := traced_through(t))]
+    calls = [
+        f"its graph holds the operators that {name} ran when it was traced"
+        for t in targets
+        if (name := traced_through(t))
+    ]
     return weakly(replace(captured.recipe, guards=guards, process=(*captured.recipe.process, *calls)))

@@ -1,12 +1,13 @@
-"""A captured graph whose regions (`ir/nested.py`) are alike, cut into parts that are compiled each for itself.
+"""A captured graph with equal regions (`ir/nested_regions.py`), cut into parts that are compiled separately.
 
-In: a graph whose nodes say which region made them, and its example inputs.  Out: `split`, the parts in order, or None where the
-graph stays whole; `chained`, the callable that runs what was made of them.
-Example: 24 blocks, each a region, are compiled as one: `regions.py` knows the second to the last from the first.
+In: a graph whose nodes name the region that made them, and its example inputs.
+Out:
+`split`: the parts in order, or None if the graph stays whole; `chained`: the callable that runs the compiled parts.
+Example: 24 blocks, each a region, are compiled as one: `regions.py` finds the second to the last equal to the first.
 
-At run time a cut is what a graph break is: the parts behind it get real tensors, each part is a node of autograd's graph. So
-what the parts were told of these tensors must be true when the cut is reached, which fakes do not show where something is
-written, or where torch's state changes on the way: such graphs stay whole.
+At run time a cut is like a graph break.  The parts behind it get real tensors, and each part is an autograd node.  So
+facts about these tensors must hold when the cut is reached.  Fakes do not show this if a tensor is written, or if
+torch's state changes in between.  Such graphs stay whole.
 """
 
 from __future__ import annotations
@@ -24,25 +25,25 @@ from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
 from pycompiler import config, regions
 from pycompiler.autograd.runtime import build_text
-from pycompiler.ir.fake import fake_like
-from pycompiler.ir.kernels import memory_of, tensors_of
-from pycompiler.ir.nested import REGION
-from pycompiler.ir.plan import behind_others
-from pycompiler.ir.texts import drop_text_with
+from pycompiler.ir.generated_source import drop_source_when_freed
+from pycompiler.ir.nested_regions import REGION
+from pycompiler.ir.plan import mark_lasting
 from pycompiler.logs import stage
+from pycompiler.operators.kernel_type_checks import memory_of, tensors_of
+from pycompiler.torch_compat.fake_mode import fake_like
 
 log = stage("dynamo")
 
 Run = Callable[..., Sequence[Any]]
 
 
-class Whole(Exception):
-    """Why a graph is not cut."""
+class NotSplit(Exception):
+    """The reason why a graph is not cut."""
 
 
 @dataclass(eq=False)
-class Part:
-    """Nodes of the graph that follow each other, as a graph: `inputs` and `outputs` are nodes of the whole one."""
+class RegionPart:
+    """Consecutive nodes of the graph, as a graph of their own: `inputs` and `outputs` are nodes of the whole graph."""
 
     nodes: list[fx.Node]
     region: int | None
@@ -53,23 +54,23 @@ class Part:
 
     @cached_property
     def key(self) -> Hashable:
-        """Equal for parts that are alike; None where that cannot be said."""
+        """Equal for equal parts; None if parts cannot be compared."""
         try:
             return regions.key_of(self.module, self.examples)
-        except regions.Unlike:
+        except regions.NotShareable:
             return None
 
 
-def split(gm: fx.GraphModule, examples: Sequence[Any]) -> list[Part] | None:
+def split(gm: fx.GraphModule, examples: Sequence[Any]) -> list[RegionPart] | None:
     """See the module docstring."""
     marked = {n.meta[REGION] for n in gm.graph.nodes if REGION in n.meta}
     if len(marked) < 2 or not config.share_regions:
         return None
     try:
         return _Splitter(gm, examples).run()
-    except Whole as why:
+    except NotSplit as why:
         log.info("regions are compiled in place: %s", why)
-    except RuntimeError as error:  # autograd does not tell a view's history
+    except RuntimeError as error:  # autograd does not know a view's history
         log.info("regions are compiled in place: %s", error)
     return None
 
@@ -80,61 +81,63 @@ class _Splitter:
         self.placeholders = dict(zip(gm.graph.find_nodes(op="placeholder"), examples, strict=True))
         mode = detect_fake_mode(tuple(examples))
         if not isinstance(mode, FakeTensorMode):
-            raise Whole("it has no tensors")
+            raise NotSplit("the graph has no tensors")
         self.mode = mode
         self.fakes: dict[fx.Node, Any] = {}
         self.calls = [n for n in gm.graph.nodes if n.op in ("call_function", "call_method")]
 
-    def run(self) -> list[Part] | None:
+    def run(self) -> list[RegionPart] | None:
         self.check_calls()
         alone = self.parts({n: n.meta.get(REGION) for n in self.calls})
         counts = Counter(p.key for p in alone if p.region is not None and p.key is not None)
         alike = {p.region for p in alone if p.region is not None and counts[p.key] > 1}
         if not alike:
-            raise Whole("no two of them are alike")
+            raise NotSplit("no two regions are alike")
         if all(p.region is None or p.region in alike for p in alone):
             return alone
         return self.parts({n: r if (r := n.meta.get(REGION)) in alike else None for n in self.calls})
 
     # whether ------------------------------------------------------------------------------------------------------
     def check_calls(self) -> None:
-        """No call changes torch's state, sizes are numbers, and what is written can be told apart."""
+        """Break off unless no call changes torch's state, sizes are numbers, and writes can be seen."""
         if torch.is_inference_mode_enabled():
-            raise Whole("inference tensors do not say whether they were written")
+            raise NotSplit("inference tensors have no version counter")
         for value in self.placeholders.values():
             if not isinstance(value, (FakeTensor, int, float, bool)):
-                raise Whole(f"an input is a {type(value).__name__}")
+                raise NotSplit(f"an input is a {type(value).__name__}")
         for node in self.calls:
             made = node.meta.get("example_value")
             found = tensors_of(made)
             if not found or any(t._has_symbolic_sizes_strides for t in found):
-                raise Whole(
-                    f"{node} changes torch's state" if made is None else f"{node} has symbolic sizes, or is no tensor"
+                raise NotSplit(
+                    f"{node} changes torch's state"
+                    if made is None
+                    else f"{node} has symbolic sizes, or is not a tensor"
                 )
 
     def check_crossing(self, node: fx.Node) -> None:
-        """What is known of a value at the end of the capture was so when it was made."""
+        """Require that facts about a value at the end of the capture held when it was computed."""
         made = node.meta.get("example_value")
         if not isinstance(made, FakeTensor) or type(made) is not FakeTensor or made.layout is not torch.strided:
-            raise Whole(f"{node} is {type(made).__name__}")
+            raise NotSplit(f"{node} is {type(made).__name__}")
         if made._version:
-            raise Whole(f"{node} is written")
+            raise NotSplit(f"{node} is written")
         if made.is_conj() or made.is_neg():
-            raise Whole(f"{node} is conjugated where it is read")
+            raise NotSplit(f"{node} is a conjugated or negated view")
 
     def check_read(self, node: fx.Node) -> None:
-        """An input of several parts: a gradient that a write gives it is none that the parts behind know of."""
+        """Check an input of several parts: later parts would not know of a gradient that a write gives it."""
         made = node.meta.get("example_value")
         if isinstance(made, torch.Tensor) and made._version and made.requires_grad:
-            raise Whole(f"{node}, which has gradients, is written")
+            raise NotSplit(f"{node}, which has gradients, is written")
 
     # parts --------------------------------------------------------------------------------------------------------
-    def parts(self, region_of: dict[fx.Node, int | None]) -> list[Part]:
+    def parts(self, region_of: dict[fx.Node, int | None]) -> list[RegionPart]:
         """Cut where the region changes."""
-        found: list[Part] = []
+        found: list[RegionPart] = []
         for node, region in region_of.items():
             if not found or found[-1].region != region:
-                found.append(Part([], region))
+                found.append(RegionPart([], region))
             found[-1].nodes.append(node)
         place = {n: i for i, p in enumerate(found) for n in p.nodes}
         for i, part in enumerate(found):
@@ -147,16 +150,17 @@ class _Splitter:
         self.check_errors(found)
         return found
 
-    def check_errors(self, found: list[Part]) -> None:
-        """A graph that raises has written no input, so that its frame can run again: no part raises behind one that writes."""
+    def check_errors(self, found: list[RegionPart]) -> None:
+        """Require that no part raises behind a part that writes an input: a graph that raises has written none, so its
+        frame can run again."""
         given = _memories(n.meta.get("example_value") for n in self.placeholders)
         written = False
         for part in found:
             if written and any(n.meta.get("refuses") for n in part.nodes):
-                raise Whole("a part may raise behind one that writes")
+                raise NotSplit("a part that may raise follows a part that writes")
             written |= any(n.meta.get("mutates") and not given.isdisjoint(_given(n)) for n in part.nodes)
 
-    def build(self, part: Part) -> None:
+    def build(self, part: RegionPart) -> None:
         for node in part.outputs:
             self.check_crossing(node)
         graph, env = fx.Graph(), dict[fx.Node, fx.Node]()
@@ -175,11 +179,11 @@ class _Splitter:
         graph.output(tuple(env[n] for n in part.outputs))
         part.module = fx.GraphModule(held, graph, class_name="CapturedGraph")
         part.module.meta.update(self.gm.meta)
-        drop_text_with(part.module)
+        drop_source_when_freed(part.module)
         part.examples = [self.example(n) for n in part.inputs]
 
     def example(self, node: fx.Node) -> Any:
-        """What stands for an input of a part."""
+        """The example of a part's input."""
         if node in self.placeholders:
             return self.placeholders[node]
         if node not in self.fakes:
@@ -198,12 +202,12 @@ def _memories(values: Iterable[Any]) -> set[int]:
 
 
 def _given(node: fx.Node) -> set[int]:
-    """The memory of what a call is given."""
+    """The memory of a call's arguments."""
     return _memories(n.meta.get("example_value") for n in node.all_input_nodes)
 
 
-def chained(gm: fx.GraphModule, parts: Sequence[Part], made: Sequence[Run]) -> Run:
-    """The callable of the graph's inputs that runs the parts; a value is let go after the last part that reads it."""
+def chained(gm: fx.GraphModule, parts: Sequence[RegionPart], made: Sequence[Run]) -> Run:
+    """The callable of the graph's inputs that runs the parts; a value is released after the last part that reads it."""
     names = {n: f"args[{i}]" for i, n in enumerate(gm.graph.find_nodes(op="placeholder"))}
     returned = list(gm.graph.output_node().args[0])  # type: ignore[arg-type]
     last = {n: i for i, p in enumerate(parts) for n in p.inputs} | dict.fromkeys(returned, len(parts))
@@ -225,5 +229,5 @@ def chained(gm: fx.GraphModule, parts: Sequence[Part], made: Sequence[Run]) -> R
     if len(parts) > 1:
         lines += ["    except BaseException as error:", "        behind_others(error)", "        raise"]
     lines.append(f"    return ({text})")
-    scope: dict[str, Any] = {f"part{i}": run for i, run in enumerate(made)} | {"behind_others": behind_others}
+    scope: dict[str, Any] = {f"part{i}": run for i, run in enumerate(made)} | {"behind_others": mark_lasting}
     return build_text("run", "\n".join(lines) + "\n", scope)  # type: ignore[no-any-return]

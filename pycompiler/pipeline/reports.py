@@ -1,4 +1,4 @@
-"""What a compile says: breaks, records, recompiles with their reasons and ways out, limits, errors with a place."""
+"""Reports of a compile: breaks, records, recompiles with reasons and advice, limits, errors with a place."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from typing import Any
 from pycompiler import config
 from pycompiler._native import CompiledFunction
 from pycompiler.capture.breaks import BreakRecord
-from pycompiler.capture.frame import Captured
+from pycompiler.capture.interpreter.frame import Captured
 from pycompiler.errors import (
     InternalError,
     RecompileError,
@@ -21,27 +21,28 @@ from pycompiler.errors import (
     Unsupported,
     stack_text,
 )
-from pycompiler.ir import peer, titles, watch
-from pycompiler.ir.differing import aspects, aspects_between
+from pycompiler.ir import compile_names, phases
+from pycompiler.ir.guard_differences import aspects, aspects_between
 from pycompiler.ir.guards import explain, first_failure
 from pycompiler.ir.source import Scope
 from pycompiler.logs import artifact, stage
 from pycompiler.pipeline.guards import size_guards
 from pycompiler.pipeline.interface import Family
 from pycompiler.pipeline.records import GraphRecord, RecompileRecord
+from pycompiler.torch_compat import torch_compile
 
 log = stage("dynamo")
 log_guards = artifact("guards")
 log_breaks = artifact("graph_breaks")
 log_recompiles = artifact("recompiles")
 log_all_failures = artifact("recompiles_verbose")
-TOLD = 16  # entries of a recompile
+MOST_ENTRIES_REPORTED = 16  # entries reported for one recompile
 log_bytecode = artifact("bytecode")
 LONG_CONSTANT = 200  # characters
 
 
-class _Shown:
-    """Stands for a constant whose text is long, such as the namespace of builtins."""
+class _ShortRepr:
+    """Stands for a constant with a long `repr`, such as the namespace of builtins."""
 
     def __init__(self, value: object, text: str) -> None:
         items = f" of {len(value)} items" if isinstance(value, (dict, list, tuple, set, frozenset)) else ""
@@ -52,17 +53,17 @@ class _Shown:
 
 
 def listing(code: types.CodeType) -> str:
-    """The instructions as `dis` prints them, one a line."""
+    """The instructions as `dis` prints them, one per line."""
     import dis
 
     texts = [(value, repr(value)) for value in code.co_consts]
-    shown = tuple(_Shown(v, text) if len(text) > LONG_CONSTANT else v for v, text in texts)
+    shown = tuple(_ShortRepr(v, text) if len(text) > LONG_CONSTANT else v for v, text in texts)
     return dis.Bytecode(code.replace(co_consts=shown)).dis()
 
 
 @dataclass(frozen=True)
 class FailureRecord:
-    """A frame that could not be compiled: its function and locals (free variables as cells), and why."""
+    """A frame that could not be compiled: its function and locals (free variables as cells), and the error."""
 
     family: Family
     function: types.FunctionType
@@ -89,12 +90,14 @@ def record(family: Family, code: types.CodeType, captured: Captured, seconds: fl
         if captured.recipe.code is not None:
             log_bytecode("generated code of %s:\n%s", code.co_qualname, listing(captured.recipe.code))
     inlined = tuple(captured.inlined)
-    made = GraphRecord(titles.shown(code), captured.graph, guards, captured.op_count, captured.broke, seconds, inlined)
-    watch.artefact("frame", made)
+    made = GraphRecord(
+        compile_names.program_code(code), captured.graph, guards, captured.op_count, captured.broke, seconds, inlined
+    )
+    phases.artefact("frame", made)
     if family.listener is not None:
         family.listener(made)
     if (observer := family.observer) is not None:
-        with watch.apart(observer):
+        with phases.observer_errors_logged(observer):
             observer.compiled(made)
 
 
@@ -105,7 +108,7 @@ def report_recompile(
     namespace: dict[str, Any],
     reasons: list[tuple[int, int]],
 ) -> None:
-    """Logs why a call compiles again; raises where it must not."""
+    """Log why a call compiles again; raise if it must not."""
     raises = family.raises_at_limit
     count = len(fn.entries)
     over = raises and (count >= family.limit or count >= config.accumulated_recompile_limit)
@@ -113,15 +116,15 @@ def report_recompile(
     if log_all_failures.enabled and config.report_guard_failures:
         failures = "\n".join(all_failures(fn, values, namespace))
         log_all_failures("recompiling %s; all guards that fail:\n%s", fn.name, failures)
-    watched = watch.wants("recompile")
+    watched = phases.is_wanted("recompile")
     if not (log_recompiles.enabled or config.error_on_recompile or over or observer or watched):
         return
     texts = explain_reasons(fn, values, namespace, reasons)
-    told = RecompileRecord(titles.own_code(fn.fn.__code__, values), tuple(texts))
+    told = RecompileRecord(compile_names.own_code(fn.fn.__code__, values), tuple(texts))
     if observer is not None:
-        with watch.apart(observer):
+        with phases.observer_errors_logged(observer):
             observer.recompiled(told)
-    watch.artefact("recompile", told)
+    phases.artefact("recompile", told)
     if log_recompiles.enabled and config.report_guard_failures:
         log_recompiles("recompiling %s; failed guards, latest entry first:\n%s", fn.name, "\n".join(texts))
     if over:
@@ -134,20 +137,22 @@ def report_recompile(
 
 
 def report_symbols(code: types.CodeType, changed: Sequence[str]) -> None:
-    """Logs what is compiled for once, for all its values, because it changed."""
+    """Log sizes and numbers that changed and are now symbols: one compile covers all their values."""
     if changed:
-        log_recompiles("%s: sizes and integers that changed are symbols: %s", code.co_qualname, "; ".join(changed))
+        log_recompiles("%s: sizes and integers that changed are symbolic now: %s", code.co_qualname, "; ".join(changed))
 
 
 def explain_reasons(
     fn: CompiledFunction, values: dict[str, Any], namespace: dict[str, Any], reasons: Sequence[tuple[int, int]]
 ) -> list[str]:
-    """One line per entry that did not fit: which guard failed, what was seen and expected, where it was made.
+    """One line per entry that did not fit: the failed guard, the value seen and expected, and where the guard was made.
 
-    Of many entries the first ones: a program that compiles for each of n calls is told of in lines by n, not by its square."""
+    At most `MOST_ENTRIES_REPORTED` entries are listed.  So a program that compiles for each of n calls gets lines in
+    proportion to n, not n squared.
+    """
     entries = fn.entries
     lines = []
-    for index, failed in reasons[:TOLD]:
+    for index, failed in reasons[:MOST_ENTRIES_REPORTED]:
         if index >= len(entries):
             continue
         guards = entries[index].guards
@@ -157,8 +162,8 @@ def explain_reasons(
         guard = guards[failed]
         scope = Scope(values, namespace)
         lines.append(f"  entry {index}: {explain(guard, scope)}\n    way out: {way_out(aspects(guard, scope))}")
-    if len(reasons) > TOLD:
-        lines.append(f"  and {len(reasons) - TOLD} older entries")
+    if len(reasons) > MOST_ENTRIES_REPORTED:
+        lines.append(f"  and {len(reasons) - MOST_ENTRIES_REPORTED} older entries")
     return lines
 
 
@@ -173,7 +178,7 @@ def all_failures(fn: CompiledFunction, values: dict[str, Any], namespace: dict[s
     ]
 
 
-# What a user can do about an aspect (`ir/differing.py`) in which calls differ again and again.
+# Advice to the user for an aspect (`ir/guard_differences.py`) in which calls differ again and again.
 WAYS_OUT = {
     "class": "pass the same type, or compile a callable for each",
     "none": "pass None always or never, or compile a callable for each",
@@ -182,15 +187,15 @@ WAYS_OUT = {
     "number": "pass the number as a tensor, or keep it constant between calls",
     "value": "keep the value constant between calls, or compile a callable for each",
     "identity": "make the object once, outside of the calls",
-    "structure": "give arguments of the same structure",
-    "dtype": "give tensors of the same dtype, or compile a callable for each",
-    "device": "give tensors on the same device, or compile a callable for each",
-    "requires_grad": "give tensors with the same requires_grad, or compile a callable for each",
-    "dimensions": "give tensors with the same number of dimensions, or compile a callable for each",
-    "sizes": "sizes that change are compiled for once (config.automatic_dynamic_shapes, dynamic=True), except 0, 1 and "
-    "those that the program needs as numbers",
-    "strides": "give tensors that lie in memory in the same way (.contiguous())",
-    "keys of dispatch": "give tensors of the same layout and kind: all or none conjugated, negated, of inference mode",
+    "structure": "pass arguments of the same structure",
+    "dtype": "pass tensors of the same dtype, or compile a callable for each",
+    "device": "pass tensors on the same device, or compile a callable for each",
+    "requires_grad": "pass tensors with the same requires_grad, or compile a callable for each",
+    "dimensions": "pass tensors with the same number of dimensions, or compile a callable for each",
+    "sizes": "sizes that change are compiled once (config.automatic_dynamic_shapes, dynamic=True), except 0, 1 and "
+    "sizes that the program needs as numbers",
+    "strides": "pass tensors with the same strides (.contiguous())",
+    "keys of dispatch": "pass tensors of the same layout and kind: all or none conjugated, negated, of inference mode",
     "length": "keep the length constant, or pad to a fixed length",
     "keys": "keep the keys and their order constant",
     "elements": "keep the set constant",
@@ -200,12 +205,12 @@ WAYS_OUT = {
     "cell": "bind the variable before the first call",
     "aliases": "pass the same object twice always or never",
     "relation": "avoid branches on sizes and numbers, and sizes 0 and 1",
-    "data": "keep the branch that the number decides, and memory of its own for the tensor that holds it",
+    "data": "keep the branch that the number decides, and give the tensor that holds the number memory of its own",
 }
 
 
 def way_out(aspects: Sequence[str]) -> str:
-    """What to do about the aspects that differ, and nothing else."""
+    """The advice for the aspects that differ."""
     return f"{'; '.join(WAYS_OUT[aspect] for aspect in aspects)}; or raise config.recompile_limit"
 
 
@@ -222,7 +227,7 @@ from user code:
 
 
 def wont_convert(code: types.CodeType, error: Exception, cause: Exception) -> str:
-    """Why a frame runs eagerly: what happened to which line of the program.  With `config.verbose`, the whole traceback."""
+    """Why a frame runs eagerly: the error and the line of the program. With `config.verbose`, the whole traceback."""
     stack, _ = getattr(cause, "pycompiler_place", ((), ""))
     last = traceback.extract_tb(cause.__traceback__)[-1:]
     trace = traceback.format_exception(cause) if config.verbose else traceback.format_list(last)
@@ -271,4 +276,4 @@ def on_limit(fn: CompiledFunction, reasons: list[tuple[int, int]]) -> None:
     log.warning(message)
 
 
-peer.leave_alone(on_limit.__code__)
+torch_compile.skip_frames_of(on_limit.__code__)

@@ -1,7 +1,8 @@
-"""How much of a result is rounding: eager again, with what each operator gives moved by its last digit, up or down.
+"""The rounding part of a result: eager runs again, with each operator's result moved by its last digit, up or down.
 
-In: a run of a graph by eager, and what it gave.  Out: for each of its results, how far rounding alone may move it.  Where
-large values cancel (a divergence of equal distributions, the gradient of a norm over two elements) that is all there is.
+In: a run of a graph by eager, and its results.
+Out: for each result, how far rounding alone may move it.  Where large values cancel (a divergence of equal
+distributions, the gradient of a norm over two elements), the result is rounding only.
 """
 
 from __future__ import annotations
@@ -12,17 +13,18 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.modes import OwnMode
+from pycompiler.torch_compat.dispatch_modes import OwnMode
 
 RUNS = 3
-BEYOND = 8  # digits: there are other roundings than one by one
-GROWS = 3  # at least, from one digit to these
+BEYOND = 8  # digits: roundings may add up
+GROWS = 3  # the least growth from one digit to these
 
 Run = Callable[[], Sequence[Any]]
 
 
-class Shaken(OwnMode):
-    """Floats that an operator makes are moved by their last digit.  `size`: of the largest, `coarsest`: of their dtypes."""
+class LastDigitNoise(OwnMode):
+    """Moves floats that an operator computes by their last digit.
+    `size`: the largest size; `coarsest`: the coarsest dtype."""
 
     def __init__(self, seed: int, digits: int = 1) -> None:
         super().__init__()
@@ -50,9 +52,11 @@ def size_of(t: torch.Tensor) -> float:
 
 
 def roundings(run: Run, given: Sequence[Any], near: Callable[[torch.dtype], float]) -> list[float]:
-    """A number each; 0 where nothing is known.  None is more than `near` (of the coarsest dtype) of the largest value on the way.
+    """A number per result; 0 if nothing is known.
 
-    Rounding grows with the digits that are moved; what does not is a jump (a comparison, `floor`), and none is forgiven."""
+    At most `near` (of the coarsest dtype) times the largest value computed on the way.  Rounding grows with the
+    number of moved digits.  A change that does not grow is a jump (a comparison, `floor`), and counts as 0.
+    """
     few, many = _moved(run, given, near, 1), _moved(run, given, near, BEYOND)
     return [at_once if at_once > GROWS * one else 0.0 for one, at_once in zip(few, many, strict=True)]
 
@@ -61,7 +65,7 @@ def _moved(run: Run, given: Sequence[Any], near: Callable[[torch.dtype], float],
     found = [0.0] * len(given)
     for seed in range(RUNS):
         values: Sequence[Any] = ()
-        with Shaken(seed, digits) as mode, contextlib.suppress(Exception):
+        with LastDigitNoise(seed, digits) as mode, contextlib.suppress(Exception):
             values = run()
         if len(values) != len(given):
             return [0.0] * len(given)

@@ -1,7 +1,8 @@
-"""What all compiled callables of the process do, whatever each was told: the stance.
+"""The stance: one behaviour for all compiled callables of the process, above their own settings.
 
-In: a name of `MODES`, or a backend that takes the place of each callable's own.  Out: `current`, which families look at when
-they set the modes of their functions (`family.py`): a call reads no more than its function's mode.
+In: a name of `MODES`, or a backend that replaces each callable's own.
+Out: `current`, which families read when they set the modes of their functions (`family.py`).  A call reads only its
+function's mode.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from pycompiler import _native, backends, config
 from pycompiler.errors import ArgumentError, UnknownName, describe
 from pycompiler.ir import guards
 
-# What a miss does under each stance (see `_native.CompiledFunction.set_mode`).
+# The behaviour at a miss under each stance (see `_native.CompiledFunction.set_mode`).
 MODES: dict[str, _native.Mode] = {
     "default": "compile",
     "force_eager": "eager",
@@ -28,20 +29,20 @@ MODES: dict[str, _native.Mode] = {
 
 @dataclass(frozen=True, eq=False)
 class Stance:
-    """`backend`: what compiles all graphs, in place of the backends that were asked for."""
+    """`backend`: the backend of all graphs, in place of the requested backends."""
 
     name: str = "default"
     backend: Any = None
 
     def mode(self, policy: _native.Mode) -> _native.Mode:
-        """The mode of a function with this policy, which is stronger where it says not to compile."""
+        """The mode of a function with this policy; a policy that forbids compiling is stronger."""
         if self.name == "force_eager":
             return "eager"
         return MODES[self.name] if policy == "compile" else policy
 
     @property
     def waits(self) -> bool:
-        """Whether the first call that fits nothing runs eagerly."""
+        """Whether the first call that fits no entry runs eagerly."""
         return self.name == "eager_then_compile"
 
 
@@ -55,16 +56,19 @@ def current() -> Stance:
 
 
 def foreign_state() -> str | None:
-    """`guards.foreign_state`, which is asked where no entry fits; and, where such calls raise, what is around one that mostly has
-    no graph: it was compiled for calls outside."""
+    """`guards.foreign_state`, called when no entry fits.
+
+    If such calls raise, also the transform or kernel around the call: mostly such a call has no graph, and the
+    entries were compiled for calls outside.
+    """
     found = guards.foreign_state()
-    if found is None and current().name == "fail_on_recompile" and (guards.levels() or guards.in_kernel()):
+    if found is None and current().name == "fail_on_recompile" and (guards.transform_levels() or guards.in_kernel()):
         return "a transform, or the kernel of an operator"
     return found
 
 
 def take(stance: Stance) -> Stance:
-    """Let `stance` hold from now on; the one before."""
+    """Make `stance` current; returns the previous one."""
     before, _current[0] = _current[0], stance
     for listener in listeners:
         listener()
@@ -72,12 +76,36 @@ def take(stance: Stance) -> Stance:
 
 
 class set_stance:
-    """Set the stance of the process; also a context manager and a decorator, which put back the one before.
+    """Set the stance: one behaviour for all compiled callables of the process.
 
-    "default"; "force_eager": nothing that was compiled is used; "eager_on_recompile": what was compiled is used, other calls run
-    eagerly; "fail_on_recompile": other calls raise `RecompileError`; "eager_then_compile": the first call of each function runs
-    eagerly.  force_backend, with "default" only: graphs are compiled by it; what other backends made is put aside meanwhile.
-    skip_guard_eval_unsafe: accepted; all guards are evaluated.
+    It is also a context manager and a decorator, which restore the previous stance.
+
+    | stance | effect |
+    | --- | --- |
+    | `"default"` | each callable follows its own settings |
+    | `"force_eager"` | compiled code is not used |
+    | `"eager_on_recompile"` | entries are used; calls that fit none run eagerly |
+    | `"fail_on_recompile"` | entries are used; calls that fit none raise `RecompileError` |
+    | `"eager_then_compile"` | the first call of each function runs eagerly |
+
+    Args:
+        stance: A name of the table.
+        skip_guard_eval_unsafe: Accepted for compatibility: all guards are evaluated.
+        force_backend: A backend for all graphs, as in `compile`; only with "default".  Entries of other backends are set
+            aside meanwhile.
+
+    Raises:
+        UnknownName: The stance or the backend does not exist.
+        UserError: `force_backend` is neither a name nor callable.
+        ArgumentError: Another stance has `force_backend`, or an argument has a wrong type.
+
+    Example:
+        ```python
+        compiled = pycompiler.compile(lambda x: x + 1)
+        with pycompiler.set_stance("force_eager"):
+            compiled(torch.ones(3))
+        assert pycompiler.counters(compiled)["compiles"] == 0
+        ```
     """
 
     def __init__(

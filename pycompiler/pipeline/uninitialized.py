@@ -1,7 +1,8 @@
-"""Elements of results that hang on memory that nobody has written: `torch.empty` and its like.
+"""Result elements that depend on unwritten memory: `torch.empty` and similar operators.
 
-In: a run of a graph by eager.  Out: for each of its results, the elements that change with what such memory holds.  They are
-nobody's to compare: eager's own next call gives others.
+In: a run of a graph by eager.
+Out: for each result, the elements that change with the content of such memory.  They cannot be compared: eager's own
+next call gives others.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.modes import OwnMode
+from pycompiler.torch_compat.dispatch_modes import OwnMode
 
 aten = torch.ops.aten
 FACTORIES = (
@@ -31,14 +32,15 @@ def _overloads(op: Any) -> list[str]:
 
 
 LEAVES_UNWRITTEN = frozenset(getattr(op, name) for op in FACTORIES for name in _overloads(op))
-# What is put there: floats, integers (which may be indices), truths.
+# The fill values: floats, integers (which may be indices), bools.
 FILLS = ((-1.5, -1, False), (0.75, 0, True), (math.nan, 1, True))
 
 Run = Callable[[], Sequence[Any]]
 
 
 class Filled(OwnMode):
-    """Memory that an operator leaves unwritten holds a value of `fills`.  `count`: how often there was some."""
+    """Fills memory that an operator leaves unwritten with a value of `fills`.
+    `count`: how often there was such memory."""
 
     def __init__(self, fills: tuple[float, int, bool]) -> None:
         super().__init__()
@@ -60,14 +62,17 @@ class Filled(OwnMode):
 
 
 def unwritten(run: Run) -> list[torch.Tensor | None]:
-    """Masks of what is none of the graph's, a result each; None: all of it is.  Empty: nothing hangs on such memory."""
+    """Masks of the elements that depend on unwritten memory, one per result; None: no element does.
+
+    An empty list: no result depends on such memory.
+    """
     runs: list[Sequence[Any]] = []
     for fills in FILLS:
-        with Filled(fills) as mode, contextlib.suppress(Exception):  # an index out of a tensor, say
+        with Filled(fills) as mode, contextlib.suppress(Exception):  # for example an index out of range
             runs.append(run())
         if not mode.count:
             return []
-    if len({len(values) for values in runs}) != 1:  # one that gave no gradients says nothing
+    if len({len(values) for values in runs}) != 1:  # a run without gradients proves nothing
         return []
     masks = [_changing(values) for values in zip(*runs, strict=True)]
     return masks if any(mask is not None and bool(mask.any()) for mask in masks) else []
@@ -84,7 +89,7 @@ def _changing(values: Sequence[Any]) -> torch.Tensor | None:
 
 
 def without(values: Sequence[Any], masks: Sequence[torch.Tensor | None]) -> list[Any]:
-    """The values with zeros where masks say so."""
+    """The values with zeros at the masks' elements."""
     return [_without(v, mask) for v, mask in zip(values, masks, strict=True)]
 
 

@@ -1,11 +1,13 @@
-"""A compiled graph beside eager: on copies of a call's inputs both run, forward and backward, and are compared.
+"""Verification: a compiled graph beside eager.  Both run on copies of a call's inputs, forward and backward, and are
+compared.
 
-In: `compile(..., verify=share)` or `config.verify_correctness`, the captured graph, what the backend made of it.  Out: a
-callable of the graph's inputs.  A difference names the first operator whose value, or gradient, differs, with its line:
-under `verify_correctness` it raises `VerificationError`; else it is an error in the log, and the graph runs eagerly from then on.
+In: `compile(..., verify=share)` or `config.verify_correctness`, the captured graph, and the backend's callable.
+Out: a callable of the graph's inputs.  A difference names the first operator whose value, or gradient, differs, with
+its line.  Under `verify_correctness` a difference raises `VerificationError`.  Otherwise it is an error in the log,
+and the graph runs eagerly from then on.
 
-Calls wait for the comparison of a graph's first one.  Later ones wait where random numbers are drawn, gradients are wanted or a
-GPU computes; else a worker compares (`background.py`), one call of a graph at a time.
+The first call of a graph waits for its comparison.  Later calls wait if random numbers are drawn, gradients are
+wanted or a GPU computes.  Otherwise a worker compares (`background.py`), one call of a graph at a time.
 """
 
 from __future__ import annotations
@@ -23,38 +25,40 @@ from torch._ops import OpOverload, OpOverloadPacket
 from pycompiler import background
 from pycompiler.autograd.replay import copies
 from pycompiler.errors import VerificationError
-from pycompiler.ir import choices, torch_state
-from pycompiler.ir.fake import fake_of, new_fake_mode
-from pycompiler.ir.texts import forward_of
+from pycompiler.ir import choices
+from pycompiler.ir.generated_source import forward_of
 from pycompiler.logs import stage
 from pycompiler.pipeline.differences import Difference, first_difference, near
-from pycompiler.pipeline.shaken import roundings
-from pycompiler.pipeline.unwritten import unwritten, without
+from pycompiler.pipeline.rounding_noise import roundings
+from pycompiler.pipeline.uninitialized import unwritten, without
+from pycompiler.torch_compat import torch_state
+from pycompiler.torch_compat.fake_mode import fake_of, new_fake_mode
 
 log = stage("dynamo")
 
-Call = Callable[..., Sequence[Any]]
-Rebuild = Callable[[fx.GraphModule, Sequence[Any]], Call]
+CompiledCall = Callable[..., Sequence[Any]]
+Rebuild = Callable[[fx.GraphModule, Sequence[Any]], CompiledCall]
 
 
 class NotComparable(Exception):
-    """Something of a graph, or of a call, that cannot happen twice; the text says what."""
+    """A graph or a call contains an action that cannot happen twice; the message names it."""
 
 
-class Unsteady(Exception):
-    """This call cannot be compared; the text says why."""
+class CallNotComparable(Exception):
+    """This call cannot be compared; the message has the reason."""
 
 
 @dataclass
 class Copies:
-    """Inputs like those of a call.  `leaves`: what gradients are taken of, by position."""
+    """Copies of a call's inputs. `leaves`: the tensors that gradients are taken of, by position."""
 
     values: list[Any]
     leaves: dict[int, torch.Tensor]
 
     @classmethod
     def of(cls, inputs: Sequence[Any], dtype: torch.dtype | None = None) -> Copies:
-        """Copies that lie as `inputs` do, in memory of their own, which they share as those do; floats as `dtype` if given."""
+        """Copies with the layout of `inputs`, in separate memory, shared as the inputs share theirs; floats as `dtype`
+        if given."""
         made = cls(list(inputs), {})
         shared: dict[int, list[int]] = {}  # by address: tensors in the same memory
         for k, given in enumerate(inputs):
@@ -69,7 +73,7 @@ class Copies:
         return made
 
     def copy(self, group: list[int], dtype: torch.dtype | None) -> None:
-        """Of tensors in the same memory.  Those that were computed depend on all of it, a leaf, and may be written to."""
+        """Copy tensors in the same memory. Computed tensors depend on all of the memory, a leaf, and may be written."""
         given = {k: self.values[k] for k in group}
         first = given[group[0]]
         computed = [k for k, t in given.items() if t.requires_grad and not t.is_leaf]
@@ -99,11 +103,11 @@ def _comparable(given: torch.Tensor, k: int) -> None:
     if type(given) not in (torch.Tensor, torch.nn.Parameter) or given.layout is not torch.strided:
         raise NotComparable(f"input {k} is a {type(given).__name__} with layout {given.layout}")
     if given.is_conj() or given.is_neg() or given.is_quantized:
-        raise NotComparable(f"input {k} is not as it lies in memory")
+        raise NotComparable(f"input {k} is conjugated, negated or quantised")
 
 
 def _flat(given: torch.Tensor) -> torch.Tensor:
-    """All of the memory in which a tensor lies."""
+    """All of the memory of a tensor's storage."""
     storage = given.untyped_storage()
     with torch.no_grad():
         empty = torch.empty(0, dtype=given.dtype, device=given.device)
@@ -111,16 +115,16 @@ def _flat(given: torch.Tensor) -> torch.Tensor:
 
 
 @dataclass
-class Results:
+class VerifiedResults:
     names: list[str]
     values: list[Any]
     drew: bool  # random numbers
     has_gradients: bool
-    left: torch.Tensor  # the state in which the generator was left
+    left: torch.Tensor  # the state of the generator afterwards
 
 
-def results(call: Call, copies: Copies, *, gradients: bool = True) -> Results:
-    """What a call of the graph gives: outputs, inputs after it, gradients for tangents that are always the same."""
+def results(call: CompiledCall, copies: Copies, *, gradients: bool = True) -> VerifiedResults:
+    """The results of a graph's call: outputs, inputs after it, and gradients for fixed tangents."""
     before = torch.get_rng_state()
     outputs = list(call(*copies.values))
     names = [f"output {k}" for k in range(len(outputs))]
@@ -137,22 +141,22 @@ def results(call: Call, copies: Copies, *, gradients: bool = True) -> Results:
 
 
 def _seen(value: Any) -> Any:
-    """What is compared: of a generator its state."""
+    """The value to compare: for a generator its state."""
     if isinstance(value, torch.Generator):
         return value.get_state()
     return value.detach().clone() if isinstance(value, torch.Tensor) else value
 
 
-def _results(names: list[str], values: list[Any], before: torch.Tensor, has_gradients: bool) -> Results:
+def _results(names: list[str], values: list[Any], before: torch.Tensor, has_gradients: bool) -> VerifiedResults:
     left = torch.get_rng_state()
-    return Results(names, values, not torch.equal(before, left), has_gradients, left)
+    return VerifiedResults(names, values, not torch.equal(before, left), has_gradients, left)
 
 
 def eager_results(
-    graph: Call, inputs: Sequence[Any], dtype: torch.dtype | None = None, numbers: Numbers | None = None
-) -> Results:
-    """Those of eager; without gradients where it refuses to give them."""
-    numbers = numbers or Numbers()
+    graph: CompiledCall, inputs: Sequence[Any], dtype: torch.dtype | None = None, numbers: RandomNumbers | None = None
+) -> VerifiedResults:
+    """The results of eager; without gradients if eager refuses them."""
+    numbers = numbers or RandomNumbers()
     try:
         with same_numbers(inputs, numbers):
             return results(graph, Copies.of(inputs, dtype))
@@ -165,16 +169,17 @@ SHARED_BY_THREADS = {write for _, write in torch_state.ATTENTION.values()}
 
 
 @dataclass
-class Numbers:
-    """Whether a graph draws random numbers, or may; one that does not leaves alone what other threads share with it."""
+class RandomNumbers:
+    """Whether a graph draws random numbers, or may.  A graph that does not draw leaves shared state of other threads
+    alone."""
 
     drawn: bool = True
 
 
 class same_numbers:
-    """Random numbers drawn in this block come again after it, and torch's state (grad mode and the like) is as before."""
+    """Random numbers drawn in this block come again after it, and torch's state (grad mode and so on) is restored."""
 
-    def __init__(self, inputs: Sequence[Any], numbers: Numbers) -> None:
+    def __init__(self, inputs: Sequence[Any], numbers: RandomNumbers) -> None:
         self.devices = {t.device for t in inputs if isinstance(t, torch.Tensor) and t.device.type == "cuda"}
         self.drawn = numbers.drawn
 
@@ -192,19 +197,24 @@ class same_numbers:
 
 
 def compare(
-    graph: Call, made: Call, inputs: Sequence[Any], tolerance: float = 0.0, numbers: Numbers | None = None
+    graph: CompiledCall,
+    made: CompiledCall,
+    inputs: Sequence[Any],
+    tolerance: float = 0.0,
+    numbers: RandomNumbers | None = None,
 ) -> Difference | None:
-    """How a call of `made` differs from one of `graph`, which it stands for.  `inputs` stay as they are.
+    """The difference between a call of `made` and a call of `graph`.  `inputs` stay unchanged.
 
-    tolerance: relative error that is no difference, where a dtype's own (`differences.TOLERANCES`) is smaller.
-    numbers: what is known of the graph, and is known of it now."""
-    numbers = numbers or Numbers()
+    tolerance: relative error that is no difference, if a dtype's own tolerance (`differences.TOLERANCES`) is smaller.
+    numbers: what is known about random draws of the graph; updated by the call.
+    """
+    numbers = numbers or RandomNumbers()
     given = any(isinstance(v, torch.Generator) for v in inputs)
 
-    def run_eager() -> Results:
+    def run_eager() -> VerifiedResults:
         return eager_results(graph, inputs, None, numbers)
 
-    def run_made() -> Results:
+    def run_made() -> VerifiedResults:
         with same_numbers(inputs, numbers):
             return results(made, Copies.of(inputs), gradients=want.has_gradients)
 
@@ -218,7 +228,7 @@ def compare(
     if first_difference(want.names, seen.values, want.values, strict=True, tolerance=tolerance) is None:
         return None
     if numbers.drawn and not (is_steady(want, run_eager) and is_steady(seen, run_made)):
-        raise Unsteady("another thread drew random numbers meanwhile")
+        raise CallNotComparable("another thread drew random numbers meanwhile")
     judged = [seen.values, want.values]
     if exact := None if numbers.drawn else in_float64(graph, inputs, want):
         judged.append(exact)
@@ -234,25 +244,25 @@ def compare(
     return first_difference(want.names, *judged, tolerance=tolerance, roundings=roundings(again, want.values, near))
 
 
-def is_steady(before: Results, run: Callable[[], Results]) -> bool:
-    """Whether a run leaves the generator as the one before did: all threads draw from it, another one may have meanwhile."""
+def is_steady(before: VerifiedResults, run: Callable[[], VerifiedResults]) -> bool:
+    """Whether a run leaves the generator as the previous run did: another thread may have drawn meanwhile."""
     try:
         return torch.equal(before.left, run().left)
     except Exception:
         return False
 
 
-def in_float64(graph: Call, inputs: Sequence[Any], want: Results) -> list[Any] | None:
-    """The same results in float64, where the graph can be run so."""
+def in_float64(graph: CompiledCall, inputs: Sequence[Any], want: VerifiedResults) -> list[Any] | None:
+    """The same results in float64, if the graph can run so."""
     try:
         made = eager_results(graph, inputs, torch.float64)
-    except Exception:  # the program's own casts meet float64 where they did not expect it
+    except Exception:  # the program's own casts meet an unexpected float64
         return None
     return made.values if made.names == want.names else None
 
 
 def can_wait(inputs: Sequence[Any]) -> bool:
-    """Whether a comparison needs nothing of the thread that calls but `Held.surroundings`."""
+    """Whether a comparison needs nothing of the calling thread but `SavedCall.surroundings`."""
     tensors = [t for t in inputs if isinstance(t, torch.Tensor)]
     gradients = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
     modes = torch._C._len_torch_function_stack() + torch._C._len_torch_dispatch_stack()
@@ -260,8 +270,9 @@ def can_wait(inputs: Sequence[Any]) -> bool:
 
 
 @dataclass
-class Held:
-    """The inputs of a call, for later.  Parameters that the graph does not write are not copied: `changed` says if others did."""
+class SavedCall:
+    """The inputs of a call, for later.  Parameters that the graph does not write are not copied; `changed`: other code
+    wrote one."""
 
     inputs: list[Any]
     versions: dict[int, int]
@@ -269,7 +280,7 @@ class Held:
     inference: bool
 
     @classmethod
-    def of(cls, inputs: Sequence[Any], writes: bool) -> Held:
+    def of(cls, inputs: Sequence[Any], writes: bool) -> SavedCall:
         kept = {
             k: t._version for k, t in enumerate(inputs)
             if isinstance(t, torch.nn.Parameter) and not (writes or t.is_inference())
@@ -283,7 +294,7 @@ class Held:
 
     @contextlib.contextmanager
     def surroundings(self) -> Iterator[None]:
-        """The state of the thread that called."""
+        """The state of the calling thread."""
         before = torch_state.read_own_state()
         with torch.inference_mode(self.inference):
             torch_state.write_state(self.state)
@@ -294,15 +305,15 @@ class Held:
 
 
 class Verified:
-    """See the module.  `share` of the calls are compared, the first one always; one is enough where `share` is 0.
+    """See the module.  A `share` of the calls is compared, always the first; only the first if `share` is 0.
 
-    gm: the captured graph, which nobody else may change.  backend: the name of the program's own backend that made `made`.
+    gm: the captured graph, which no other code may change.  backend: the name of the user's backend that made `made`.
     """
 
     def __init__(
         self,
         gm: fx.GraphModule,
-        made: Call,
+        made: CompiledCall,
         rebuild: Rebuild,
         name: str,
         *,
@@ -316,15 +327,16 @@ class Verified:
         self.lock = threading.Lock()
         self.difference: str | None = None
         self.found: Difference | None = None  # by the last comparison
-        self.numbers = Numbers()
+        self.numbers = RandomNumbers()
         self.waiting = False  # for a worker
         graphs = [m for m in gm.modules() if isinstance(m, fx.GraphModule)]
         nodes = [n for g in graphs for n in g.graph.nodes]
-        # Not so: what branches may draw in one of them, and what is set for all threads is no worker's to set.
+        # False if branches may draw random numbers in one of them, or if process-wide state is set, which a worker
+        # must not do.
         self.plain = len(graphs) == 1 and not any(n.target in SHARED_BY_THREADS for n in nodes)
         self.writes = any(n.meta.get("mutates") for n in nodes)
         if acting := [n for n in nodes if happens_once(n)]:
-            self.give_up(f"{_name(acting[0])} may act on more than tensors")
+            self.give_up(f"{_name(acting[0])} may have effects on more than tensors")
 
     def __call__(self, *inputs: Any) -> Sequence[Any]:
         if self.due() and not self.verified_later(inputs):
@@ -334,7 +346,7 @@ class Verified:
         return self.made(*inputs)
 
     def due(self) -> bool:
-        """Whether this call is compared: they are evenly spread."""
+        """Whether this call is compared: compared calls are evenly spread."""
         if self.difference is not None:
             return False
         with self.lock:
@@ -347,7 +359,7 @@ class Verified:
         self.share = -1.0
 
     def verified_later(self, inputs: Sequence[Any]) -> bool:
-        """Whether a worker compares this call, or is still at another one: then this one is not compared."""
+        """Whether a worker compares this call, or is still busy with another; then this call is not compared."""
         if self.raises or self.numbers.drawn or background.inside() or not can_wait(inputs):
             return False
         with self.lock:
@@ -355,14 +367,14 @@ class Verified:
                 return True
             self.waiting = True
         try:
-            held = Held.of(inputs, self.writes)
+            held = SavedCall.of(inputs, self.writes)
         except NotComparable:
             self.waiting = False
             return False
         background.submit(f"a comparison of {self.name}", lambda: self.verify_held(held))
         return True
 
-    def verify_held(self, held: Held) -> None:
+    def verify_held(self, held: SavedCall) -> None:
         try:
             with held.surroundings():
                 self.judge(held.inputs, held.changed)
@@ -375,12 +387,12 @@ class Verified:
     def judge(self, inputs: Sequence[Any], changed: Callable[[], bool]) -> None:
         graph = forward_of(self.gm)
         try:
-            found = compare(graph, self.made, inputs, self.tolerance, self.numbers if self.plain else Numbers())
+            found = compare(graph, self.made, inputs, self.tolerance, self.numbers if self.plain else RandomNumbers())
         except NotComparable as reason:
             return self.give_up(str(reason))
-        except Unsteady as reason:
+        except CallNotComparable as reason:
             return log.info("a call of %s is not compared: %s", self.name, reason)
-        except Exception as error:  # eager's own: the call itself raises it
+        except Exception as error:  # an error of eager itself: the call raises it
             return log.info("%s: eager raised %s: %s", self.name, type(error).__name__, error)
         if changed():
             return None
@@ -397,14 +409,14 @@ class Verified:
         if self.raises:
             raise VerificationError(known or text, self.backend)
         if known is None:  # calls of other threads may have found it meanwhile
-            log.error("%s\nit runs eagerly from now on", text)
+            log.error("%s\nthe graph runs eagerly from now on", text)
         return None
 
     def place(self, inputs: Sequence[Any]) -> str:
         """The first operator whose compiled value, or gradient, differs."""
         node = first_wrong(self.gm, self.rebuild, inputs)
         if node is None:
-            return "  no operator alone: it is right when less of the graph is compiled"
+            return "  no single operator: the values are right when less of the graph is compiled"
         user = node.meta.get("user")
         where = f"\n    {str(user[-1]).replace(chr(10), chr(10) + '    ')}" if user else ""
         return f"  first at operator {_name(node)} (node {node.name}){where}"
@@ -415,7 +427,8 @@ NAMESPACES = ("aten", "prim", "prims", "pycompiler")
 
 
 def happens_once(node: fx.Node) -> bool:
-    """Whether a call may do what cannot be done again on copies: operators of others, of which nothing is known."""
+    """Whether a call may have effects that cannot be repeated on copies: operators of other libraries, which are
+    unknown."""
     if node.op != "call_function" or not node.meta.get("acts"):
         return False
     if isinstance(node.target, OpOverload):
@@ -431,12 +444,12 @@ def _name(node: fx.Node) -> str:
 
 
 def first_wrong(gm: fx.GraphModule, rebuild: Rebuild, inputs: Sequence[Any]) -> fx.Node | None:
-    """By halving: the first node up to which the graph, compiled by itself, gives something else than eager."""
+    """The first node up to which the graph, compiled by itself, differs from eager; found by bisection."""
     nodes = [
         n for n in gm.graph.nodes
         if n.op.startswith("call_") and isinstance(n.meta.get("example_value"), torch.Tensor)
     ]  # fmt: skip
-    low, high = 0, len(nodes)  # the graph up to nodes[high] is wrong; len(nodes): the whole one
+    low, high = 0, len(nodes)  # the graph up to nodes[high] is wrong; len(nodes): the whole graph
     while low < high:
         middle = (low + high) // 2
         if is_wrong(up_to(gm, nodes[middle]), rebuild, inputs):
@@ -468,7 +481,7 @@ def up_to(gm: fx.GraphModule, last: fx.Node) -> fx.GraphModule:
 
 
 def examples_of(inputs: Sequence[Any], ours: bool) -> list[Any]:
-    """What a backend is given for a part of a graph: fakes for ours, copies for others."""
+    """The examples that a backend gets for a part of a graph: fakes for this package's backends, copies for others."""
     if not ours:
         return Copies.of(inputs).values
     mode = new_fake_mode()

@@ -1,0 +1,13 @@
+"""Runtime: generated source -> loaded kernels, and the plan that the native executor runs.
+
+In: a schedule and the source of its kernels.  Out: `ir.plan.Plan` with its library and binaries.  Read in this order:
+
+- `plan_builder.py`, `rules.py`: schedule -> plan; the rules of a legal plan.
+- `plan_python.py`: a plan run in Python, the oracle of the native executor.
+- `segments.py`: graphs with operators that Python calls between plans.
+- `toolchain.py`, `build.py`: the C++ compiler; source -> library.
+- `triton_build.py`: Triton source -> GPU binaries.
+- `disk_cache.py`, `disk_entries.py`, `private_files.py`: the cache on disk, its entries, file permissions.
+- `output_code.py`: a plan as a Python file.
+- `heap.py`: memory of freed tensors.
+"""

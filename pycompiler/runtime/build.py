@@ -25,12 +25,12 @@ from pathlib import Path
 
 from pycompiler import config
 from pycompiler.ir import choices
-from pycompiler.ir.interrupts import check, deferred, stoppers
 from pycompiler.logs import artifact
 from pycompiler.runtime import disk_cache
 from pycompiler.runtime.toolchain import (
     DOUBLES,
     FLAGS,
+    NARROWED,
     OPENMP,
     NoCompiler,
     Toolchain,
@@ -40,18 +40,19 @@ from pycompiler.runtime.toolchain import (
     prelude_dir,
     prelude_text,
 )  # fmt: skip
+from pycompiler.torch_compat.interrupts import check, deferred, stop_callbacks
 
 __all__ = ["BuildFailed", "BuiltLibrary", "NoCompiler", "build", "counters", "has_compiler"]
 
 log = logging.getLogger("pycompiler.runtime")
 log_cache = artifact("cache")
 
-ANSWER_S = 20.0  # a compiler that does not say its version in this time hangs
-DISK_NEEDED = 1 << 20  # bytes: with less, a failure is the disk's
+ANSWER_S = 20.0  # a compiler that does not print its version in this time hangs
+DISK_NEEDED = 1 << 20  # bytes: a failure with less free space is the disk's
 
 
 class BuildFailed(RuntimeError):
-    """The compiler rejected generated code (a bug of ours) or could not run."""
+    """The compiler rejected generated code (a bug in code generation) or could not run."""
 
 
 @dataclass(frozen=True)
@@ -68,11 +69,12 @@ counters = {"builds": 0, "hits": 0}
 
 @functools.lru_cache(maxsize=8)
 def _environment_key(toolchain: Toolchain) -> str:
-    return disk_cache.digest(toolchain.identity, repr((FLAGS, DOUBLES, OPENMP)), prelude_text())
+    return disk_cache.digest(toolchain.identity, repr((FLAGS, DOUBLES, NARROWED.pattern, OPENMP)), prelude_text())
 
 
 def cache_key(text: str, toolchain: Toolchain) -> str:
-    """Equal kernels are one library, whatever the graph calls its nodes: lines that only comment do not count."""
+    """The cache key of a source.  Comment lines do not count, so equal kernels share a library whatever their nodes'
+    names."""
     return disk_cache.digest(_COMMENTS.sub("", text), _environment_key(toolchain))
 
 
@@ -80,7 +82,7 @@ _COMMENTS = re.compile(r"^ *//.*\n", re.MULTILINE)
 
 
 def compile_into(folder: Path, text: str, symbols: Sequence[str], toolchain: Toolchain) -> None:
-    """Writes the source and the library into `folder`.  Raises BuildFailed, or OSError when the disk is the reason."""
+    """Write the source and the library into `folder`.  Raises BuildFailed, or OSError if the disk is the cause."""
     source, library = folder / disk_cache.SOURCE, folder / disk_cache.LIBRARY
     source.write_text(text)
     failed = ""
@@ -93,7 +95,7 @@ def compile_into(folder: Path, text: str, symbols: Sequence[str], toolchain: Too
             return
         check_disk(folder, said)
         head = "".join(c if c.isprintable() or c == "\n" else "?" for c in "\n".join(said.splitlines()[:30])[:4000])
-        failed = failed or f"{shlex.join(command)}\nexited with {code}:\n{head or '(it said nothing)'}"
+        failed = failed or f"{shlex.join(command)}\nexited with {code}:\n{head or '(no output)'}"
     raise BuildFailed(failed)
 
 
@@ -102,16 +104,16 @@ _running: set[subprocess.Popen[str]] = set()
 
 
 def kill_running() -> None:
-    """Ends all compilers that this process waits for."""
+    """Kill all compilers that this process waits for."""
     for process in list(_running):
         kill_group(process, wait=False)
 
 
-stoppers.append(kill_running)
+stop_callbacks.append(kill_running)
 
 
 def run_compiler(command: list[str], folder: Path, toolchain: Toolchain) -> tuple[int, str]:
-    """(exit status, what it said).  It and its children are killed at the time limit and on an interrupt."""
+    """(exit status, error output).  The compiler and its children are killed at the time limit and on an interrupt."""
     if toolchain in _hung:
         raise BuildFailed(f"the compiler hung before, so it is not started again in this process: {command[0]}")
     environment = {**os.environ, "TMPDIR": str(folder), "LC_ALL": "C"}
@@ -131,7 +133,7 @@ def run_compiler(command: list[str], folder: Path, toolchain: Toolchain) -> tupl
         kill_group(process)
         if not isinstance(error, subprocess.TimeoutExpired):
             raise
-        if not answers(toolchain):
+        if not prints_version(toolchain):
             _hung.add(toolchain)
         raise BuildFailed(f"the compiler did not end within {config.cxx_timeout:g} s (config.cxx_timeout), and was "
                           f"killed: {command[0]}") from None  # fmt: skip
@@ -141,7 +143,7 @@ def run_compiler(command: list[str], folder: Path, toolchain: Toolchain) -> tupl
 
 
 def kill_group(process: subprocess.Popen[str], *, wait: bool = True) -> None:
-    """Ends a compiler with the processes that it started."""
+    """Kill a compiler and the processes that it started."""
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(process.pid, signal.SIGKILL)
     if not wait:
@@ -150,8 +152,8 @@ def kill_group(process: subprocess.Popen[str], *, wait: bool = True) -> None:
         process.communicate(timeout=5)
 
 
-def answers(toolchain: Toolchain) -> bool:
-    """Whether the compiler says its version: else it hangs whatever it is given."""
+def prints_version(toolchain: Toolchain) -> bool:
+    """Whether the compiler prints its version; otherwise it hangs for any input."""
     try:
         process = subprocess.Popen([toolchain.command[0], "--version"], stdin=subprocess.DEVNULL, text=True,
                                    stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)  # fmt: skip
@@ -165,7 +167,7 @@ def answers(toolchain: Toolchain) -> bool:
 
 
 def check_disk(folder: Path, said: str) -> None:
-    """OSError when the disk is why the compiler failed; it may have been killed before it could say so."""
+    """Raise OSError if the compiler failed because of the disk; it may have been killed before it could print that."""
     free = os.statvfs(folder)
     if free.f_bavail * free.f_frsize < DISK_NEEDED:
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), str(folder))
@@ -175,7 +177,7 @@ def check_disk(folder: Path, said: str) -> None:
 
 
 def check_loads(library: Path, symbols: Sequence[str], toolchain: Toolchain) -> None:
-    """BuildFailed when what the compiler wrote is no library with these symbols: it must not get into the cache."""
+    """Raise BuildFailed if the compiler's output is no library with these symbols: it must not enter the cache."""
     try:
         handle = _ctypes.dlopen(str(library), os.RTLD_NOW | os.RTLD_LOCAL)
         try:
@@ -185,19 +187,21 @@ def check_loads(library: Path, symbols: Sequence[str], toolchain: Toolchain) -> 
             _ctypes.dlclose(handle)
     except OSError as error:
         check_disk(library.parent, "")
-        raise BuildFailed(f"the compiler exited with 0, but what it wrote is no library with the kernels ({error}): "
+        raise BuildFailed(f"the compiler exited with 0, but its output is not a library with the kernels ({error}): "
                           f"{shlex.join(toolchain.command)}; see CXX") from error  # fmt: skip
 
 
 def build(text: str, symbols: Sequence[str] = (), name: str = "graph") -> BuiltLibrary:
-    """The library of `text`.  Raises NoCompiler or BuildFailed; every trouble with the cache falls back to a temporary
-    folder with a warning."""
+    """The library of `text`.  Raises NoCompiler or BuildFailed.
+
+    If the cache cannot be used, a temporary folder replaces it, with a warning.
+    """
     try:
         toolchain = find_toolchain()
     except NoCompiler as error:
         disk_cache.warn_once(f"graphs run through ATen: {error}")
         raise
-    alone = choices.active and not choices.taken("cache", lambda: f"{name}: {cache_key(text, toolchain)}")
+    alone = choices.active and not choices.step_enabled("cache", lambda: f"{name}: {cache_key(text, toolchain)}")
     key = disk_cache.digest(text) if alone else cache_key(text, toolchain)
     begin = time.perf_counter()
 

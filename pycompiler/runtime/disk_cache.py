@@ -1,15 +1,20 @@
 """Compiled libraries on disk, safe to share between the processes of one user.
 
-In: a key (hex digest) and a function that fills a fresh folder.  Out: the folder of a verified entry:
-`<root>/<key>/` with `kernels.so`, `kernels.cpp` and `manifest.json` (sha256 of each file).
+In: a key (hex digest) and a function that fills a fresh folder.  Out: the folder of a verified entry: `<root>/<key>/`
+with `kernels.so`, `kernels.cpp` and `manifest.json` (sha256 of each file).
 
-Invariants.  The root belongs to this user and nobody else may write to it or move it (`private.py`), or it is not used; the
-path that was checked, which leads through no link, is the path that is used.  An entry appears by renaming a finished folder.
-Nothing is loaded before owner, mode and sha256 were checked; what fails the check (after a crash of the machine, say: nothing
-waits for the disk) is replaced.  Locks are the kernel's (flock): a killed process leaves none behind.  Who holds a lock
-removes its file, and a lock of a file that is no longer there is none.  A work folder too says by a lock whether somebody
-still works in it: whoever builds next removes what the dead left, work folders and lock files of keys, nothing else.
-Nothing in it is unpickled.
+Invariants:
+
+- The root belongs to this user, and no other user may write to it or move it (`private_files.py`); otherwise it is not
+  used. The checked path contains no link, and the same path is used.
+- An entry appears by renaming a finished folder.
+- Owner, mode and sha256 are checked before a file is loaded.  An entry that fails is replaced.  (Files are not synced
+  to disk, so a crash of the machine can damage an entry.)
+- Locks are the kernel's (flock): a killed process leaves none behind.  The holder of a lock removes its file, and a
+  lock on a removed file does not count.
+- A lock in a work folder shows that its owner is alive.  The next builder removes work folders and key locks of dead
+  processes, and nothing else.
+- No data are unpickled.
 """
 
 from __future__ import annotations
@@ -33,7 +38,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from pycompiler import config
-from pycompiler.runtime.private import Unsafe, check_above, check_private
+from pycompiler.runtime.private_files import Unsafe, check_above, check_private
 
 __all__ = ["Unsafe", "check_above", "check_private"]
 
@@ -41,18 +46,18 @@ log = logging.getLogger("pycompiler.runtime")
 
 FORMAT = 1
 LIBRARY, SOURCE, MANIFEST = "kernels.so", "kernels.cpp", "manifest.json"
-LOCK_TIMEOUT_S = 60.0  # after that another process is taken to hang, and this one builds on its own
+LOCK_TIMEOUT_S = 60.0  # after this time the other process is assumed to hang, and this one builds on its own
 LOCK_NOTICE_S = 5.0  # a wait that is longer is logged
 LOCK_POLL_S = 0.05
-LEFTOVER_AGE_S = 3600.0  # of a work folder without a lock file: its owner was killed before it could make one
-LOCK = ".lock"  # behind a key: who holds it builds the entry
+LEFTOVER_AGE_S = 3600.0  # of a work folder without a lock file: its owner was killed before it could create one
+LOCK = ".lock"  # suffix of a key: its holder builds the entry
 KEY = re.compile(r"[0-9a-f]{64}")
-ALIVE = "alive"  # in a work folder: locked as long as its owner lives
+ALIVE = "alive"  # in a work folder: locked while its owner lives
 TEMPORARY = "pycompiler-tmp-"
 
 
 def check_loadable(path: Path) -> None:
-    """The loader replaces some words behind a `$` (dlopen(3), "dynamic string tokens")."""
+    """Raise if the loader would rewrite the path: it replaces words after a `$` (dlopen(3), "dynamic string tokens")."""
     if TOKENS.search(str(path)):
         raise OSError(f"the loader of libraries would rewrite {str(path)!r}: it holds $ORIGIN, $LIB or $PLATFORM")
 
@@ -79,7 +84,7 @@ def temporary_root() -> Path:
     clean_folders(Path(tempfile.gettempdir()), TEMPORARY, math.inf)
     path = Path(tempfile.mkdtemp(prefix=TEMPORARY))
     owner = os.getpid()
-    lock = say_alive(path)
+    lock = lock_alive(path)
 
     def remove() -> None:
         if os.getpid() == owner:
@@ -92,7 +97,7 @@ def temporary_root() -> Path:
 
 
 def checked_root() -> Path:
-    """The cache folder, made if need be, by a path without links.  OSError where it cannot be used."""
+    """The cache folder, created if needed, by a path without links.  OSError if it cannot be used."""
     root = wanted_root()
     if str(root).startswith("~"):
         raise OSError(f"no home folder ({root})")
@@ -101,7 +106,7 @@ def checked_root() -> Path:
         missing = [folder for folder in root.parents if not folder.is_dir()]
         for folder, mode in (*((folder, 0o755) for folder in reversed(missing)), (root, 0o700)):
             with contextlib.suppress(FileExistsError):
-                folder.mkdir(mode)  # whatever the umask: a parent that a group may write is refused below
+                folder.mkdir(mode)  # independent of the umask: a group-writable parent is rejected below
     real = Path(os.path.realpath(root, strict=True))
     check_loadable(real)
     check_private(real, folder=True)
@@ -117,7 +122,7 @@ def open_root() -> Path:
         root = checked_root()
     except OSError as error:
         return fall_back(error)
-    if root == Path(tempfile.gettempdir(), f"pycompiler-{os.getuid()}").resolve():  # the default where there is no home
+    if root == Path(tempfile.gettempdir(), f"pycompiler-{os.getuid()}").resolve():  # the default without a home folder
         warn_once(f"no home folder: kernels are kept in {root}, which a restart may empty (set PYCOMPILER_CACHE_DIR)")
     return root
 
@@ -141,13 +146,13 @@ def file_digest(path: Path) -> str:
     return hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def damage(entry: Path, key: str) -> str:
-    """What is wrong with an entry that exists, "" for nothing."""
+def find_damage(entry: Path, key: str) -> str:
+    """The damage of an existing entry, "" if there is none."""
     try:
         check_private(entry / MANIFEST, folder=False)
         manifest = json.loads((entry / MANIFEST).read_bytes())
         if manifest["key"] != key:
-            raise ValueError(f"its manifest is of another entry ({str(manifest['key'])[:12]})")
+            raise ValueError(f"its manifest belongs to another entry ({str(manifest['key'])[:12]})")
         for name in (LIBRARY, SOURCE):
             check_private(entry / name, folder=False)
             if file_digest(entry / name) != manifest["sha256"][name]:
@@ -158,7 +163,7 @@ def damage(entry: Path, key: str) -> str:
 
 
 def verified(entry: Path, key: str) -> bool:
-    """Whether the entry exists and may be loaded.  Says what is wrong with one that may not."""
+    """Whether the entry exists and may be loaded.  Logs the damage of an entry that may not."""
     try:
         check_private(entry, folder=True)
     except FileNotFoundError:
@@ -166,13 +171,13 @@ def verified(entry: Path, key: str) -> bool:
     except OSError as error:
         warn_once(f"kernel cache entry not used: {error}")
         return False
-    if wrong := damage(entry, key):
+    if wrong := find_damage(entry, key):
         warn_once(f"kernel cache entry {entry} is damaged ({wrong}): built again")
     return not wrong
 
 
 def _publish(work: Path, entry: Path, key: str) -> None:
-    """Renames a filled folder into place; an entry that is there already and is good wins."""
+    """Rename a filled folder to its entry; a valid entry that exists already wins."""
     names = (LIBRARY, SOURCE)
     for name in names:
         os.chmod(work / name, 0o700 if name == LIBRARY else 0o600)
@@ -197,14 +202,14 @@ def _publish(work: Path, entry: Path, key: str) -> None:
     raise OSError(f"cannot replace the damaged entry {entry}")
 
 
-def say_alive(folder: Path) -> int | None:
+def lock_alive(folder: Path) -> int | None:
     """Locks ALIVE in a new work folder; the lock lasts until the descriptor is closed or the process dies."""
     handle = None
     try:
         handle = os.open(folder / "new", os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
         fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         os.rename(folder / "new", folder / ALIVE)  # it appears locked
-    except OSError as error:  # a file system without locks: the folder's age must do
+    except OSError as error:  # a file system without locks: the folder's age must decide
         log.info("no lock in %s: %s", folder, error)
         if handle is not None:
             os.close(handle)
@@ -213,18 +218,18 @@ def say_alive(folder: Path) -> int | None:
 
 
 def lock_file(path: Path, flags: int = 0) -> io.FileIO | None:
-    """The file `path`, locked until it is closed (at the latest when nobody refers to it); None while another holds it."""
+    """The file `path`, locked until it is closed or garbage collected; None while another process holds the lock."""
     always = os.O_RDWR | os.O_NOFOLLOW | os.O_NONBLOCK
     file = io.FileIO(path, "r+", opener=lambda p, _: os.open(p, always | flags, 0o600))
     try:
         info = os.fstat(file.fileno())
         if not stat.S_ISREG(info.st_mode) or info.st_uid != os.geteuid():
-            raise Unsafe(f"{path} is no plain file of this user")
+            raise Unsafe(f"{path} is not a plain file of this user")
         fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         if os.path.samestat(os.fstat(file.fileno()), os.stat(path)):
             return file
     except (BlockingIOError, FileNotFoundError):
-        pass  # held; or removed by its holder since it was opened
+        pass  # held, or removed by its holder since it was opened
     except BaseException:
         file.close()
         raise
@@ -233,14 +238,14 @@ def lock_file(path: Path, flags: int = 0) -> io.FileIO | None:
 
 
 def unlock(file: io.FileIO) -> None:
-    """Frees the lock for all processes that share the open file: one that was forked meanwhile holds it too."""
+    """Free the lock for all processes that share the open file: a process forked meanwhile holds it too."""
     with contextlib.suppress(OSError):
         fcntl.flock(file, fcntl.LOCK_UN)
     file.close()
 
 
-def is_left(folder: Path, age: float) -> bool:
-    """Whether the owner of a work folder is dead: its lock is free, or there is none and the folder is older than `age`."""
+def is_abandoned(folder: Path, age: float) -> bool:
+    """Whether the owner of a work folder is dead: its lock is free, or it has none and is older than `age`."""
     try:
         file = lock_file(folder / ALIVE)
     except FileNotFoundError:
@@ -251,7 +256,7 @@ def is_left(folder: Path, age: float) -> bool:
 
 
 def clean_leftovers(root: Path) -> None:
-    """Removes the work folders and lock files that killed processes left in a cache folder."""
+    """Remove the work folders and lock files that killed processes left in a cache folder."""
     clean_folders(root, "tmp-", LEFTOVER_AGE_S)
     for path in root.glob(f"*{LOCK}"):
         with contextlib.suppress(OSError):
@@ -260,25 +265,25 @@ def clean_leftovers(root: Path) -> None:
 
 
 def clean_folders(place: Path, prefix: str, age: float) -> None:
-    """Removes this user's work folders whose owners are dead; `place` may be a folder of everybody's."""
+    """Remove this user's work folders whose owners are dead; `place` may be a shared folder."""
     for path in place.glob(f"{prefix}*"):
         with contextlib.suppress(OSError):
             check_private(path, folder=True)
-            if is_left(path, age):
+            if is_abandoned(path, age):
                 dead = path.with_name(f"{path.name}-dead")  # the killed process's compiler may still write to `path`
                 os.rename(path, dead)
                 shutil.rmtree(dead, ignore_errors=True)
 
 
 def remove_lock(path: Path, file: io.FileIO) -> None:
-    """Its holder's last act, so that no file stays; those who wait make a new one."""
+    """The last act of a lock's holder, so that no file stays; waiting processes create a new one."""
     with contextlib.suppress(OSError):
         os.unlink(path)
     unlock(file)
 
 
 def wait_for_lock(path: Path) -> io.FileIO:
-    """The lock file, made if need be.  Raises TimeoutError after LOCK_TIMEOUT_S."""
+    """The lock file, created if needed.  Raises TimeoutError after LOCK_TIMEOUT_S."""
     begin, noticed = time.monotonic(), False
     while (file := lock_file(path, os.O_CREAT)) is None:
         waited = time.monotonic() - begin
@@ -293,12 +298,12 @@ def wait_for_lock(path: Path) -> io.FileIO:
 
 @contextlib.contextmanager
 def locked(root: Path, key: str) -> Iterator[None]:
-    """One builder per key; the others wait and find the result.  A lock that cannot be had is done without."""
+    """One builder per key; the others wait and find the result.  If the lock is not available, build without it."""
     path, file = root / f"{key}{LOCK}", None
     try:
         file = wait_for_lock(path)
     except OSError as error:
-        log.warning("kernel cache lock not had (%s): building without it", error)
+        log.warning("no lock on the kernel cache (%s): building without it", error)
     try:
         yield
     finally:
@@ -316,7 +321,7 @@ def fetch(root: Path, key: str, fill: Callable[[Path], None]) -> tuple[Path, boo
             return entry, False
         clean_leftovers(root)
         work = Path(tempfile.mkdtemp(prefix="tmp-", dir=root))
-        lock = say_alive(work)
+        lock = lock_alive(work)
         try:
             fill(work)
             _publish(work, entry, key)

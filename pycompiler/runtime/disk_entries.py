@@ -1,7 +1,7 @@
-"""What lies in the kernel cache: listed, verified, removed.
+"""Entries of the kernel cache: listed, verified, removed.
 
-In: the cache folder of the knobs.  Out: `Entry`s; `remove` takes them away as a builder would replace them, so that no
-process finds half an entry.  Libraries that are loaded stay loaded.
+In: the configured cache folder.  Out: `Entry`s.  `remove` renames an entry first, as a builder does, so that no process
+finds half an entry.  Loaded libraries stay loaded.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ from pycompiler.runtime import disk_cache
 
 @dataclass(frozen=True)
 class Entry:
-    """What lies in the cache under a key: a folder, or what should be one (`damage`).
+    """An entry of the cache: a folder under a key, possibly damaged.
 
-    `used`: when its library was last read, as far as the file system tells.
+    `used`: the time when its library was last read, as far as the file system records it.
     """
 
     folder: Path
@@ -39,16 +39,16 @@ class Entry:
         return max(0.0, time.time() - self.used) / 86400
 
     def damage(self) -> str:
-        """What is wrong with it, "" for nothing."""
+        """The damage of the entry, "" if there is none."""
         try:
             disk_cache.check_private(self.folder, folder=True)
         except OSError as error:
             return str(error)
-        return disk_cache.damage(self.folder, self.key)
+        return disk_cache.find_damage(self.folder, self.key)
 
 
 def entries(root: Path) -> list[Entry]:
-    """The entries of the cache, the ones used last first."""
+    """The entries of the cache, most recently used first."""
     return sorted(_entries(root), key=lambda e: -e.used)
 
 
@@ -65,7 +65,7 @@ def _entries(root: Path) -> Iterator[Entry]:
 
 
 def _stats(folder: Path) -> list[os.stat_result]:
-    """Of the files in a folder; none where it is no folder, or may not be read."""
+    """The stat results of the files in a folder; [] if it is no readable folder."""
     try:
         return [path.lstat() for path in folder.iterdir()]
     except OSError:
@@ -81,12 +81,12 @@ def _kernels(folder: Path) -> int:
 
 
 def remove(found: Iterable[Entry]) -> int:
-    """Removes entries; how many are gone."""
+    """Remove entries; returns the number of removed ones."""
     count = 0
     for entry in found:
         with contextlib.suppress(OSError):
             aside = Path(tempfile.mkdtemp(prefix="tmp-", dir=entry.folder.parent))
-            os.rename(entry.folder, aside / "old")  # at once, under a name that nobody looks for
+            os.rename(entry.folder, aside / "old")  # at once, to a name that no process looks up
             shutil.rmtree(aside, ignore_errors=True)
             count += 1
     return count

@@ -1,8 +1,8 @@
-"""A plan as a Python file that people read and run: `output_code.py`.
+"""`output_code.py`: a plan as a Python file that people read and run.
 
-In: an `ir.plan.Plan` and, for the file's `__main__`, what its inputs look like.  Out: the text of a module with the
-C++ source of the kernels, their declarations for cffi and `call(args)`, one line a step, in the order in which the
-native executor takes them.
+In: an `ir.plan.Plan` and, for the file's `__main__`, a description of its inputs.  Out: the text of a module with the
+C++ source of the kernels, their declarations for cffi, and `call(args)`.  It has one line per step, in the order of the
+native executor.
 
     print(output_code(plan, example_inputs))
     # buf1 = torch.empty_strided((4,), (1,), dtype=torch.float32, device='cpu')
@@ -20,9 +20,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import FLOAT, NUMBER
-from pycompiler.ir.numbers import real_text
 from pycompiler.ir.plan import (
     KERNEL_ERRORS,
     Alloc,
@@ -39,24 +37,28 @@ from pycompiler.ir.plan import (
     Step,
     View,
 )
-from pycompiler.ir.symbolic_node import Real
 from pycompiler.runtime.plan_python import KERNEL_SIGNATURE, kernel_symbols
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.number_nodes import real_text
+from pycompiler.symbolic.symbolic_node import Real
 
 ERRORS = tuple(KERNEL_ERRORS.items())
-GUESS = 8  # of a symbolic size of which nothing is known
+GUESS = 8  # a symbolic size without a hint
 EMBED_BYTES = 1 << 20  # constants up to this size are part of the file
 
 
 def output_code(plan: Plan, inputs: Sequence[Any] = (), prelude: str = "") -> str:
-    """The module's text.  `inputs`: tensors, fake ones too, or buffers (shape, stride, dtype, device), or None.
-    `prelude`: what makes operators that are not torch's (`debug.render.operators`)."""
+    """The module's text.  `inputs`: tensors (also fake), or buffers (shape, stride, dtype, device), or None.
+
+    `prelude`: code that defines operators outside of torch (`debug.render.operators`).
+    """
     return "\n".join(_Printer(plan).module(inputs, prelude))
 
 
 HEAD = '''\
 """Graph {name}: {n_inputs} inputs, {n_steps} steps, {n_kernels} kernels, {n_operators} ATen calls.
 
-Printed by pycompiler.  `call(args)` does what a call of the compiled graph does; run the file to see it work.
+Printed by pycompiler.  `call(args)` runs the steps of the compiled graph; run the file for a call on random inputs.
 """
 
 import base64
@@ -124,7 +126,7 @@ def view_as(base, shape, stride, offset, dtype):
 LAID_OUT = """
 
 def laid_out(t, shape, stride, dtype):
-    \"\"\"An operator's result as kernels read it: a copy, where the operator made it otherwise than its fake.\"\"\"
+    \"\"\"An operator's result as kernels read it: a copy if the operator returned another layout or dtype than expected.\"\"\"
     if t.dtype == dtype and all(n < 2 or s == u for n, s, u in zip(shape, t.stride(), stride, strict=True)):
         return t
     return torch.empty_strided(shape, stride, dtype=dtype, device=t.device).copy_(t)
@@ -161,7 +163,7 @@ if __name__ == "__main__":
         outputs = call(inputs)
     except Exception as error:
         outputs = ()
-        print(f"these random inputs are none for this graph: {{type(error).__name__}}: {{error}}")
+        print(f"the graph does not accept these random inputs: {{type(error).__name__}}: {{error}}")
     for i, out in enumerate(outputs):
         shown = f"{{tuple(out.shape)}} {{out.dtype}} {{out.device}}" if isinstance(out, torch.Tensor) else repr(out)
         print(f"output {{i}}: {{shown}}")
@@ -253,7 +255,7 @@ class _Printer:
         return f"run(lib.{step.symbol}, [{tensors}], [{', '.join(map(self.scalar, step.scalars))}])"
 
     def scalar(self, value: Any) -> str:
-        """A scalar of a kernel: of floats the word."""
+        """A scalar argument of a kernel; a float is passed as its bits."""
         if isinstance(value, Expr) and value.symbol in self.plan.floats:
             self.helpers.add("word_of")
             return f"word_of({value})"
@@ -319,7 +321,7 @@ class _Printer:
         return f"unprintable({repr(value)!r})"
 
     def tensor(self, t: torch.Tensor) -> str:
-        """A constant: its bytes, or random values of its kind when it is large."""
+        """A constant: its bytes, or random values of its dtype if it is large."""
         size, where = t.numel() * t.dtype.itemsize, f"dtype={t.dtype}, device={str(t.device)!r}"
         flat = f"torch.empty_strided({tuple(t.shape)}, {tuple(t.stride())}, {where})"
         if size > EMBED_BYTES:
@@ -347,7 +349,7 @@ STEPS: dict[type[Step], Callable[[_Printer, Any], str]] = {
 
 
 def described(t: Any, hints: Mapping[str, int]) -> str:
-    """Shape, stride, dtype and device of a tensor or buffer; symbolic sizes are those of the call that was captured."""
+    """Shape, stride, dtype and device of a tensor or buffer; symbolic sizes have the values of the captured call."""
     shape, stride = tuple(t.shape), tuple(t.stride() if callable(t.stride) else t.stride)
     return f"{concrete(shape, hints)}, {concrete(stride, hints)}, {t.dtype}, {str(t.device)!r}"
 

@@ -1,7 +1,7 @@
 """A scheduled program and its kernels as a `Plan`.
 
-In: `Schedule`, the built library of the host's kernels and the text of the GPUs' (None, "" when there are none).
-Out: `ir.plan.Plan`: slots numbered, memory allocated before its first use, views made where ATen needs them, everything
+In: `Schedule`, the built library of CPU kernels and the source text of GPU kernels (None, "" without any).  Out:
+`ir.plan.Plan`: slots numbered, memory allocated before its first use, views created where ATen needs them, everything
 freed after its last use.
 """
 
@@ -12,7 +12,6 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import DeviceKernel, KernelGroup, Schedule
 from pycompiler.ir.loops import Extern, Ref, checks
 from pycompiler.ir.plan import (
@@ -30,15 +29,16 @@ from pycompiler.ir.plan import (
     Step,
     View,
 )
-from pycompiler.ir.propagate import is_ordinary
+from pycompiler.operators.propagate import is_ordinary
 from pycompiler.runtime.build import BuiltLibrary
 from pycompiler.runtime.heap import keep_freed_memory
+from pycompiler.symbolic.expr import Expr
 
 
 def make_plan(schedule: Schedule, library: BuiltLibrary | None, module: str = "") -> Plan:
     """The plan of `schedule`, whose kernels are in `library` and `module`."""
     keep_freed_memory()
-    plan = _Builder(schedule).build(library)
+    plan = _PlanBuilder(schedule).build(library)
     plan.module = module
     return plan
 
@@ -52,14 +52,14 @@ def _sizes(exprs: tuple[Expr, ...]) -> tuple[Size, ...]:
 
 
 @dataclass
-class _Builder:
+class _PlanBuilder:
     schedule: Schedule
     steps: list[Step] = field(default_factory=list)
     slot_of: dict[str, int] = field(default_factory=dict)  # memory (a buffer's name) -> slot
     by_address: set[str] = field(default_factory=set)  # buffers that kernels read, or views by strides
     doubtful: set[str] = field(
         default_factory=set
-    )  # results whose strides of one element may not be those of the fakes
+    )  # results whose strides, in dimensions of size 1, may differ from the fakes'
     n_slots: int = 0
 
     def build(self, library: BuiltLibrary | None) -> Plan:
@@ -107,13 +107,13 @@ class _Builder:
         return self.slot_of[home]
 
     def makers(self, name: str) -> tuple[str, ...]:
-        """The lines of the program whose result a buffer is, where they are known."""
+        """The lines of the program whose result a buffer is, if they are known."""
         known = self.schedule.program.users
         return tuple(dict.fromkeys(known[o] for o in self.origins.get(name, ()) if o in known)) if known else ()
 
     @cached_property
     def origins(self) -> dict[str, tuple[str, ...]]:
-        """Buffers that kernels make -> nodes that they come from."""
+        """Buffers computed by kernels -> the nodes that they come from."""
         nests = [n for step in self.schedule.steps if isinstance(step, KernelGroup) for n in step.nests]
         return {b.name: s.loop.origin for n in nests for s in n.stages for b in s.loop.out}
 
@@ -123,7 +123,7 @@ class _Builder:
         names = group.pointers if group.kernels is None else [a for k in group.kernels for a in k.arguments]
         slots = tuple(
             self.slot(n) for n in names if isinstance(n, str)
-        )  # where memory is short, nothing is counted yet
+        )  # if memory runs out, no version has been counted yet
         if group.stores:
             self.steps.append(CountVersions(tuple(self.slot(target) for target in group.stores.values())))
         if group.kernels is not None:
@@ -133,7 +133,7 @@ class _Builder:
         return []
 
     def launch(self, kernel: DeviceKernel, work: int) -> list[int]:
-        """Returns the slots of its workspaces."""
+        """Append a launch; returns the slots of its workspaces."""
         arguments = tuple(SlotRef(self.slot(a)) if isinstance(a, str) else _size(a) for a in kernel.arguments)
         device = next(self.schedule.buffers[a].device for a in kernel.arguments if isinstance(a, str))
         x, y, z = _sizes(kernel.grid)
@@ -143,7 +143,7 @@ class _Builder:
         return [self.slot(b.name) for b in kernel.workspaces]
 
     def users(self, group: KernelGroup) -> tuple[str, ...]:
-        """The lines of the program that the kernel checks something for."""
+        """The lines of the program for which the kernel checks a condition."""
         known = self.schedule.program.users
         loops = [s.loop for nest in group.nests for s in nest.stages if any(checks(op) for op in s.loop.body)]
         return tuple(dict.fromkeys(known[name] for loop in loops for name in loop.origin if name in known))
@@ -163,7 +163,8 @@ class _Builder:
                 self.doubtful.add(b.name)
         parts = [r.buffer for r in _refs(node.args) if r.buffer in node.mutates and not self.is_whole(r)]
         if counted := [self.slot(name) for name in parts if name in self.schedule.stores]:
-            self.steps.append(CountVersions(tuple(counted)))  # the call counts those of a view that nobody else has
+            # The call counts the versions of the view only, which has no other holder.
+            self.steps.append(CountVersions(tuple(counted)))
         self.steps.append(Aten(node.op, args, kwargs, tuple(out)))
         for b in node.out:
             if b is not None and b.name in self.by_address:
@@ -183,7 +184,7 @@ class _Builder:
         return value
 
     def view(self, ref: Ref, *, again: bool = False) -> tuple[int, bool]:
-        """(slot, whether a view was made), `again`: of what seems to lie so already."""
+        """(slot, whether a view was created).  `again`: create a view even if the layout seems to be the buffer's."""
         base = self.slot(ref.buffer)
         if self.is_whole(ref) and not again:
             return base, False

@@ -1,8 +1,8 @@
-"""The oracle of the native executor: a plan, step for step, in plain Python.
+"""The oracle of the native executor: a plan, step by step, in plain Python.
 
-In: an `ir.plan.Plan`.  Out: `PythonPlan`, called like `_native.Plan`: with the inputs (or one list of them, which is
-emptied, and whose tensors are freed after their last use), returns a tuple.  Kernels are called through cffi in ABI mode.
-Slow and obvious; tests compare `_native.Plan` with it, and it runs plans where the engine cannot.
+In: an `ir.plan.Plan`.  Out: `PythonPlan`, called like `_native.Plan`: with the inputs, returns a tuple.  A single list
+of inputs is emptied, and its tensors are freed after their last use.  Kernels are called through cffi in ABI mode.
+Slow and obvious.  Tests compare `_native.Plan` with it, and it runs plans where the engine cannot.
 
     PythonPlan(plan)(x, y)    # (output, ...)
 """
@@ -17,7 +17,6 @@ import cffi
 import torch
 
 from pycompiler import _native
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.loops import values_of
 from pycompiler.ir.plan import (
     INFERENCE_TENSOR,
@@ -39,9 +38,10 @@ from pycompiler.ir.plan import (
     View,
     step_failed,
 )
-from pycompiler.ir.symbolic_node import Real
-from pycompiler.ir.words import float_of, word_of
 from pycompiler.runtime import triton_build
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.float_bits import float_of, word_of
+from pycompiler.symbolic.symbolic_node import Real
 
 KERNEL_SIGNATURE = "int64_t {symbol}(void** ptrs, const int64_t* scalars, int32_t threads);"
 
@@ -57,7 +57,7 @@ def open_library(path: str, symbols: list[str]) -> tuple[cffi.FFI, Any]:
 
 
 def kernel_symbols(plan: Plan) -> list[str]:
-    """The symbols that the plan calls, each once, in order."""
+    """The kernel symbols of the plan, each once, in order."""
     return list(dict.fromkeys(step.symbol for step in plan.steps if isinstance(step, Kernel)))
 
 
@@ -66,9 +66,9 @@ _IN_PLACE_OR_VIEW = torch._C.DispatchKeySet(torch._C.DispatchKey.ADInplaceOrView
 
 @contextmanager
 def below_autograd(mutates: bool) -> Iterator[None]:
-    """Operators called here record nothing, cast nothing and make plain aliases, as under the native executor.
+    """Operators called here record no history, use no autocast and create plain aliases, as under the native executor.
 
-    One that mutates an argument keeps the layer that counts the versions of tensors.
+    An operator that mutates an argument keeps the layer that counts the versions of tensors.
     """
     with ExitStack() as stack:
         stack.enter_context(torch._C._AutoDispatchBelowAutograd())
@@ -79,19 +79,19 @@ def below_autograd(mutates: bool) -> Iterator[None]:
 
 
 def mutates(step: Step) -> bool:
-    """Whether the step writes to a tensor that it did not make."""
+    """Whether the step writes to a tensor that it did not create."""
     return isinstance(step, CopyInto) or (isinstance(step, Aten) and step.op._schema.is_mutable)
 
 
 def label(step: Step) -> str:
-    """What the step does, in a few words."""
+    """A short description of the step."""
     if isinstance(step, Kernel | Launch):
         return step.label
     return str(step.op) if isinstance(step, Aten) else type(step).__name__.lower()
 
 
 def cast_view(base: torch.Tensor, dtype: torch.dtype, shape: list[int], stride: list[int], offset: int) -> torch.Tensor:
-    """The bytes of `base`'s storage as `dtype`; `offset` in items of it from where `base` starts."""
+    """The bytes of `base`'s storage as `dtype`; `offset` in elements of `dtype`, relative to the start of `base`."""
     start, rest = divmod(int(base.storage_offset()) * base.dtype.itemsize, dtype.itemsize)
     if rest:
         raise RuntimeError(f"a view of {dtype} starts at byte {start * dtype.itemsize + rest} of {base.dtype} storage")
@@ -214,7 +214,7 @@ STEPS: dict[type[Step], Callable[[PythonPlan, Any, Slots, Env], None]] = {
 
 
 def slots_of(value: Any) -> Iterator[int]:
-    """The slots that an argument names."""
+    """The slots that an argument refers to."""
     if isinstance(value, SlotRef):
         yield value.slot
     elif isinstance(value, (list, tuple)):
@@ -222,7 +222,7 @@ def slots_of(value: Any) -> Iterator[int]:
             yield from slots_of(item)
 
 
-# What a step reads; `Free` asks for nothing but that there is something.
+# The slots that a step reads.  `Free` reads none.
 READS: dict[type[Step], Callable[[Any], tuple[int, ...]]] = {
     Alloc: lambda step: (),
     View: lambda step: (step.base,),
@@ -238,7 +238,7 @@ READS: dict[type[Step], Callable[[Any], tuple[int, ...]]] = {
 
 
 def input_ends(plan: Plan) -> dict[int, list[int]]:
-    """For each step the inputs that no later step reads and no output is."""
+    """Step -> inputs that no later step reads and that are no outputs."""
     last = {slot: i for i, step in enumerate(plan.steps) for slot in READS[type(step)](step)}
     ends: dict[int, list[int]] = {}
     for slot, i in last.items():
@@ -256,7 +256,7 @@ def numbers(sizes: tuple[Size, ...], env: Env) -> list[int]:
 
 
 def fill(value: Any, slots: Slots, env: Env) -> Any:
-    """An argument with its slots and sizes in place."""
+    """An argument with slots and sizes replaced by their values."""
     if isinstance(value, SlotRef):
         return slots[value.slot]
     if isinstance(value, Expr):
@@ -271,7 +271,7 @@ def fill(value: Any, slots: Slots, env: Env) -> Any:
 
 
 def flat(result: Any) -> Iterator[Any]:
-    """Results in order, lists and tuples opened."""
+    """Results in order, with lists and tuples flattened."""
     if isinstance(result, (tuple, list)):
         for item in result:
             yield from flat(item)

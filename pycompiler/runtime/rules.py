@@ -1,4 +1,4 @@
-"""What a legal `Plan` is: a list of rules, run in all tests and under `config.verify_ir`.
+"""The rules of a legal `Plan`: checked in all tests and under `config.verify_ir`.
 
 In: a plan.  Out: nothing, or `PlanError` naming each violated rule.  Example:
 
@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.plan import Alloc, Aten, Compute, CountVersions, Free, Kernel, Launch, Plan, Step, View
 from pycompiler.runtime.plan_python import READS
+from pycompiler.symbolic.expr import Expr
 
 
 class PlanError(Exception):
-    """A bug of ours: the runtime made an illegal plan."""
+    """A bug in the runtime: the plan is illegal."""
 
 
 def check_plan(plan: Plan) -> None:
@@ -33,7 +33,7 @@ def made_by(step: Step) -> tuple[int, ...]:
 
 
 def slots_are_filled_when_read(plan: Plan) -> Iterator[str]:
-    """A slot is filled once, read and freed only afterwards, and not read again once it is freed."""
+    """A slot is filled once, read and freed only afterwards, and not read after it is freed."""
     full = set(range(plan.n_inputs)) | set(plan.constants)
     for k, step in enumerate(plan.steps):
         for slot in (*READS[type(step)](step), *(step.slots if isinstance(step, Free) else ())):
@@ -50,7 +50,7 @@ def slots_are_filled_when_read(plan: Plan) -> Iterator[str]:
             yield f"output slot {output} is empty at the end"
 
 
-def what_callers_own_stays(plan: Plan) -> Iterator[str]:
+def inputs_and_constants_are_not_freed(plan: Plan) -> Iterator[str]:
     for k, step in enumerate(plan.steps):
         kept = {*range(plan.n_inputs), *plan.constants}
         if isinstance(step, Free) and not kept.isdisjoint(step.slots):
@@ -58,10 +58,10 @@ def what_callers_own_stays(plan: Plan) -> Iterator[str]:
 
 
 def versions_are_counted_before_writes(plan: Plan) -> Iterator[str]:
-    """Only inputs, or operators' arguments, are written from outside: their versions count."""
+    """Versions are counted for inputs only, since the program can observe a write to an input."""
     for k, step in enumerate(plan.steps):
         if isinstance(step, CountVersions) and any(s >= plan.n_inputs for s in step.slots):
-            yield f"step {k} counts versions of a slot that is no input"
+            yield f"step {k} counts versions of a slot that is not an input"
 
 
 def kernels_are_known(plan: Plan) -> Iterator[str]:
@@ -85,5 +85,5 @@ def kernels_are_known(plan: Plan) -> Iterator[str]:
 
 
 RULES: tuple[Callable[[Plan], Iterator[str]], ...] = (
-    slots_are_filled_when_read, what_callers_own_stays, versions_are_counted_before_writes, kernels_are_known,
+    slots_are_filled_when_read, inputs_and_constants_are_not_freed, versions_are_counted_before_writes, kernels_are_known,
 )  # fmt: skip

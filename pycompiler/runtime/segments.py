@@ -1,9 +1,9 @@
-"""A graph that cannot be one plan: what comes before an operator that Python calls, and what comes after.
+"""Segments: a graph cut at operators that Python must call, with a compiled graph between two of them.
 
-In: a functional ATen graph in which nodes bind symbols (`meta["binds"]`) or draw from a generator of the program's, and a
-compiler of graphs.  Out: `Run`, data that is called with the graph's inputs.  Such operators are called from Python; what lies
-between them is compiled, one graph for all that needs the same number of them, and takes what they give as inputs: there a
-bound symbol is a symbol like any other.
+In: a functional ATen graph whose nodes bind unbacked symbols (`meta["binds"]`) or draw from a generator of the program,
+and a compiler of graphs.  Out: `Run`, data that is called with the graph's inputs.  Python calls these operators.  The
+other nodes are compiled, one graph for all nodes that depend on the same number of them (the level).  Their results are
+inputs of later graphs, where a bound symbol is an ordinary one.
 """
 
 from __future__ import annotations
@@ -17,46 +17,46 @@ import torch
 from torch import fx
 from torch.fx.node import map_aggregate
 
-from pycompiler.ir import late
-from pycompiler.ir.effects import ordered
-from pycompiler.ir.numbers import SYMBOLIC, symbol_of, value_of
-from pycompiler.ir.plan import OTHER_SIZES, behind_others
+from pycompiler.ir.plan import OTHER_SIZES, mark_lasting
+from pycompiler.operators.operator_effects import ordered
+from pycompiler.symbolic import unbacked_symbols
+from pycompiler.symbolic.number_nodes import SYMBOLIC, symbol_of, value_of
 
-Compiler = Callable[..., Callable[..., Sequence[Any]]]
-_READS = (late.positive, late.negative, late.size)
+SegmentCompiler = Callable[..., Callable[..., Sequence[Any]]]
+_READS = (unbacked_symbols.positive, unbacked_symbols.negative, unbacked_symbols.size)
 
 
-def cut(gm: fx.GraphModule) -> bool:
-    """Whether Python calls some of the graph's operators."""
+def needs_segments(gm: fx.GraphModule) -> bool:
+    """Whether Python must call some of the graph's operators."""
     return any(map(_ends_level, gm.graph.nodes))
 
 
 def _ends_level(n: fx.Node) -> bool:
-    """Whether what needs its result, or may not come before it, belongs to a later graph."""
+    """Whether nodes that need its result, or must come after it, belong to a later graph."""
     return "binds" in n.meta or any(isinstance(a.meta.get("val"), torch.Generator) for a in n.all_input_nodes)
 
 
-def segmented(gm: fx.GraphModule, compiler: Compiler, name: str) -> Run:
-    levels = _Cut(gm)
+def segmented(gm: fx.GraphModule, compiler: SegmentCompiler, name: str) -> Run:
+    levels = _Levels(gm)
     inputs = [*gm.graph.find_nodes(op="placeholder")]
     known = dict.fromkeys(inputs)
 
-    def called(n: fx.Node) -> Called:
+    def called(n: fx.Node) -> PythonCall:
         args, kwargs = fx.map_arg((n.args, n.kwargs), read)
         known[n] = None
-        return Called(n.name, n.target, args, kwargs, _layout(n))  # type: ignore[arg-type]
+        return PythonCall(n.name, n.target, args, kwargs, _layout(n))  # type: ignore[arg-type]
 
     def read(n: fx.Node) -> Any:
-        return Number(n.meta["val"]) if n not in known and _is_number(n) else Held(n.name)
+        return LazyNumber(n.meta["val"]) if n not in known and _is_number(n) else ValueRef(n.name)
 
-    steps: list[Compiled | Called] = []
+    steps: list[CompiledPart | PythonCall] = []
     for level in range(levels.depth + 1):
         steps += [called(n) for n in levels.called[level] if not _ends_level(n)]
         part = levels.part(level)
         if part is not None:
             examples = [n.meta["val"] for n in part.module.graph.find_nodes(op="placeholder")]
             made = compiler(part.module, examples, f"{name}_{level}")
-            steps.append(Compiled(_names(part.inputs), _names(part.outputs), made))
+            steps.append(CompiledPart(_names(part.inputs), _names(part.outputs), made))
             known |= dict.fromkeys(part.outputs)
         steps += [called(n) for n in levels.called[level] if _ends_level(n)]
     outputs = fx.map_arg(gm.graph.output_node().args[0], read)
@@ -65,12 +65,12 @@ def segmented(gm: fx.GraphModule, compiler: Compiler, name: str) -> Run:
 
 
 def _layout(n: fx.Node) -> tuple[Any, Any, torch.dtype] | None:
-    """How compiled graphs will read what a draw gives."""
+    """The layout that compiled graphs expect of a random draw."""
     value = n.meta.get("val")
     if not isinstance(value, torch.Tensor) or "binds" in n.meta or n.target is operator.getitem:
         return None
     shape, stride = (
-        tuple(Number(k) if isinstance(k, SYMBOLIC) else k for k in ks) for ks in (value.shape, value.stride())
+        tuple(LazyNumber(k) if isinstance(k, SYMBOLIC) else k for k in ks) for ks in (value.shape, value.stride())
     )
     return shape, stride, value.dtype
 
@@ -84,15 +84,18 @@ def _is_number(n: fx.Node) -> bool:
 
 
 @dataclass
-class _Part:
+class _Segment:
     module: fx.GraphModule
     inputs: list[fx.Node]
     outputs: list[fx.Node]
 
 
-class _Cut:
-    """Each node's level: how many bindings and draws, one after the other, it needs.  `called`: by level what Python calls:
-    before the compiled part of the level what reads of earlier ones, behind it what binds or draws."""
+class _Levels:
+    """The level of each node: the length of the longest chain of bindings and draws that it needs.
+
+    `called`: level -> operators that Python calls.  Reads of earlier results come before the compiled part of the
+    level; bindings and draws come after it.
+    """
 
     def __init__(self, gm: fx.GraphModule) -> None:
         self.gm = gm
@@ -109,7 +112,7 @@ class _Cut:
                 ends = _ends_level(n)
                 if ordered(n.target):
                     level = max(level, last)
-                    last = level + ends  # it may draw from the generator that compiled operators draw from
+                    last = level + ends  # it may draw from the same generator as compiled operators
                 if self._is_called(n, calls):
                     calls.append(n)
                 self.level[n] = level
@@ -117,17 +120,17 @@ class _Cut:
         self.depth = max([0, *self.ready.values()])
         for n in self.level:
             if isinstance(n.target, torch._ops.OpOverload) and n.target._schema.is_mutable:
-                self.level[n] = self.depth  # inputs are written when all has been read
+                self.level[n] = self.depth  # inputs are written after all reads
         self.called = [[n for n in calls if self.level[n] == k] for k in range(self.depth + 1)]
         self.by_python = set(calls)
 
     def _is_called(self, n: fx.Node, calls: list[fx.Node]) -> bool:
-        if _ends_level(n) or n.target in _READS or isinstance(n.target, late.Check):
+        if _ends_level(n) or n.target in _READS or isinstance(n.target, unbacked_symbols.UnbackedCheck):
             return True
         return n.target is operator.getitem and n.args[0] in calls
 
-    def part(self, level: int) -> _Part | None:
-        """The graph of a level; None where there is nothing to compute."""
+    def part(self, level: int) -> _Segment | None:
+        """The graph of a level; None if it has nothing to compute."""
         nodes = [
             n
             for n in self.gm.graph.nodes
@@ -150,14 +153,15 @@ class _Cut:
         outputs = [n for n in nodes if n in used and isinstance(n.meta.get("val"), torch.Tensor)]
         graph.output(tuple(env[n] for n in outputs))
         module = fx.GraphModule(self.gm, graph)
-        return _Part(module, inputs, outputs)
+        return _Segment(module, inputs, outputs)
 
     def _tensors(self, n: fx.Node) -> list[fx.Node]:
         return [a for a in n.all_input_nodes if not _is_number(a)]
 
     @staticmethod
     def _is_wanted(n: fx.Node) -> bool:
-        """Whether a number is a symbol, which what is compiled may name, or a constant by now that a node still takes."""
+        """Whether a number is a symbol that compiled code may refer to, or an input that became a constant but still
+        has users."""
         return symbol_of(n.meta["val"]) is not None or (n.op == "placeholder" and bool(n.users))
 
     def _computed(self, n: fx.Node, env: dict[fx.Node, fx.Node]) -> bool:
@@ -166,15 +170,15 @@ class _Cut:
 
 
 @dataclass(frozen=True)
-class Held:
+class ValueRef:
     """A value of the run, by the name of its node."""
 
     name: str
 
 
 @dataclass(frozen=True)
-class Number:
-    """A number made of symbols (torch's SymInt or SymFloat), computed when it is needed."""
+class LazyNumber:
+    """A number over symbols (torch's SymInt or SymFloat), computed on demand."""
 
     value: Any
 
@@ -184,7 +188,7 @@ class Number:
 
 
 @dataclass(frozen=True)
-class Compiled:
+class CompiledPart:
     inputs: tuple[str, ...]
     outputs: tuple[str, ...]
     run: Callable[..., Sequence[Any]]
@@ -194,9 +198,11 @@ class Compiled:
 
 
 @dataclass(frozen=True)
-class Called:
-    """`args`, `kwargs`: with `Held` and `Number` in the places of nodes.  `layout`: sizes, strides and dtype that the result is
-    to have: torch's fakes are wrong about a few operators."""
+class PythonCall:
+    """A call from Python.  `args`, `kwargs`: with `ValueRef` and `LazyNumber` in place of nodes.
+
+    `layout`: the required sizes, strides and dtype of the result, since torch's fakes are wrong for a few operators.
+    """
 
     name: str
     target: Callable[..., Any]
@@ -219,10 +225,10 @@ class Called:
 
 @dataclass(frozen=True)
 class Run:
-    """The graph as data: `symbols`: which values of the run are symbols' (`Number.of` says which symbol a number is)."""
+    """The graph as data.  `symbols`: values of the run that are symbols' values (`LazyNumber.of` evaluates with them)."""
 
     inputs: tuple[str, ...]
-    steps: tuple[Compiled | Called, ...]
+    steps: tuple[CompiledPart | PythonCall, ...]
     outputs: tuple[Any, ...]
     symbols: tuple[tuple[str, Any], ...]
 
@@ -233,11 +239,11 @@ class Run:
                 step(self, env)
             except BaseException as error:
                 if step is not self.steps[0]:
-                    behind_others(error)
+                    mark_lasting(error)
                 raise
         return [self.value(o, env) for o in self.outputs]
 
     def value(self, of: Any, env: dict[str, Any]) -> Any:
-        if isinstance(of, Number):
+        if isinstance(of, LazyNumber):
             return of.of({symbol_of(number): env[name] for name, number in self.symbols if name in env})
-        return env[of.name] if isinstance(of, Held) else of
+        return env[of.name] if isinstance(of, ValueRef) else of

@@ -1,6 +1,6 @@
-"""The C++ compiler of this machine: which one, its flags, and what its output depends on.
+"""The C++ compiler of this machine: its command, its flags, and the state that its output depends on.
 
-In: the environment (`CXX`, PATH).  Out: `Toolchain(command, identity)`; `identity` changes whenever the compiler, the
+In: the environment (`CXX`, PATH).  Out: `Toolchain(command, identity)`.  `identity` changes whenever the compiler, the
 flags or the CPU change, and is found without running the compiler.
 
     find_toolchain().command     # ("/usr/bin/g++",)
@@ -12,6 +12,7 @@ import functools
 import logging
 import os
 import platform
+import re
 import shlex
 import shutil
 from dataclasses import dataclass
@@ -23,31 +24,39 @@ from pycompiler import config
 CANDIDATES = ("c++", "g++", "clang++")
 
 X86 = platform.machine() in ("x86_64", "AMD64")
-# One table of flags.  No -ffast-math: NaN, inf and signed zero keep their meaning.  No contraction: an operator rounds its
-# result wherever it is computed, so equal operators give equal bits.
+# One table of flags.  No -ffast-math: NaN, inf and signed zero keep their meaning.  No contraction: an operator rounds
+# its result wherever it is computed, so equal operators give equal bits.
 FLAGS: tuple[str, ...] = (
     "-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-pipe", "-w",
     "-fno-math-errno", "-fno-trapping-math", "-ffp-contract=off", "-fno-semantic-interposition",
     "-fno-exceptions", "-fno-rtti", "-fno-asynchronous-unwind-tables", "-fvisibility=hidden",
-    # gcc 12.2 aligns arrays on the stack of some leaf functions to 8 bytes and stores 16 to them as if they were aligned (a
-    # segmentation fault, `tests/codegen/test_compilers.py`); those without a red zone keep the ABI's alignment.
+    # gcc 12.2 aligns stack arrays of some leaf functions to 8 bytes, but stores 16 bytes to them as if aligned: a
+    # segmentation fault (`tests/codegen/test_compilers.py`).  Functions without a red zone keep the ABI's alignment.
     *(("-mno-red-zone",) if X86 else ()),
+    # gcc 13 reads the lanes of an `omp simd` reduction wrongly if only one side of a branch reads them.  Branches come
+    # from selections of constants, and jump threading copies the code after them into both sides.  (clang ignores the
+    # flag, but rejects `-fno-thread-jumps`.)
+    "--param=max-jump-thread-duplication-stmts=0",
 )  # fmt: skip
-# gcc 12 permutes eight doubles of one register wrongly where the lower half takes from the upper one (it believes that
-# `vpermilpd` does it): with AVX-512, loops of a few elements get other elements than they asked for.  What holds doubles in
-# memory makes vectors of four; where doubles only add up, straight-line code makes none (`tests/codegen/test_compilers.py`).
+# gcc 12 permutes eight doubles of one register wrongly if the lower half takes elements from the upper one (it assumes
+# that `vpermilpd` can).  With AVX-512, loops of a few elements get wrong elements.  Sources with doubles in memory use
+# vectors of four.  Sources that only add up doubles make no vectors of straight-line code
+# (`tests/codegen/test_compilers.py`).
 DOUBLES: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("double*", ("-mprefer-vector-width=256",) if X86 else ()),
     ("double", ("-fno-tree-slp-vectorize",) if X86 else ()),
 )
-# Tried in turn, behind the source.  The first names what kernels may need: reading libstdc++ would take half of the
-# linker's time.  A clang has other libraries; one without libomp still has `omp simd`.
+# gcc 12's vectors of straight-line code omit a conversion of a double to float and back (the same tests).
+NARROWED = re.compile(r"const float (\w+) = \(float\)\(?\w+\)?;(?s:.*?)\(double\)\(?\1\b")
+OF_NARROWED = ("-fno-tree-slp-vectorize",)
+# Tried in turn, behind the source.  The first names the libraries that kernels may need: reading libstdc++ would take
+# half of the linker's time.  A clang has other libraries; without libomp it still has `omp simd`.
 OPENMP: tuple[tuple[str, ...], ...] = (
     ("-fopenmp", "-nodefaultlibs", "-Wl,-z,defs,--as-needed", "-lgomp", "-lm", "-lc", "-lgcc"),
     ("-fopenmp",),
     ("-fopenmp-simd",),
 )
-# Flags of sources that say PYC_FAST_MATH (`config.fast_math`).
+# Flags of sources that contain PYC_FAST_MATH (`config.fast_math`).
 FAST_MATH = ("-ffp-contract=fast",)
 
 
@@ -59,8 +68,10 @@ class NoCompiler(RuntimeError):
 
 
 def flags_for(text: str) -> tuple[str, ...]:
-    """Flags that a source needs besides FLAGS."""
+    """Flags that a source needs in addition to FLAGS."""
     found: tuple[str, ...] = next((flags for word, flags in DOUBLES if word in text), ())
+    if "double" in text and NARROWED.search(text):
+        found += OF_NARROWED
     return (*found, *FAST_MATH) if "PYC_FAST_MATH" in text else found
 
 
@@ -108,7 +119,7 @@ def _words(text: str, what: str) -> list[str]:
     try:
         return shlex.split(text)
     except ValueError as error:
-        raise NoCompiler(f"{what}={text!r} is not a shell's list of words ({error}); correct it") from None
+        raise NoCompiler(f"{what}={text!r} is not a valid shell command ({error}); correct it") from None
 
 
 def _locate(text: str) -> tuple[str, ...] | None:
@@ -118,7 +129,7 @@ def _locate(text: str) -> tuple[str, ...] | None:
 
 
 def find_toolchain() -> Toolchain:
-    """The first compiler found; raises NoCompiler.  Not remembered across a change of the knobs, CXX or PATH."""
+    """The first compiler found; raises NoCompiler.  Searched again after a change of the configuration, CXX or PATH."""
     return _find((config.cxx or os.environ.get("CXX", "")).strip(), os.environ.get("PATH", ""), config.cxx_flags)
 
 
@@ -132,7 +143,7 @@ def _find(cxx: str, path: str, flags: str) -> Toolchain:
                 missing.append(text)
             continue
         if cxx in missing:
-            log.warning("the C++ compiler CXX=%s is not there: using %s", cxx, command[0])
+            log.warning("the C++ compiler CXX=%s was not found: using %s", cxx, command[0])
         command = (*command, *_words(flags, "config.cxx_flags"))
         binary = Path(command[0]).resolve()
         stat = binary.stat()

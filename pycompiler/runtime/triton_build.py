@@ -1,10 +1,11 @@
-"""A plan's Triton kernels → binaries for its GPUs, cached on disk as built libraries are.
+"""Triton kernels of a plan -> binaries for its GPUs, cached on disk like built libraries.
 
-In: `Plan.module`, the text of a Python module (`codegen.triton`), and the launches of the plan.  Out: `Plan.binaries`.  A graph
-that was built before is read from the cache, without Triton, whose import takes a second.
+In: `Plan.module`, the text of a Python module (`codegen.triton`), and the launches of the plan.  Out: `Plan.binaries`.
+The cache is read without an import of Triton, which takes a second.
 
-A binary takes addresses for multiples of 16 bytes, as those of tensors are; `unaligned` makes one that does not.
-`start` is Triton's own way to launch a kernel: that of the oracle, and, under Triton's interpreter, one without a GPU.
+A binary assumes that addresses are multiples of 16 bytes, as tensors' are; `unaligned` builds one without that
+assumption. `start` launches a kernel through Triton itself: for the oracle and, under Triton's interpreter, without a
+GPU.
 """
 
 from __future__ import annotations
@@ -27,8 +28,8 @@ import torch
 from pycompiler.ir.plan import Binary, Launch, Plan
 from pycompiler.runtime import disk_cache
 
-# `debug`, which keeps our assertions about indices, would also assert that no integer sum or product wraps around.
-# No contraction: an operator rounds its result wherever it is computed.
+# `debug`, which keeps the assertions about indices, would also assert that integer sums and products do not wrap
+# around. No contraction: an operator rounds its result wherever it is computed.
 OPTIONS = {"sanitize_overflow": False, "enable_fp_fusion": False}
 ALIGNED = [["tt.divisibility", 16]]
 _PARAMETERS = re.compile(
@@ -37,14 +38,14 @@ _PARAMETERS = re.compile(
 
 
 def capability_of(device: torch.device) -> int:
-    """Of a GPU: 90 for an H100."""
+    """The compute capability of a GPU: 90 for an H100."""
     major, minor = torch.cuda.get_device_capability(device)
     return 10 * major + minor
 
 
 @functools.cache
 def triton_version() -> str:
-    """Without an import of Triton, where its package has its name."""
+    """The version of Triton, without an import if its package metadata is available."""
     from importlib import metadata
 
     try:
@@ -56,7 +57,7 @@ def triton_version() -> str:
 
 
 def build(plan: Plan, capability: Callable[[torch.device], int] = capability_of) -> None:
-    """Fills `plan.binaries`."""
+    """Fill `plan.binaries`."""
     wanted = {s.kernel: (s, capability(s.device)) for s in plan.steps if isinstance(s, Launch)}
     if not wanted:
         return
@@ -76,13 +77,13 @@ def build(plan: Plan, capability: Callable[[torch.device], int] = capability_of)
 
 
 def unaligned(plan: Plan, kernel: str) -> Binary:
-    """The kernel's binary for any addresses."""
+    """The kernel's binary for addresses of any alignment."""
     step = next(s for s in plan.steps if isinstance(s, Launch) and s.kernel == kernel)
     return binary_of(compiled(plan.module, step, capability_of(step.device), aligned=False))
 
 
 def compiled(text: str, step: Launch, capability: int, aligned: bool = True) -> Any:
-    """What Triton makes of a kernel for a GPU, which need not be there."""
+    """Triton's compilation result for a kernel and a GPU, which need not be present."""
     import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -102,8 +103,9 @@ def compiled(text: str, step: Launch, capability: int, aligned: bool = True) -> 
         return triton.compile(unit, target=GPUTarget("cuda", capability, 32), options=chosen)
 
 
-class _Hook:
-    """While it is entered, what Triton compiles is `unpacked`; one thread at a time, as Triton has one place for a hook."""
+class _SumHook:
+    """A context in which `unpacked_sums` is applied to Triton's output; one thread at a time, since Triton has one place for
+    a hook."""
 
     def __init__(self) -> None:
         self.lock = threading.Lock()
@@ -123,7 +125,7 @@ class _Hook:
         self.lock.release()
 
     def stages(self, backend: Any = None, stages: Any = None, *rest: Any) -> Any:
-        """Asked for its part of Triton's cache key and hash, or given the stages of a compile."""
+        """Called for a part of Triton's cache key and hash, or with the stages of a compilation."""
         if stages is None:
             name = "pycompiler: unpacked"
             return (name, name) if self.before is None else tuple(f"{name}, {n}" for n in self.before())
@@ -134,15 +136,15 @@ class _Hook:
         return None
 
 
-_HOOK = _Hook()
+_HOOK = _SumHook()
 _PACKED_SUM = re.compile(r"add\.[su]16x2\s+(%\w+), (%\w+), (%\w+);")
 
 
 def unpacked_sums(ptx: str) -> str:
-    """`ptx` without sums of two pairs of 16-bit integers in one instruction.
+    """`ptx` without instructions that add two pairs of 16-bit integers.
 
-    NVIDIA's assembler (12.8 and 13.0, for sm_90) makes a sum with zero of one with a constant of which a single half is
-    read: small quotients and remainders in an index, which LLVM computes in pairs, were other numbers.
+    NVIDIA's assembler (12.8 and 13.0, for sm_90) turns a sum with a constant into a sum with zero if only one half is
+    read.  Small quotients and remainders in an index, which LLVM computes in pairs, were wrong.
     """
     each = (
         "{{ .reg .b16 a0, a1, b0, b1; mov.b32 {{a0, a1}}, {1}; mov.b32 {{b0, b1}}, {2}; "
@@ -152,7 +154,7 @@ def unpacked_sums(ptx: str) -> str:
 
 
 def binary_of(made: Any) -> Binary:
-    """What a launch has to know, read from the assembler's text: Triton's versions pass different arguments of their own."""
+    """The launch data of a kernel, read from the assembler's text: Triton's versions differ in the arguments they add."""
     data, head = made.metadata, _PARAMETERS.search(made.asm["ptx"])
     if (
         head is None
@@ -161,14 +163,14 @@ def binary_of(made: Any) -> Binary:
         or data.global_scratch_size
         or data.profile_scratch_size
     ):
-        raise RuntimeError(f"the kernel {data.name} wants a launch of another kind: {data}")
+        raise RuntimeError(f"the kernel {data.name} needs an unsupported kind of launch: {data}")
     parameters = tuple(re.findall(r"\.param\s+\.([a-z]\d+)", head["parameters"]))
     threads = int(head["threads"] or data.num_warps * 32)
     return Binary(made.asm["cubin"], data.name, parameters, threads, data.shared)
 
 
 def packed(binaries: Mapping[str, Binary]) -> bytes:
-    """A line of JSON, then the files one after the other."""
+    """A line of JSON, then the binaries one after the other."""
     table = [(n, b.entry, b.parameters, b.threads, b.shared, len(b.image)) for n, b in binaries.items()]
     return json.dumps(table).encode() + b"\n" + b"".join(b.image for b in binaries.values())
 
@@ -183,9 +185,9 @@ def unpacked(data: bytes) -> dict[str, Binary]:
 
 
 def start(text: str, step: Launch, grid: Sequence[int], arguments: Sequence[Any]) -> None:
-    """Launches a kernel through Triton, which compiles it at the first call."""
+    """Launch a kernel through Triton, which compiles it at the first call."""
     device, options = step.device, {**OPTIONS, **step.constants}
-    if device.type == "cpu":  # Triton's interpreter, which knows no options
+    if device.type == "cpu":  # Triton's interpreter accepts no options
         options = {k: v for k, v in step.constants.items() if k not in OPTIONS}
     with contextlib.nullcontext() if device.type == "cpu" else torch.cuda.device(device):
         getattr(load(text), step.kernel)[tuple(grid)](*arguments, **options)
@@ -193,7 +195,7 @@ def start(text: str, step: Launch, grid: Sequence[int], arguments: Sequence[Any]
 
 @functools.lru_cache(maxsize=1024)
 def load(text: str) -> Any:
-    """The module of `text`, which is registered as a Python file's, for Triton reads kernels through it."""
+    """The module of `text`, registered like a Python file's module, since Triton reads the source of kernels through it."""
     name = f"pycompiler_triton_{hashlib.sha256(text.encode()).hexdigest()[:32]}"
     shown = f"<{name}>.py"
     linecache.cache[shown] = (len(text), None, text.splitlines(keepends=True), shown)

@@ -1,4 +1,4 @@
-"""Loop bodies: what they read and cost, inlining one into another, removal of duplicate and dead operations."""
+"""Loop bodies: their reads and costs, inlining of one into another, removal of duplicate and dead operations."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from dataclasses import replace
 import torch
 
 from pycompiler import config
-from pycompiler.ir.expr import Expr, split, within
-from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import LOADS, loads, space_of
 from pycompiler.ir.loops import Loop, Op, refuses
-from pycompiler.scheduling.space import map_exprs
+from pycompiler.scheduling.iteration_space import map_exprs
+from pycompiler.symbolic.expr import Expr, split, within
+from pycompiler.symbolic.hints import likely
 
 HALF = (torch.bfloat16, torch.float16)
 _FREE = ("const", "index", "cast", "load", "masked_load", "bitcast", "not", "and", "or", "neg", "abs", "where")
@@ -24,9 +24,9 @@ _SIMPLE = (
 WEIGHT: dict[str, int] = {**dict.fromkeys(_FREE, 0), **dict.fromkeys(_SIMPLE, 1), "truediv": 4, "reciprocal": 4,
                           "sqrt": 4, "rsqrt": 6}  # fmt: skip
 TRANSCENDENTAL_WEIGHT = 12
-CHEAP = 3  # arithmetic that is better repeated than stored
-LONGEST = 1000  # letters of an index: what is inlined names it several times, and so on
-FEW = 8  # a consumer of less than 1/FEW of the values is better off computing them
+CHEAP = 3  # arithmetic that is cheaper to repeat than to store
+LONGEST = 1000  # characters of an index: inlining can repeat an index within itself, again and again
+FEW = 8  # a consumer of less than 1/FEW of the values should compute them itself
 
 
 def cost(loop: Loop) -> int:
@@ -39,7 +39,7 @@ def loaded(loop: Loop) -> set[str]:
 
 
 def reads(loop: Loop) -> set[str]:
-    """Buffers whose contents the loop needs, the one that it extends included."""
+    """Buffers whose contents the loop needs, including a buffer that it extends."""
     return loaded(loop) | ({loop.init} if loop.init else set())
 
 
@@ -48,7 +48,7 @@ def is_indirect(index: Expr) -> bool:
 
 
 def renumber(e: Expr, at: Mapping[int, int]) -> Expr:
-    """`%n` symbols follow their operations to new positions."""
+    """The index with `%n` symbols renumbered as their operations move."""
     names = {s: Expr.sym(f"%{at[int(s[1:])]}") for s in e.symbols if s.startswith("%")}
     return e.subst(names) if names else e
 
@@ -61,8 +61,10 @@ def move(op: Op, at: Mapping[int, int]) -> Op:
 
 def digits(index: Expr, store: Expr, dims: Sequence[tuple[str, Expr]],
            ranges: Mapping[str, Expr]) -> dict[str, Expr] | None:  # fmt: skip
-    """Values of the variables `dims` at which `store` equals `index`, whose symbols have `ranges`; None when the store is
-    not a mixed radix number."""
+    """Values of the variables `dims` at which `store` equals `index`, whose symbols have `ranges`.
+
+    None if the store is not a mixed radix number.
+    """
     strides: list[tuple[Expr, Expr, str]] = []
     for v, n in dims:
         c = store.coeff(v)
@@ -91,7 +93,7 @@ def digits(index: Expr, store: Expr, dims: Sequence[tuple[str, Expr]],
 def _read_off(
     index: Expr, strides: Sequence[tuple[Expr, Expr, str]], ranges: Mapping[str, Expr]
 ) -> dict[str, Expr] | None:
-    """The factors of the strides, where each is known to be a digit: no division, whatever the sizes are made of."""
+    """The factors of the strides, if each is known to be a digit.  Needs no division, whatever the sizes."""
     found: dict[str, Expr] = {}
     for stride, n, v in strides:
         found[v], index = split(index, stride)
@@ -101,12 +103,12 @@ def _read_off(
 
 
 def _largest_first(at: tuple[Expr, Expr, str]) -> tuple[int, ...]:
-    """By stride, then size; of symbolic ones by what they probably are, or how many sizes they are a product of."""
+    """Sort key: stride, then size.  Symbolic ones are compared by their hints, or by the number of sizes they multiply."""
     return tuple(-(len(e.terms[0][0]) if (n := likely(e)) is None else n) for e in at[:2])
 
 
 def checked_ranges(index: Expr, body: Sequence[Op]) -> dict[str, Expr] | None:
-    """Ranges of the indirect symbols of an index; None when one of them is not known to be in range."""
+    """Ranges of the indirect symbols of an index; None if one of them is not known to be in range."""
     found: dict[str, Expr] = {}
     for s in index.symbols:
         if s.startswith("%"):
@@ -118,7 +120,7 @@ def checked_ranges(index: Expr, body: Sequence[Op]) -> dict[str, Expr] | None:
 
 
 def checked_vars(producer: Loop) -> set[str]:
-    """The variables on which depends what a loop checks."""
+    """The variables on which a loop's checks depend."""
     found: set[str] = set()
     seen: set[int] = set()
     work = refuses(producer.body)
@@ -134,8 +136,8 @@ def checked_vars(producer: Loop) -> set[str]:
     return found & {v for v, _ in space_of(producer)}
 
 
-def covers(dims: Sequence[tuple[str, Expr]], values: Mapping[str, Expr], ranges: Mapping[str, Expr]) -> bool:
-    """Whether variables `dims` take all of their values together where they are `values`, of variables in `ranges`."""
+def is_surjective(dims: Sequence[tuple[str, Expr]], values: Mapping[str, Expr], ranges: Mapping[str, Expr]) -> bool:
+    """Whether the variables `dims`, at `values`, take all their values as the variables of `ranges` run."""
     flat, total = Expr.of(0), Expr.of(1)
     for v, n in reversed(dims):
         flat, total = flat + values[v] * total, total * n
@@ -148,7 +150,7 @@ def covers(dims: Sequence[tuple[str, Expr]], values: Mapping[str, Expr], ranges:
         if c is None:
             return False
         flat -= c * Expr.sym(w)
-        if c.const is not None and c.const < 0:  # from the last to the first
+        if c.const is not None and c.const < 0:  # runs from the last to the first
             flat, c = flat + c * (n - 1), -c
         if c != 0 and n != 1:
             strides.append((c, n))
@@ -160,8 +162,11 @@ def covers(dims: Sequence[tuple[str, Expr]], values: Mapping[str, Expr], ranges:
 
 
 def inline(consumer: Loop, producer: Loop, name: str) -> Loop | None:
-    """`consumer` computing what it loaded from `name`, which `producer` (pointwise) writes; None when it cannot be: what
-    the producer checks is checked at all of its points."""
+    """`consumer` with loads of `name` replaced by the computation of `producer` (pointwise); None if that is not
+    possible.
+
+    The producer's checks must still run at all of its points.
+    """
     which = [b.name for b in producer.out].index(name)
     store, dims = producer.store_index[which], space_of(producer)
     ranges = dict(space_of(consumer))
@@ -185,7 +190,7 @@ def inline(consumer: Loop, producer: Loop, name: str) -> Loop | None:
             return None
         values = {v: e.simplify({**ranges, **limits}) for v, e in values.items()}
         guard = new.args if op.name == "masked_load" else None
-        if looked_at and (guard is not None or not covers(looked_at, values, ranges)):
+        if looked_at and (guard is not None or not is_surjective(looked_at, values, ranges)):
             return None
         at[position] = _splice(body, producer, producer.results[which], values, ranges, guard)
         last = body[at[position]]
@@ -199,13 +204,14 @@ def inline(consumer: Loop, producer: Loop, name: str) -> Loop | None:
 
 
 def _casts(loop: Loop) -> bool:
-    """Whether the program itself asked for a conversion of dtype."""
+    """Whether the program itself requested a conversion of dtype."""
     return any(name.startswith(("_to_copy", "convert_element_type")) for name in loop.origin)
 
 
 def _splice(body: list[Op], producer: Loop, result: int, values: Mapping[str, Expr], ranges: Mapping[str, Expr],
             guard: tuple[int, ...] | None) -> int:  # fmt: skip
-    """Appends the producer's body at `values`; under a guard (predicate, other) no load happens where it is false."""
+    """Append the producer's body at `values`.  Under a guard (predicate, other) no load happens where the predicate is
+    false."""
     at: dict[int, int] = {}
     for position, op in enumerate(producer.body):
         new = map_exprs(move(op, at), values, ranges)
@@ -224,7 +230,7 @@ def _splice(body: list[Op], producer: Loop, result: int, values: Mapping[str, Ex
 
 
 def tidy(loop: Loop) -> Loop:
-    """Without duplicate and unused operations; an index is looked at, whatever it leads to."""
+    """The loop without duplicate and unused operations.  Checks of indices stay."""
     seen: dict[tuple[object, ...], int] = {}
     at: dict[int, int] = {}
     body: list[Op] = []

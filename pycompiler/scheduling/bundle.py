@@ -1,15 +1,15 @@
-"""Several nests in one function: fewer calls, and one team of threads for all.
+"""Bundles: several nests in one function, for fewer calls and one team of threads.
 
-In: kernels and Externs in order.  Out: the same, with runs of kernels put together where that costs no memory: nests that
-do not depend on each other (a step of Adam over 100 parameters), small ones (the division that ends a mean), and
-the parts of one buffer (cat).
+In: kernels and Externs in order.  Out: the same, with runs of kernels combined if this costs no memory: independent
+nests (a step of Adam over 100 parameters), small ones (the division that ends a mean), and the parts of one buffer
+(cat).
 """
 
 from __future__ import annotations
 
 import torch
 
-from pycompiler.ir.kernel import Nest, likely_points
+from pycompiler.ir.kernel import Nest, hinted_points
 from pycompiler.ir.loops import Extern
 from pycompiler.ir.target import Target
 
@@ -34,7 +34,7 @@ def bundle(
 
 
 class Bundle:
-    """Nests of one function, and what they have together: points, and buffers that they write."""
+    """The nests of one function, their number of points, and the buffers that they write."""
 
     def __init__(self, device: torch.device) -> None:
         self.device = device
@@ -50,7 +50,7 @@ class Bundle:
         self.made_last = writes
 
     def takes(self, new: Nest, points: int, touches: tuple[set[str], set[str]], target: Target) -> bool:
-        """Whether another nest costs no memory here."""
+        """Whether another nest can join without using more memory."""
         if self.device != device_of(new):
             return False
         if min(points, self.points) <= target.small_nest:
@@ -61,7 +61,7 @@ class Bundle:
 
 
 def points(nest: Nest, unknown: int) -> int:
-    known = likely_points(nest.dims)
+    known = hinted_points(nest.dims)
     return unknown if known is None else known
 
 

@@ -1,10 +1,11 @@
 """Fusion: loops that share an iteration space become one nest.
 
-In: prepared nodes.  Out: `Group`s (one nest each, or an Extern) in dependency order.
+In: prepared nodes.  Out: `Group`s (one nest each, or an Extern) in dependency order. Each loop starts as a nest of its
+own.  Two nests merge if this is legal and worthwhile.
 
-Each loop starts as a nest of its own.  Two nests merge when (LEGAL) nothing outside lies on a path from one to the
-other, their spaces have a common refinement, and every value that passes between them is read at exactly the point
-at which it is made; and (WORTH) they share memory traffic.
+- LEGAL: no third node lies on a path between them, and their spaces have a common refinement.  Each value that passes
+  between them is read at exactly the point where it is computed.
+- WORTH: they share memory traffic.
 """
 
 from __future__ import annotations
@@ -14,19 +15,19 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
 from pycompiler import config
-from pycompiler.ir import choices, watch
-from pycompiler.ir.effects import ordered
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.hints import likely
-from pycompiler.ir.kernel import Dim, Nest, Role, Stage, likely_points, loads, numel, space_of
+from pycompiler.ir import choices, phases
+from pycompiler.ir.kernel import Dim, Nest, Role, Stage, hinted_points, loads, numel, space_of
 from pycompiler.ir.loops import Extern, Loop, Node, refuses
 from pycompiler.ir.target import Target
 from pycompiler.ir.verify import reads_of
 from pycompiler.logs import artifact
+from pycompiler.operators.operator_effects import ordered
 from pycompiler.scheduling.body import is_indirect
-from pycompiler.scheduling.graph import Graph, writes_of
-from pycompiler.scheduling.space import Refinement, compose, fresh_var, joint, refine, rewrite
+from pycompiler.scheduling.graph import BufferGraph, writes_of
+from pycompiler.scheduling.iteration_space import Refinement, compose, fresh_var, joint, refine, rewrite
 from pycompiler.scheduling.stores import target_of
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.hints import likely
 
 log_fusion = artifact("fusion")
 
@@ -42,14 +43,14 @@ class Group:
     before: int = 0
     solo: bool = False
     first: int = 0  # position of its first node in the program
-    swept: frozenset[str] = frozenset()  # buffers of which it reads more than one element
+    swept: frozenset[str] = frozenset()  # buffers with more than one element read by it
 
 
 MOST_REFUSED = 32
-"""So many neighbours that read the same, and get nothing from each other, are tried for a group, the nearest first."""
+"""The number of neighbours to try that share reads with a group but pass no values, nearest first."""
 
 
-def fuse(graph: Graph) -> list[Group]:
+def fuse(graph: BufferGraph) -> list[Group]:
     return _Fusion(graph).run()
 
 
@@ -98,9 +99,9 @@ def _columns(loop: Loop, target: Target) -> list[str]:
 
 
 def _column_nest(loop: Loop, outer: list[Dim], folded: list[Dim], low: list[str], target: Target) -> Nest:
-    """Rows are the other outputs; where they are few, blocks of columns become rows as well."""
+    """A nest whose rows are the other outputs.  If they are few, blocks of columns become rows as well."""
     high, columns = outer[: -len(low)], outer[-len(low) :]
-    rows, width = likely_points(high), columns[0][1]
+    rows, width = hinted_points(high), columns[0][1]
     if rows is not None and rows < target.rows and width.is_const:
         for block in (256, 128, 64):
             if width.as_int() % block == 0 and width.as_int() > block:
@@ -115,8 +116,8 @@ def _column_nest(loop: Loop, outer: list[Dim], folded: list[Dim], low: list[str]
 
 
 @dataclass
-class _Match:
-    """How two nests become one: the merged dims and each side's variables over them."""
+class _NestMatch:
+    """The merge of two nests: the merged dims and each side's variables over them."""
 
     dims: list[Dim]
     split: int | None
@@ -135,35 +136,35 @@ def _split_after(r: Refinement, outer: list[Dim], exprs: dict[str, Expr]) -> int
     return sum(1 for v, _ in r.dims if v in names)
 
 
-def _matches(g: Nest, h: Nest) -> Iterator[_Match]:
+def _matches(g: Nest, h: Nest) -> Iterator[_NestMatch]:
     if g.split is None and h.split is None:
         r = refine(g.dims, h.dims)
         if r is not None:
-            yield _Match(r.dims, None, r.left, r.right)
+            yield _NestMatch(r.dims, None, r.left, r.right)
     elif g.split is not None and h.split is not None:
         outer, inner = refine(g.outer, h.outer), refine(g.inner, h.inner)
         if outer is not None and inner is not None:
             both = joint(outer, inner)
-            yield _Match(both.dims, len(outer.dims), both.left, both.right)
+            yield _NestMatch(both.dims, len(outer.dims), both.left, both.right)
     elif g.split is not None:
         yield from _match_rows(g, h, swapped=False)
     else:
         yield from _match_rows(h, g, swapped=True)
 
 
-def _match_rows(rows: Nest, flat: Nest, *, swapped: bool) -> Iterator[_Match]:
+def _match_rows(rows: Nest, flat: Nest, *, swapped: bool) -> Iterator[_NestMatch]:
     full = refine(rows.dims, flat.dims)
     if full is not None:
         split = _split_after(full, rows.outer, full.left)
         r = _swap(full) if swapped else full
-        yield _Match(r.dims, split, r.left, r.right)
+        yield _NestMatch(r.dims, split, r.left, r.right)
         return
     outer = refine(rows.outer, flat.dims)
     if outer is not None and flat.dims:
         same = {v: Expr.sym(v) for v, _ in rows.inner}
         both = Refinement(outer.dims + rows.inner, {**outer.left, **same}, outer.right)
         r = _swap(both) if swapped else both
-        yield _Match(r.dims, len(outer.dims), r.left, r.right, left_rows=swapped, right_rows=not swapped)
+        yield _NestMatch(r.dims, len(outer.dims), r.left, r.right, left_rows=swapped, right_rows=not swapped)
 
 
 def _moved(stages: list[Stage], mapping: dict[str, Expr], dims: list[Dim], rows: bool) -> list[Stage]:
@@ -176,14 +177,14 @@ def _moved(stages: list[Stage], mapping: dict[str, Expr], dims: list[Dim], rows:
 
 
 def _share(left: list[Stage], right: list[Stage]) -> bool:
-    """Whether the two sides name a buffer in common that one of them reads; else merging them is not worth it."""
+    """Whether the two sides have a common buffer that one of them reads; otherwise a merge is not worthwhile."""
     reads = [{name for s in side for name, _ in loads(s.loop)} for side in (left, right)]
     makes = [{name for s in side for name in s.outputs} for side in (left, right)]
     return not (reads[0].isdisjoint(reads[1] | makes[1]) and reads[1].isdisjoint(makes[0]))
 
 
-def _meet(left: list[Stage], right: list[Stage], match: _Match) -> bool:
-    """What `aligned` asks, of values that one side makes and the other reads: most pairs fail here, unwritten."""
+def _pass_at_same_points(left: list[Stage], right: list[Stage], match: _NestMatch) -> bool:
+    """The check of `aligned` for values that pass from one side to the other, without rewriting: most pairs fail here."""
     ranges = dict(match.dims)
     for side, f, other, g in ((left, match.left, right, match.right), (right, match.right, left, match.left)):
         made = {b.name: (s, e) for s in side for b, e in zip(s.loop.out, s.loop.store_index, strict=True)}
@@ -222,12 +223,12 @@ def sort_stages(stages: list[Stage]) -> list[Stage]:
 
 @dataclass
 class _Fusion:
-    graph: Graph
+    graph: BufferGraph
     groups: dict[int, Group] = field(default_factory=dict)
     touching: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))
     owner: dict[str, list[int]] = field(default_factory=lambda: defaultdict(list))  # buffer -> groups that write it
-    users: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # ... that read it
-    sweeping: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # ... more than one element of it
+    users: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # buffer -> groups that read it
+    sweeping: dict[str, set[int]] = field(default_factory=lambda: defaultdict(set))  # ... several elements of it
     effects: list[int] = field(default_factory=list)  # calls that keep their order
     refusing: set[int] = field(default_factory=set)  # groups that may end with an error of data
 
@@ -264,7 +265,7 @@ class _Fusion:
         needs |= {g for name in writes | stored for g in self.users[name]}  # write after read
         if isinstance(node, Loop) and self.graph.begins and refuses(node.body):
             self.refusing.add(position)
-        if isinstance(node, Extern) and parts:  # which is not undone
+        if isinstance(node, Extern) and parts:  # its writes cannot be undone
             needs |= self.refusing
         if isinstance(node, Extern) and ordered(node.op):
             needs.update(self.effects[-1:])
@@ -281,7 +282,7 @@ class _Fusion:
         return group
 
     def is_solo(self, loop: Loop) -> bool:
-        """Loops whose order relative to others on the same memory matters stay alone."""
+        """Whether a loop stays alone, since its order relative to others on the same memory matters."""
         names = {b.name for b in loop.out}
         return (
             loop.init is not None
@@ -292,14 +293,14 @@ class _Fusion:
         )
 
     def grow(self, group: Group) -> None:
-        """Merges the group with neighbours until none fits."""
+        """Merge the group with neighbours until none fits."""
         refused: set[tuple[int, int]] = set()
         while True:
             passing = {g for name in group.reads | group.writes for g in self.owner[name]}
             passing |= {g for name in group.writes for g in self.users[name]}
             neighbours = passing | {g for name in group.swept for g in self.sweeping[name]}
             ranked = sorted(neighbours - {group.number}, key=lambda g: (not (self.groups[g].writes & group.reads), -g))
-            beside = 0  # neighbours that only read the same
+            beside = 0  # neighbours that only share reads
             for g in ranked:
                 other = self.groups[g]
                 if other.solo or (g, group.number) in refused:
@@ -316,8 +317,11 @@ class _Fusion:
                 return
 
     def independent_path(self, a: Group, b: Group) -> bool:
-        """Whether a third group lies between the two.  Its path begins at a direct successor of the first, which shares
-        a buffer with it, or stores what a copy puts into one."""
+        """Whether a third group lies between the two.
+
+        Its path starts at a direct successor of the first group.  The successor shares a buffer
+        with it, or stores a copy's value into one.
+        """
         for x, y in ((a, b), (b, a)):
             if not y.before >> x.number & 1:
                 continue
@@ -330,18 +334,18 @@ class _Fusion:
         return False
 
     def merge(self, a: Group, b: Group) -> Group | None:
-        """Both in one nest, or None where that cannot be or is not worth it."""
+        """The merged group, or None if the merge is illegal or not worthwhile."""
         merged, why = self.attempt(a, b)
-        told = merged is None and watch.wants("unfused")
+        told = merged is None and phases.is_wanted("unfused")
         if log_fusion.enabled or told:
             names = [_origins(g.node.stages) for g in (a, b) if isinstance(g.node, Nest)]
             log_fusion("%s: [%s] and [%s]", "fused" if merged else f"not fused, {why}", *names)
             if told:
-                watch.artefact("unfused", (*names, why))
+                phases.artefact("unfused", (*names, why))
         return merged
 
     def attempt(self, a: Group, b: Group) -> tuple[Group | None, str]:
-        """See `merge`; and why not."""
+        """The merged group (see `merge`), or None and the reason."""
         assert isinstance(a.node, Nest)
         assert isinstance(b.node, Nest)
         if len(a.reads | a.writes | b.reads | b.writes) > self.graph.target.pointers or self.too_big(a.node, b.node):
@@ -349,25 +353,27 @@ class _Fusion:
         if self.independent_path(a, b):
             return None, "a third kernel has to run between them"
         if any(n == 0 for _, n in a.node.dims + b.node.dims):
-            return None, "there is nothing to compute"
+            return None, "one of the loops is empty"
         left, right = a.node.stages, b.node.stages
         if not _share(left, right):
-            return None, "they share no buffer"
+            return None, "the kernels share no buffer"
         why = "their loops do not match"
         for match in _matches(a.node, b.node):
             if not self.parallel_enough(match, a.node, b.node):
-                why = "too few rows to share out"
+                why = "too few rows to distribute over threads"
                 continue
-            if not _meet(left, right, match):
-                why = "they touch the shared buffer at different points"
+            if not _pass_at_same_points(left, right, match):
+                why = "the kernels access the shared buffer at different points"
                 continue
             new_left = _moved(left, match.left, match.dims, match.left_rows)
             new_right = _moved(right, match.right, match.dims, match.right_rows)
             if not aligned(new_left + new_right, dict(match.dims)):
-                why = "a value is read where it is not made yet"
-            elif not worth(new_left, new_right):
-                why = "it is not worth it"
-            elif choices.active and not choices.taken("fusion", lambda: f"[{_origins(left)}] and [{_origins(right)}]"):
+                why = "a value would be read before it is computed"
+            elif not saves_traffic(new_left, new_right):
+                why = "the fusion would save no memory traffic"
+            elif choices.active and not choices.step_enabled(
+                "fusion", lambda: f"[{_origins(left)}] and [{_origins(right)}]"
+            ):
                 why = "a bisector keeps them apart"
             else:
                 return self.replace(a, b, Nest(match.dims, match.split, sort_stages(new_left + new_right))), ""
@@ -380,16 +386,16 @@ class _Fusion:
             or sum(len(s.loop.body) for s in stages) > most.operations
         )
 
-    def parallel_enough(self, match: _Match, a: Nest, b: Nest) -> bool:
-        """A flat nest does not join rows that are too few to share out."""
+    def parallel_enough(self, match: _NestMatch, a: Nest, b: Nest) -> bool:
+        """Whether enough rows remain to distribute over threads when a flat nest joins rows."""
         if match.split is None or (a.split is not None and b.split is not None):
             return True
-        rows, points = likely_points(match.dims[: match.split]), likely_points(match.dims)
+        rows, points = hinted_points(match.dims[: match.split]), hinted_points(match.dims)
         target = self.graph.target
         return rows is None or points is None or rows >= target.rows or points < target.much_work
 
     def replace(self, a: Group, b: Group, nest: Nest) -> Group:
-        """`a` takes `b` over."""
+        """Let `a` absorb `b`."""
         bit_a, bit_b = 1 << a.number, 1 << b.number
         before = (a.before | b.before) & ~bit_a & ~bit_b
         reads, writes, swept = a.reads | b.reads, a.writes | b.writes, a.swept | b.swept
@@ -415,7 +421,7 @@ class _Fusion:
         return merged
 
     def order(self) -> list[Group]:
-        """Dependencies first; among the ready ones the earliest in the program."""
+        """Dependencies first; among the ready groups the earliest in the program."""
         waiting = sorted(self.groups.values(), key=lambda g: g.first)
         done, out = 0, []
         while waiting:
@@ -435,7 +441,7 @@ def _origins(stages: list[Stage]) -> str:
 
 
 def aligned(stages: list[Stage], ranges: dict[str, Expr]) -> bool:
-    """Whether each value made in the nest is read in the nest only at the point where it is made, and complete there."""
+    """Whether each value computed in the nest is read in the nest only at its point, and is complete there."""
     made = {b.name: (s, e) for s in stages for b, e in zip(s.loop.out, s.loop.store_index, strict=True)}
     for s in stages:
         for name, index in loads(s.loop):
@@ -449,8 +455,8 @@ def aligned(stages: list[Stage], ranges: dict[str, Expr]) -> bool:
     return True
 
 
-def worth(left: list[Stage], right: list[Stage]) -> bool:
-    """Whether the merged nest moves less memory: a value passed on, or the same elements read."""
+def saves_traffic(left: list[Stage], right: list[Stage]) -> bool:
+    """Whether the merged nest moves less memory: a value is passed on, or the same elements are read."""
     for a, b in ((left, right), (right, left)):
         made = {name for s in a for name in s.outputs}
         if any(name in made for s in b for name, _ in loads(s.loop)):
@@ -460,7 +466,7 @@ def worth(left: list[Stage], right: list[Stage]) -> bool:
 
 
 def collapse(nest: Nest) -> Nest:
-    """Adjacent dimensions that every index treats as one become one."""
+    """Merge adjacent dimensions that every index treats as one."""
     while True:
         for k in range(len(nest.dims) - 1):
             if nest.split is not None and k + 1 == nest.split:

@@ -1,4 +1,4 @@
-"""The program while it is rewritten and fused: its nodes, and who writes and reads what."""
+"""The program while it is rewritten and fused: its nodes, and the writers and readers of each buffer."""
 
 from __future__ import annotations
 
@@ -14,11 +14,15 @@ from pycompiler.ir.verify import reads_of
 
 
 @dataclass
-class Graph:
-    """Nodes and who writes and reads what.  `kept`: buffers that outlive the program's nodes (outputs, inputs, and what
-    `copies` write into inputs when the nodes are done); `begins`: see
-    `stores.begun`; `alone`: names of ATen nodes (see `schedule`); `held`: buffers whose
-    numbers are compared with themselves, which are computed once."""
+class BufferGraph:
+    """Nodes, with the writers and readers of each buffer.
+
+    - `kept`: buffers that outlive the program's nodes: outputs, inputs, and the values that `copies` write into inputs
+      at the end.
+    - `begins`: see `stores.begun`.
+    - `alone`: names of ATen nodes (see `schedule`).
+    - `held`: buffers whose numbers are compared with themselves, so they are computed only once.
+    """
 
     nodes: list[Node]
     kept: set[str]
@@ -32,11 +36,11 @@ class Graph:
     held: set[str] = field(default_factory=set)
 
     def is_alone(self, node: Node) -> bool:
-        """Whether nothing may be fused with a node."""
+        """Whether no other node may be fused with a node."""
         return not self.alone.isdisjoint(node.origin)
 
     def repeatable(self, node: Node) -> TypeGuard[Loop]:
-        """Pointwise, one result with one writer; what it reads is never overwritten later."""
+        """Pointwise, one result with one writer, and its inputs are never overwritten later."""
         if not isinstance(node, Loop) or node.reduction or node.init or node.store_mode != "set" or len(node.out) != 1:
             return False
         name = node.out[0].name
@@ -45,13 +49,13 @@ class Graph:
         return not any(self.overwritten(b) for b, _ in loads(node))
 
     def overwritten(self, name: str) -> bool:
-        """Whether the buffer changes after somebody may have read it."""
+        """Whether the buffer changes after a node may have read it."""
         writers = self.writers[name]
         return any(isinstance(w, Extern) and name in w.mutates for w in writers) or (
             name in self.kept and bool(writers) and all(getattr(w, "init", None) == name for w in writers)
         )
 
-    def index(self) -> Graph:
+    def index(self) -> BufferGraph:
         self.writers, self.readers = defaultdict(list), defaultdict(list)
         for node in self.nodes:
             for name in writes_of(node):

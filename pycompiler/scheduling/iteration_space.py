@@ -1,4 +1,4 @@
-"""Iteration spaces: rewriting a Loop in other variables, and finding the common refinement of two spaces.
+"""Iteration spaces: a Loop in other variables, and the common refinement of two spaces.
 
 refine([("a", 12)], [("x", 3), ("y", 4)])     # dims [3, 4]; a = 4*u + v; x = u; y = v
 """
@@ -9,13 +9,13 @@ import threading
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from pycompiler.ir.expr import Expr, quotient
 from pycompiler.ir.kernel import Dim
 from pycompiler.ir.loops import Loop, Op, Reduction
+from pycompiler.symbolic.expr import Expr, quotient
 
 
 class _Names(threading.local):
-    """Variables made by this thread's scheduling so far."""
+    """The number of variables that this thread's scheduling has created."""
 
     count = 0
 
@@ -24,7 +24,7 @@ _names = _Names()
 
 
 def restart_names() -> None:
-    """A schedule's variables are its own: names that never end would fill the tables of expressions (`ir.expr`)."""
+    """Restart the numbering of variables for each schedule: endless new names would fill the tables of `symbolic.expr`."""
     _names.count = 0
 
 
@@ -43,8 +43,10 @@ def map_exprs(op: Op, f: Mapping[str, Expr], ranges: Mapping[str, Expr]) -> Op:
 
 
 def rewrite(loop: Loop, mapping: Mapping[str, Expr], dims: Sequence[Dim], ranges: Mapping[str, Expr]) -> Loop:
-    """`loop` with its variables replaced.  `dims`: the new variables that it ranges over; for a reduction those that
-    occur in the stores stay outer ones and the rest is folded."""
+    """`loop` in other variables.  `dims`: the new variables that it ranges over.
+
+    For a reduction, variables that occur in the stores stay outer ones, and the others are folded.
+    """
     body = tuple(map_exprs(op, mapping, ranges) for op in loop.body)
     stores = tuple(e.subst(mapping).simplify(ranges) for e in loop.store_index)
     kept = set().union(*(mapping.get(v, Expr.sym(v)).symbols for v in loop.vars)) if loop.vars else set()
@@ -69,7 +71,7 @@ class Refinement:
 
 
 def refine(left: Sequence[Dim], right: Sequence[Dim]) -> Refinement | None:
-    """The coarsest space that both are regroupings of (row-major order kept), or None."""
+    """The coarsest common refinement of both spaces (row-major order kept), or None."""
     dims: list[Dim] = []
     pieces: tuple[dict[str, list[Dim]], dict[str, list[Dim]]] = ({v: [] for v, _ in left}, {v: [] for v, _ in right})
     a, b = list(reversed(left)), list(reversed(right))
@@ -95,7 +97,7 @@ def refine(left: Sequence[Dim], right: Sequence[Dim]) -> Refinement | None:
 
 
 def compose(parts: Sequence[Dim]) -> Expr:
-    """The row-major index that the digits `parts` make up."""
+    """The row-major index composed of the digits `parts`."""
     total, stride = Expr.of(0), Expr.of(1)
     for v, n in reversed(parts):
         total = total + Expr.sym(v) * stride

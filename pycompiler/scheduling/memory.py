@@ -1,9 +1,8 @@
-"""The memory plan: which buffers may use the memory of dead ones, and when memory is given back.
+"""The memory plan: which buffers reuse the memory of dead ones, and when memory is freed.
 
-In: steps in order.  Out: `storage` (buffer -> buffer whose memory it is) and `frees` (per step).
-
-Invariant: two buffers share memory only if one's last use precedes the other's first by a whole step.  Only buffers
-that kernels alone touch share: outputs, inputs and what ATen sees are tensors of their own.
+In: steps in order.  Out: `storage` (buffer -> buffer whose memory it uses) and `frees` (per step). Invariant: two
+buffers share memory only if one's last use precedes the other's first by a whole step.  Only buffers used by kernels
+alone share memory: outputs, inputs and arguments of ATen calls are tensors of their own.
 """
 
 from __future__ import annotations
@@ -11,12 +10,12 @@ from __future__ import annotations
 from collections import defaultdict
 
 from pycompiler.ir import choices
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import KernelGroup, Schedule
 from pycompiler.ir.loops import Buffer, Extern
 from pycompiler.ir.verify import reads_of
 from pycompiler.scheduling.graph import writes_of
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.hints import likely
 
 
 def touched(step: KernelGroup | Extern) -> set[str]:
@@ -27,7 +26,7 @@ def touched(step: KernelGroup | Extern) -> set[str]:
 
 
 def storage_bytes(b: Buffer) -> Expr:
-    """Bytes from the first element to the last, as long as there are any."""
+    """Bytes from the first element to the last; 0 if there are none."""
     extent = Expr.of(1)
     for n, s in zip(b.shape, b.stride, strict=True):
         if n == 0:
@@ -37,14 +36,17 @@ def storage_bytes(b: Buffer) -> Expr:
 
 
 def is_covered(need: Expr, have: Expr) -> bool:
-    """Whether `have` bytes are enough at every size."""
+    """Whether `have` bytes are enough for all sizes."""
     spare, _ = (have - need).bounds({})
     return spare is not None and spare >= 0
 
 
 def plan_memory(schedule: Schedule, kept: set[str]) -> None:
-    """Fills `storage` and `frees`.  `kept`: buffers that are never freed here (inputs, constants, outputs, and new values
-    of inputs, whose places `storage` has already when they are stored in place)."""
+    """Fill `storage` and `frees`.
+
+    `kept`: buffers that are never freed here: inputs, constants, outputs and new values of inputs.  `storage` already
+    contains the places of new values that are stored in place.
+    """
     last: dict[str, int] = {}
     shared_ok: dict[str, bool] = defaultdict(lambda: True)
     for k, step in enumerate(schedule.steps):
@@ -60,7 +62,7 @@ def plan_memory(schedule: Schedule, kept: set[str]) -> None:
         for name in _fresh(step, storage, kept):
             home = None
             if shared_ok[name] and name not in kept:
-                home = _take(schedule, dead, name) if not choices.active else _chosen(schedule, dead, name)
+                home = _take(schedule, dead, name) if not choices.active else _take_or_skip(schedule, dead, name)
             storage[name] = home or name
         for name in touched(step):
             home = storage.setdefault(name, name)
@@ -81,10 +83,10 @@ def plan_memory(schedule: Schedule, kept: set[str]) -> None:
     schedule.frees = [sorted(set(f)) for f in frees]
 
 
-def _chosen(schedule: Schedule, dead: list[str], name: str) -> str | None:
-    """`_take`, which a bisector may leave out."""
+def _take_or_skip(schedule: Schedule, dead: list[str], name: str) -> str | None:
+    """`_take`, unless a bisector disables it."""
     home = _take(schedule, dead, name)
-    if home is not None and not choices.taken(
+    if home is not None and not choices.step_enabled(
         "memory", lambda: " in the memory of ".join(_makers(schedule, (name, home)))
     ):
         dead.append(home)
@@ -93,7 +95,7 @@ def _chosen(schedule: Schedule, dead: list[str], name: str) -> str | None:
 
 
 def _makers(schedule: Schedule, names: tuple[str, ...]) -> list[str]:
-    """Buffers by the graph's nodes that they come from."""
+    """The graph's nodes that compute the buffers."""
     loops = [s.loop for step in schedule.steps if isinstance(step, KernelGroup) for n in step.nests for s in n.stages]
     origins = [[o for loop in loops if any(b.name == name for b in loop.out) for o in loop.origin] for name in names]
     return [f"[{' '.join(dict.fromkeys(found)) or name}]" for name, found in zip(names, origins, strict=True)]
@@ -105,7 +107,7 @@ def _fresh(step: KernelGroup | Extern, storage: dict[str, str], kept: set[str]) 
 
 
 def _take(schedule: Schedule, dead: list[str], name: str) -> str | None:
-    """The smallest dead memory that the buffer fits in without wasting more than it needs."""
+    """The smallest dead memory that fits the buffer and wastes at most as much again."""
     need = storage_bytes(schedule.buffers[name])
     device = schedule.buffers[name].device
     best: tuple[int, str] | None = None

@@ -1,4 +1,4 @@
-"""Inside a nest: which pass each stage runs in, and where each value lives."""
+"""Placement inside a nest: the pass in which each stage runs, and the storage of each value."""
 
 from __future__ import annotations
 
@@ -7,8 +7,10 @@ from pycompiler.ir.loops import Buffer
 
 
 def place(nest: Nest, needed: set[str], buffers: dict[str, Buffer], scratch: int) -> None:
-    """Sets `level` and `place` of each stage.  `needed`: buffers that somebody outside the nest reads;
-    `scratch`: bytes that one row's arrays may take."""
+    """Set `level` and `place` of each stage.  `needed`: buffers with readers outside of the nest.
+
+    `scratch`: bytes available for the arrays of one row.
+    """
     made = {name: s for s in nest.stages for name in s.outputs}
     late: set[str] = set()
     for s in nest.stages:
@@ -43,7 +45,7 @@ def place(nest: Nest, needed: set[str], buffers: dict[str, Buffer], scratch: int
 
 
 def _sort_by_level(nest: Nest) -> None:
-    """By pass; in a pass the row values first, where that means something.  Producers stay before their consumers."""
+    """Sort by pass; in a pass row values come first, if there are rows.  Producers stay before their consumers."""
     nest.stages.sort(key=lambda s: (s.level, bool(nest.inner) and s.role != "row"))
 
 

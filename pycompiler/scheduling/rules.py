@@ -1,5 +1,4 @@
-"""What a legal `Schedule` is: a list of rules, run after scheduling in all tests, and under
-`config.verify_ir`.
+"""The rules of a legal `Schedule`: checked after scheduling in all tests, and under `config.verify_ir`.
 
 In: a schedule.  Out: nothing, or `ScheduleError` naming each violated rule.  Example:
 
@@ -19,7 +18,7 @@ from pycompiler.scheduling.stores import conflict
 
 
 class ScheduleError(Exception):
-    """A bug of ours: scheduling made an illegal schedule."""
+    """A bug in scheduling: the schedule is illegal."""
 
 
 def check_schedule(s: Schedule) -> None:
@@ -35,19 +34,19 @@ def _reads_writes(step: KernelGroup | Extern) -> tuple[set[str], set[str]]:
     return set(step.reads), set(step.writes)
 
 
-def given(s: Schedule) -> set[str]:
+def existing_buffers(s: Schedule) -> set[str]:
     """Buffers that exist before the first step."""
     return {b.name for b in s.program.inputs if b is not None} | set(s.program.constants)
 
 
 def memory_holds_what_is_read(s: Schedule) -> Iterator[str]:
-    """A buffer that is read was written, was not freed, and no other buffer took its memory since."""
-    holds = {name: name for name in given(s)}  # memory -> buffer in it
+    """A buffer that is read was written and not freed, and no other buffer has used its memory since."""
+    holds = {name: name for name in existing_buffers(s)}  # memory -> buffer in it
     for k, (step, frees) in enumerate(zip(s.steps, s.frees, strict=True)):
         reads, writes = _reads_writes(step)
         for name in sorted(reads):
             if (target := s.stores.get(name)) is not None and isinstance(step, Extern) and name in step.mutates:
-                begins = {target, *(n for n, t in s.stores.items() if t == target)}  # it is written where it lies
+                begins = {target, *(n for n, t in s.stores.items() if t == target)}  # it is written in place
                 if holds.get(target) in begins:
                     continue
             if holds.get(s.storage.get(name, name)) != name:
@@ -76,7 +75,7 @@ def shared_memory_is_large_enough(s: Schedule) -> Iterator[str]:
 
 
 def everything_is_freed_once(s: Schedule) -> Iterator[str]:
-    kept = given(s) | {o.buffer for o in s.program.outputs if isinstance(o, Ref)}
+    kept = existing_buffers(s) | {o.buffer for o in s.program.outputs if isinstance(o, Ref)}
     freed = [name for frees in s.frees for name in frees]
     homes = {s.storage.get(n, n) for step in s.steps for n in touched(step)}
     yield from (f"{n} is freed {freed.count(n)} times" for n in sorted(homes - kept) if freed.count(n) != 1)
@@ -101,7 +100,7 @@ def loops_range_over_the_nest(s: Schedule) -> Iterator[str]:
 
 
 def values_are_read_where_they_are_made(s: Schedule) -> Iterator[str]:
-    """In a nest: at the same point, complete, and still held."""
+    """In a nest: a value is read at the point where it is computed, when it is complete and still held."""
     for nest in _nests(s):
         made: dict[str, Stage] = {}
         later = {name for stage in nest.stages for name in stage.outputs}
@@ -123,7 +122,7 @@ def values_are_read_where_they_are_made(s: Schedule) -> Iterator[str]:
 
 
 def old_values_are_read_before_new_ones_are_stored(s: Schedule) -> Iterator[str]:
-    """In the kernel that writes an input; `memory_holds_what_is_read` looks at the others."""
+    """In the kernel that writes an input; `memory_holds_what_is_read` checks the other kernels."""
     for value, target in s.stores.items():
         a, b = s.buffers[value], s.buffers[target]
         if (a.shape, a.dtype, a.device) != (b.shape, b.dtype, b.device) or s.storage.get(value) != target:

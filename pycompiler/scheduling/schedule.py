@@ -1,4 +1,4 @@
-"""Scheduling: a `Program` in, a `Schedule` out.  See kernel.py for what comes out.
+"""Scheduling: a `Program` in, a `Schedule` out (see `ir/kernel.py`).
 
 print(schedule(program, of_program(program)))
 """
@@ -7,22 +7,24 @@ from __future__ import annotations
 
 from collections.abc import Set
 
-from pycompiler.ir.hints import hinted
-from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, likely_points, loads, space_of
+from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, hinted_points, loads, space_of
 from pycompiler.ir.loops import Extern, Program, Ref
 from pycompiler.ir.target import Target
 from pycompiler.scheduling.bundle import bundle
 from pycompiler.scheduling.fuse import collapse, fuse
+from pycompiler.scheduling.iteration_space import restart_names
 from pycompiler.scheduling.memory import plan_memory
-from pycompiler.scheduling.place import memory_of, place
+from pycompiler.scheduling.placement import memory_of, place
 from pycompiler.scheduling.simplify import prepare
-from pycompiler.scheduling.space import restart_names
-from pycompiler.scheduling.stores import copies_last, in_place, without_copies
+from pycompiler.scheduling.stores import copies_last, stored_in_place, without_copies
+from pycompiler.symbolic.hints import hinted
 
 
 def schedule(program: Program, target: Target, alone: Set[str] = frozenset()) -> Schedule:
-    """Fused kernels and ATen calls in order, with a memory plan, for a machine.  Does not change `program`.  With the loops of
-    the nodes named in `alone` nothing is fused."""
+    """Fused kernels and ATen calls in order, with a memory plan, for a machine.  Does not change `program`.
+
+    `alone`: names of nodes whose loops are not fused with others.
+    """
     with hinted(program.hints):
         return _schedule(program, target, alone)
 
@@ -50,7 +52,7 @@ def _schedule(program: Program, target: Target, alone: Set[str]) -> Schedule:
         adds = any(s.loop.store_mode == "add" for s in nest.stages)
         touched[id(nest)] = (g.reads if adds else g.reads - g.writes, g.writes)
     bundled = copies_last(bundle(nests, touched, target), {b.name for b in program.inputs if b is not None})
-    stores = in_place(bundled, graph.copies, graph.begins, graph.buffers)
+    stores = stored_in_place(bundled, graph.copies, graph.begins, graph.buffers)
     bundled = without_copies(bundled, graph.begins, stores)
     steps: list[KernelGroup | Extern] = []
     for step in bundled:
@@ -100,5 +102,5 @@ def _symbols(nest: Nest) -> set[str]:
 
 
 def _work(nest: Nest) -> int:
-    """Element operations of one call (a guess of 1024 points where nothing is known of sizes)."""
-    return sum((likely_points(space_of(s.loop)) or 1024) * max(1, len(s.loop.body) // 2) for s in nest.stages)
+    """Element operations of one call; 1024 points are assumed for unknown sizes."""
+    return sum((hinted_points(space_of(s.loop)) or 1024) * max(1, len(s.loop.body) // 2) for s in nest.stages)

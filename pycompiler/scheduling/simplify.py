@@ -1,6 +1,6 @@
-"""Rewrites of a program before fusion: dead nodes, folds as two passes, inlining of cheap producers.
+"""Rewrites of a program before fusion: dead nodes, folds in two passes, inlining of cheap producers.
 
-In: a `Program`.  Out: its nodes, fewer and fatter, in an order that respects dependencies.
+In: a `Program`.  Out: its nodes, fewer and larger, in an order that respects dependencies.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from dataclasses import replace
 
 import torch
 
-from pycompiler.ir.effects import divides, stays
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.kernel import likely_points, loads, space_of
+from pycompiler.ir.kernel import hinted_points, loads, space_of
 from pycompiler.ir.loops import Extern, Loop, Node, Op, Program, Ref, refuses
 from pycompiler.ir.target import Target
 from pycompiler.ir.verify import reads_of
+from pycompiler.operators.operator_effects import divides, must_run
 from pycompiler.scheduling.body import CHEAP, FEW, cost, inline, tidy
-from pycompiler.scheduling.graph import Graph, writes_of
-from pycompiler.scheduling.space import fresh_var, rewrite
+from pycompiler.scheduling.graph import BufferGraph, writes_of
+from pycompiler.scheduling.iteration_space import fresh_var, rewrite
 from pycompiler.scheduling.stores import begun, candidates, readers_first
 from pycompiler.scheduling.two_passes import TWO_PASSES
+from pycompiler.symbolic.expr import Expr
 
 CHEAP_USES = 4
 
 
-def prepare(program: Program, target: Target, alone: Set[str] = frozenset()) -> Graph:
+def prepare(program: Program, target: Target, alone: Set[str] = frozenset()) -> BufferGraph:
     """The program's nodes after all rewrites."""
     kept = {o.buffer for o in program.outputs if isinstance(o, Ref)}
     copies = candidates(program)
@@ -42,7 +42,7 @@ def prepare(program: Program, target: Target, alone: Set[str] = frozenset()) -> 
                 buffers[b.name] = b
     last = {id(copy) for copy in copies.values()}
     nodes = [_own_vars(n) if isinstance(n, Loop) else n for n in program.nodes if id(n) not in last]
-    graph = Graph(nodes, kept, buffers, target, copies=copies, begins=begins, alone=alone)
+    graph = BufferGraph(nodes, kept, buffers, target, copies=copies, begins=begins, alone=alone)
     for step in (drop_dead, split_reductions, fill_empty_folds, inline_all, drop_dead):
         graph = step(graph.index())
     if copies:
@@ -51,7 +51,7 @@ def prepare(program: Program, target: Target, alone: Set[str] = frozenset()) -> 
 
 
 def _own_vars(loop: Loop) -> Loop:
-    """Variables that no other loop has; a common spelling of reductions with one element or none."""
+    """The loop with variables of its own, and a common form for reductions over at most one element."""
     dims = space_of(loop)
     new = [(fresh_var(), n) for _, n in dims]
     mapping = {old: Expr.sym(v) for (old, _), (v, _) in zip(dims, new, strict=True)}
@@ -59,11 +59,11 @@ def _own_vars(loop: Loop) -> Loop:
 
 
 def _stays(call: Extern) -> bool:
-    return bool(call.mutates) or stays(call.op) or divides(call.op, call.args, call.out)
+    return bool(call.mutates) or must_run(call.op) or divides(call.op, call.args, call.out)
 
 
-def drop_dead(graph: Graph) -> Graph:
-    """Removes nodes whose results nobody reads.  What does more than compute them, or may raise, is kept."""
+def drop_dead(graph: BufferGraph) -> BufferGraph:
+    """Remove nodes without readers.  A node that has other effects, or may raise, stays."""
     live = set(graph.kept)
     nodes: list[Node] = []
     for node in reversed(graph.nodes):
@@ -76,7 +76,7 @@ def drop_dead(graph: Graph) -> Graph:
 # ---- reductions in two passes -------------------------------------------------------------------------------------
 
 
-def split_reductions(graph: Graph) -> Graph:
+def split_reductions(graph: BufferGraph) -> BufferGraph:
     """Reductions that do not vectorise become two that do."""
     nodes: list[Node] = []
     for node in graph.nodes:
@@ -88,12 +88,12 @@ def split_reductions(graph: Graph) -> Graph:
     return replace(graph, nodes=nodes)
 
 
-# What a fold over nothing gives.
+# The result of a fold over no elements.
 IDENTITY: dict[str, float] = {"sum": 0, "prod": 1, "any": 0, "all": 1}
 
 
-def fill_empty_folds(graph: Graph) -> Graph:
-    """A fold over nothing is a fill: kernels have points, or there is nothing to do."""
+def fill_empty_folds(graph: BufferGraph) -> BufferGraph:
+    """Replace a fold over no elements by a fill, since a kernel needs at least one point."""
     return replace(graph, nodes=[_filled(node) if isinstance(node, Loop) else node for node in graph.nodes])
 
 
@@ -109,14 +109,14 @@ def _filled(loop: Loop) -> Loop:
 # ---- inlining -----------------------------------------------------------------------------------------------------
 
 
-def inline_all(graph: Graph) -> Graph:
+def inline_all(graph: BufferGraph) -> BufferGraph:
     """Producers that are cheap, or used once, move into their consumers."""
     nodes: dict[int, Node] = dict(enumerate(graph.nodes))
     readers: dict[str, set[int]] = defaultdict(set)
     for k, node in nodes.items():
         for name in set(reads_of(node)):
             readers[name].add(k)
-    for k in reversed(nodes):  # last first: what a consumer then reads is offered to it in turn
+    for k in reversed(nodes):  # last first: the new reads of a consumer are then considered in turn
         producer = nodes[k]
         if graph.repeatable(producer):
             _repeat_for_few(graph, nodes, readers, producer)
@@ -143,15 +143,15 @@ def inline_all(graph: Graph) -> Graph:
     return replace(graph, nodes=[nodes[k] for k in sorted(nodes)])
 
 
-def _repeat_for_few(graph: Graph, nodes: dict[int, Node], readers: dict[str, set[int]], producer: Loop) -> None:
-    """A consumer that wants few of the producer's values computes them itself (a gather from log_softmax)."""
+def _repeat_for_few(graph: BufferGraph, nodes: dict[int, Node], readers: dict[str, set[int]], producer: Loop) -> None:
+    """Inline a producer into a consumer that needs few of its values (a gather from log_softmax)."""
     name = producer.out[0].name
-    points = likely_points(space_of(producer))
+    points = hinted_points(space_of(producer))
     if cost(producer) > CHEAP or points is None or name in graph.held or refuses(producer.body):
         return
     for u in sorted(readers[name]):
         user = nodes[u]
-        wanted = likely_points(space_of(user)) if isinstance(user, Loop) else None
+        wanted = hinted_points(space_of(user)) if isinstance(user, Loop) else None
         if not isinstance(user, Loop) or user.init == name or wanted is None or wanted * FEW > points:
             continue
         if graph.is_alone(user):
@@ -164,17 +164,17 @@ def _repeat_for_few(graph: Graph, nodes: dict[int, Node], readers: dict[str, set
                 readers[read].add(u)
 
 
-def _inlined(graph: Graph, producer: Loop, name: str, users: list[Node]) -> list[Loop] | None:
+def _inlined(graph: BufferGraph, producer: Loop, name: str, users: list[Node]) -> list[Loop] | None:
     loops = [u for u in users if isinstance(u, Loop)]
     if len(loops) != len(users) or any(u.init == name or graph.is_alone(u) for u in loops):
         return None
     work, sources = cost(producer), len({b for b, _ in loads(producer)})
-    points = likely_points(space_of(producer))
+    points = hinted_points(space_of(producer))
     sites = [(u, [i for b, i in loads(u) if b == name]) for u in loops]
     repeats = sum(len(set(found)) for _, found in sites)
     spread = any(
-        points is None or (likely_points(space_of(u)) or 0) > points for u in loops
-    )  # each value wanted many times
+        points is None or (hinted_points(space_of(u)) or 0) > points for u in loops
+    )  # each value is needed many times
     if (sources == 0 and work <= CHEAP) or (work <= CHEAP and sources <= 1 and repeats <= CHEAP_USES):
         pass
     elif repeats > 1 or spread:

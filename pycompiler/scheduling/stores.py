@@ -1,19 +1,19 @@
-"""Mutated inputs: new values that kernels store straight into the memory of the input.
+"""In-place writes of inputs: new values that kernels store directly into the memory of the input.
 
-In: a program that ends in `aten.copy_(input, value)`.  Out: which of those copies are not needed, because the value's
-buffer lives in the input's memory.  Example (`p`, `m` are inputs):
+In: a program that ends in `aten.copy_(input, value)`.  Out: the copies that are unnecessary, because the value's buffer
+lives in the input's memory.  Example (`p`, `m` are inputs):
 
     loop b1 = m * 0.9 + g * 0.1                  kernel k0(m, g, p) -> b1 in m, b2 in p
     loop b2 = p - b1                       =>
     extern copy_(m, b1); extern copy_(p, b2)
 
-A value that is the input but for parts, which calls write (`lowering/updates.py`), is a copy of it first; that copy is dropped
-where the calls may write into the input.
+A partial update (`lowering/partial_updates.py`) starts as a copy of the input, into which calls write.  The copy is
+dropped if the calls may write into the input.
 
-A value is stored in place when everybody who reads the old value has done so: in an earlier step or nest, or in the same
-nest at the very point that is stored, before the store (`conflict`); and when nothing is refused any more: a call that
-raises has written nothing, and can be run again eagerly (`pipeline/with_errors.py`).  All else keeps its copy, at the end.
-That two inputs share no memory is checked at each call (`_native.unless_shared`).
+A value is stored in place under two conditions.  All readers of the old value must have read it: in an earlier step or
+nest, or in the same nest at the very point that is stored, before the store (`conflict`).  And no error of data may
+follow: a call that raises has written nothing, and can run again eagerly (`pipeline/graph_errors.py`).  All other
+values keep their copy, at the end.  Each call checks that two inputs share no memory (`_native.unless_shared`).
 """
 
 from __future__ import annotations
@@ -22,24 +22,24 @@ from collections.abc import Sequence, Set
 
 import torch
 
-from pycompiler.ir.effects import acts, divides, raises
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Nest, Stage, loads
 from pycompiler.ir.loops import Buffer, Extern, Loop, Node, Program, Ref, refuses
-from pycompiler.ir.process_groups import launches
 from pycompiler.ir.verify import reads_of
+from pycompiler.operators.operator_effects import divides, has_side_effects, raises
+from pycompiler.operators.process_groups import launches
 from pycompiler.scheduling.body import is_indirect
+from pycompiler.symbolic.expr import Expr
 
 COPY = torch.ops.aten.copy_.default
 
 
 def candidates(program: Program) -> dict[str, Extern]:
-    """Buffers that may live in the memory of an input, and the copies which that saves."""
+    """Buffers that may live in the memory of an input, with the copies that this saves."""
     inputs = {b.name for b in program.inputs if b is not None}
     outside = inputs | set(program.constants) | {o.buffer for o in program.outputs if isinstance(o, Ref)}
     writers = _writers(program)
     found: dict[str, Extern] = {}
-    # inputs whose new value a later node sees, or whose old one a collective may read after its call
+    # Inputs whose new value a later node reads, or whose old value a collective may read after its call.
     wanted_after = {name for n in program.nodes if isinstance(n, Extern) and launches(n.op) for name in reads_of(n)}
     for node in reversed(program.nodes):
         pair = _whole_copy(program, node)
@@ -49,7 +49,7 @@ def candidates(program: Program) -> dict[str, Extern]:
                 target in inputs - wanted_after
                 and value not in outside | found.keys()
                 and len(writers[target]) == 1
-                and (_is_made_at_once(writers.get(value, [])) or _begins_as(program, writers, value) is not None)
+                and (_is_made_at_once(writers.get(value, [])) or _copied_from(program, writers, value) is not None)
             ):
                 assert isinstance(node, Extern)
                 found[value] = node
@@ -75,8 +75,8 @@ def _is_made_at_once(makers: list[Node]) -> bool:
     )
 
 
-def _begins_as(program: Program, writers: dict[str, list[Node]], value: str) -> str | None:
-    """The buffer that `value` is a copy of, into parts of which calls then write."""
+def _copied_from(program: Program, writers: dict[str, list[Node]], value: str) -> str | None:
+    """The buffer that `value` starts as a copy of, before calls write into parts of it; or None."""
     copy, *rest = writers.get(value, [None])
     if not rest or not all(isinstance(n, Extern) and value in n.mutates for n in rest):
         return None
@@ -89,14 +89,14 @@ def _begins_as(program: Program, writers: dict[str, list[Node]], value: str) -> 
 
 
 def begun(program: Program, copies: dict[str, Extern]) -> dict[str, tuple[str, str]]:
-    """Values that are (a buffer, but for parts): (that buffer, the input in whose memory both may live).  First ones first."""
+    """Partial updates: value -> (the buffer it starts as a copy of, the input in whose memory both may live), in order."""
     writers = _writers(program)
     inputs = {b.name for b in program.inputs if b is not None}
     outside = inputs | set(program.constants) | {o.buffer for o in program.outputs if isinstance(o, Ref)}
     found: dict[str, tuple[str, str]] = {}
     for last, copy in copies.items():
         value, chain = last, dict[str, tuple[str, str]]()
-        while (source := _begins_as(program, writers, value)) is not None and value not in outside:
+        while (source := _copied_from(program, writers, value)) is not None and value not in outside:
             chain[value] = (source, target_of(copy))
             value = source
         if chain and value == target_of(copy) and found.keys().isdisjoint(chain):
@@ -116,7 +116,7 @@ def _writes(node: Node) -> list[str]:
 
 
 def _whole_copy(program: Program, node: Node) -> tuple[str, str] | None:
-    """(input, value) of a copy between two whole buffers of one layout."""
+    """(input, value) of a copy between two whole buffers with the same layout, or None."""
     if not isinstance(node, Extern) or node.op is not COPY or len(node.args) < 2:
         return None
     target, value = node.args[0], node.args[1]
@@ -136,8 +136,10 @@ def _strides(x: object) -> list[Expr]:
 
 
 def readers_first(nodes: Sequence[Node], copies: dict[str, Extern], begins: dict[str, tuple[str, str]]) -> list[Node]:
-    """`nodes` in an order in which the old value of an input is read before the new one is made, where that can be; and what
-    may be refused before the first part of an input is written."""
+    """`nodes` ordered, if possible, so that an input's old value is read before the new one is computed.
+
+    Also nodes that may raise an error of data come before the first partial write of an input.
+    """
     readers: dict[str, set[int]] = {}
     makers: dict[str, int] = {}
     needs: list[set[int]] = []
@@ -156,7 +158,7 @@ def readers_first(nodes: Sequence[Node], copies: dict[str, Extern], begins: dict
         if value in begins:
             late |= {k for k in refusing if k > last}
         moved = {k for k in _closure(needs, late) if k >= last}
-        if value in begins:  # what cannot come before is left where it is
+        if value in begins:  # a node that cannot come earlier stays
             late = {k for k in late if _is_free(nodes, needs, k, last)}
             moved = {k for k in _closure(needs, late) if k >= last}
         if late and last not in moved and all(isinstance(nodes[k], Loop) for k in moved):  # calls keep their order
@@ -170,13 +172,13 @@ def readers_first(nodes: Sequence[Node], copies: dict[str, Extern], begins: dict
 
 
 def _is_free(nodes: Sequence[Node], needs: Sequence[set[int]], k: int, last: int) -> bool:
-    """Whether a node and all that it needs can come before another."""
+    """Whether a node and all its dependencies can come before another node."""
     moved = {n for n in _closure(needs, {k}) if n >= last}
     return last not in moved and all(isinstance(nodes[n], Loop) for n in moved)
 
 
 def _closure(needs: Sequence[set[int]], start: set[int]) -> set[int]:
-    """`start` and all that it needs."""
+    """`start` and all dependencies."""
     seen, work = set(start), list(start)
     while work:
         new = needs[work.pop()] - seen
@@ -186,7 +188,7 @@ def _closure(needs: Sequence[set[int]], start: set[int]) -> set[int]:
 
 
 def _visit(needs: Sequence[set[int]], start: int, order: dict[int, None]) -> None:
-    """Appends a node after all that it needs."""
+    """Append a node after all its dependencies."""
     work = [start]
     while work:
         k = work[-1]
@@ -200,13 +202,13 @@ def _visit(needs: Sequence[set[int]], start: int, order: dict[int, None]) -> Non
 # ---- the schedule -------------------------------------------------------------------------------------------------
 
 
-def in_place(
+def stored_in_place(
     steps: Sequence[list[Nest] | Extern],
     copies: dict[str, Extern],
     begins: dict[str, tuple[str, str]],
     buffers: dict[str, Buffer],
 ) -> dict[str, str]:
-    """Which values are stored in place: buffer -> input."""
+    """The values that are stored in place: buffer -> input."""
     made: dict[str, tuple[int, int]] = {}
     first: dict[str, tuple[int, int]] = {}  # of the calls that write a buffer
     readers: dict[str, list[tuple[int, int]]] = {}
@@ -221,12 +223,12 @@ def in_place(
             for name in part.mutates if isinstance(part, Extern) else ():
                 first.setdefault(name, (k, j))
     stores: dict[str, str] = {}
-    settled = max((k for k, step in enumerate(steps) if _may_refuse(step, buffers)), default=-1)
+    settled = max((k for k, step in enumerate(steps) if _may_raise(step, buffers)), default=-1)
     for value, copy in copies.items():
         target, at = target_of(copy), made[value]
         chain = _chain(begins, value)
         if chain:
-            # nobody sees what was there from the first write on, which is no error's any more
+            # no node reads the old values after the first write, and no error of data can follow it
             olds = [(old, first[new]) for new in chain for old in (begins[new][0], target)]
             if first[chain[0]][0] > settled and not any(r >= k for old, k in olds for r in readers.get(old, ())):
                 stores |= dict.fromkeys(chain, target)
@@ -240,7 +242,7 @@ def in_place(
 
 
 def _chain(begins: dict[str, tuple[str, str]], value: str) -> list[str]:
-    """The values that are written one after the other where `value` then is, first ones first."""
+    """The partial updates that end in `value`, in the order of their writes."""
     chain: list[str] = []
     while value in begins:
         chain.insert(0, value)
@@ -249,7 +251,7 @@ def _chain(begins: dict[str, tuple[str, str]], value: str) -> list[str]:
 
 
 def _copies(part: Nest | Extern, name: str, begins: dict[str, tuple[str, str]]) -> bool:
-    """Whether a nest is nothing but the copy that a value begins as."""
+    """Whether a nest is only the initial copy of a partial update."""
     if isinstance(part, Extern) or len(part.stages) != 1:
         return False
     made = part.stages[0].outputs[0]
@@ -259,7 +261,7 @@ def _copies(part: Nest | Extern, name: str, begins: dict[str, tuple[str, str]]) 
 def without_copies(
     steps: Sequence[list[Nest] | Extern], begins: dict[str, tuple[str, str]], stores: dict[str, str]
 ) -> list[list[Nest] | Extern]:
-    """The steps without the copies of what is written where it lies."""
+    """The steps without the initial copies of partial updates that are written in place."""
     left: list[list[Nest] | Extern] = []
     for step in steps:
         if isinstance(step, list):
@@ -269,16 +271,18 @@ def without_copies(
     return left
 
 
-def _may_refuse(step: list[Nest] | Extern, buffers: dict[str, Buffer]) -> bool:
-    """Whether a call may end there with an error of its data; a GPU's kernels tell none."""
+def _may_raise(step: list[Nest] | Extern, buffers: dict[str, Buffer]) -> bool:
+    """Whether a step may end with an error of data; kernels of a GPU report none."""
     if isinstance(step, Extern):
-        return (raises(step.op) and not step.checked) or acts(step.op) or divides(step.op, step.args, step.out)
+        return (
+            (raises(step.op) and not step.checked) or has_side_effects(step.op) or divides(step.op, step.args, step.out)
+        )
     stages = [s for nest in step for s in nest.stages]
     return any(refuses(s.loop.body) and buffers[s.outputs[0]].device.type == "cpu" for s in stages)
 
 
 def copies_last(steps: Sequence[list[Nest] | Extern], inputs: Set[str]) -> list[list[Nest] | Extern]:
-    """Copies into inputs come behind all that does not see them."""
+    """Move copies into inputs after all steps that do not use their buffers."""
     order: list[list[Nest] | Extern] = []
     waiting: list[Extern] = []
     for step in steps:
@@ -286,14 +290,14 @@ def copies_last(steps: Sequence[list[Nest] | Extern], inputs: Set[str]) -> list[
             waiting.append(step)
             continue
         parts: Sequence[Nest | Extern] = step if isinstance(step, list) else [step]
-        if waiting and any(_meets(copy, *_touched(part)) for part in parts for copy in waiting):
+        if waiting and any(_touches(copy, *_touched(part)) for part in parts for copy in waiting):
             order += waiting
             waiting = []
         order.append(step)
     return order + waiting  # type: ignore[operator]
 
 
-def _meets(copy: Extern, reads: set[str], writes: set[str]) -> bool:
+def _touches(copy: Extern, reads: set[str], writes: set[str]) -> bool:
     return target_of(copy) in reads | writes or not writes.isdisjoint(reads_of(copy))
 
 
@@ -307,11 +311,11 @@ def _touched(part: Nest | Extern) -> tuple[set[str], set[str]]:
 
 
 def conflict(nest: Nest, value: str, target: str, device: torch.device) -> str | None:
-    """Why the nest cannot write `value` into the memory of `target`, or None.
+    """The reason why the nest cannot write `value` into the memory of `target`, or None.
 
-    Each read of the old value in the nest must be of the element that is stored at that point of the nest, in an earlier
-    pass or before the store in the same pass.  A point of a nest belongs to one thread on a CPU; elsewhere that is known
-    of nests without folds only.
+    Each read of the old value in the nest must be of the element stored at that point of the nest, in an earlier pass
+    or before the store in the same pass.  On a CPU a point of a nest belongs to one thread.  On other devices that is
+    certain only for nests without folds.
     """
     if device.type != "cpu" and any(s.role != "point" or s.level for s in nest.stages):
         return f"the nest that makes {value} has folds"
@@ -331,7 +335,7 @@ def conflict(nest: Nest, value: str, target: str, device: torch.device) -> str |
 
 def _before(reader: Stage, k: int, writer: Stage, order: int) -> bool:
     """Whether the read happens before the store of the same point."""
-    if writer.role == "accumulate":  # of which each point of the nest makes a part
+    if writer.role == "accumulate":  # each point of the nest computes only a part of it
         return False
     if reader.level != writer.level:
         return reader.level < writer.level

@@ -1,6 +1,6 @@
-"""Reductions that do not vectorise as two that do: moments, and extremes with their positions.
+"""Reductions that do not vectorise, as two that do: moments, and extremes with their positions.
 
-In: a graph and a fold of it.  Out: the loops instead of it.
+In: a graph and a fold in it.  Out: the loops that replace it.
 """
 
 from __future__ import annotations
@@ -11,22 +11,22 @@ from dataclasses import replace
 
 import torch
 
-from pycompiler.ir.expr import ZERO, Expr
-from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import loads, space_of
 from pycompiler.ir.loops import Buffer, Extern, Loop, Op
 from pycompiler.scheduling.body import CHEAP, FEW, cost
-from pycompiler.scheduling.graph import Graph
-from pycompiler.scheduling.space import rewrite
+from pycompiler.scheduling.graph import BufferGraph
+from pycompiler.scheduling.iteration_space import rewrite
+from pycompiler.symbolic.expr import ZERO, Expr
+from pycompiler.symbolic.hints import likely
 
-FAR = 4  # loops from a fold to where its values come from, that are looked at
-FIRST = 64  # the most arithmetic that is repeated for the first value of a row
+FAR = 4  # length of the chain of producers of a fold that is searched
+FIRST = 64  # limit of the arithmetic that is repeated for the first value of a row
 # Digits of a float's mantissa.
 DIGITS = {torch.float64: 53, torch.float32: 24, torch.float16: 11, torch.bfloat16: 8}
 
 
 def _buffer(
-    graph: Graph, name: str, dtype: torch.dtype, dims: list[tuple[str, Expr]], device: torch.device
+    graph: BufferGraph, name: str, dtype: torch.dtype, dims: list[tuple[str, Expr]], device: torch.device
 ) -> tuple[Buffer, Expr]:
     """A fresh contiguous buffer over `dims` and the index that stores into it."""
     stride, at, strides = Expr.of(1), Expr.of(0), []
@@ -39,7 +39,7 @@ def _buffer(
     return buffer, at
 
 
-def _twice(graph: Graph, node: Loop, name: str) -> tuple[list[Loop], Loop]:
+def _twice(graph: BufferGraph, node: Loop, name: str) -> tuple[list[Loop], Loop]:
     """(nodes to add, `node` with a value that is cheap to compute twice)."""
     folded = set(node.reduction.vars) if node.reduction is not None else set()
     if cost(node) <= CHEAP and sum(not folded.isdisjoint(at.symbols) for _, at in loads(node)) <= 1:
@@ -52,35 +52,37 @@ def _twice(graph: Graph, node: Loop, name: str) -> tuple[list[Loop], Loop]:
 
 
 def _sums_equal_numbers(node: Loop, count: Expr) -> bool:
-    """Whether the sum of `count` equal numbers is exact: they are of a type with fewer digits than it is made in."""
+    """Whether the sum of `count` equal numbers is exact: their dtype has fewer digits than the sum's."""
     result = node.body[node.results[0]]
     source = node.body[result.args[0]].dtype if result.name == "cast" else result.dtype
     spare = DIGITS.get(result.dtype, 0) - DIGITS.get(source, DIGITS[torch.float64])
     return count.is_const and spare >= 0 and count.as_int() <= 2**spare
 
 
-def _at_hand(graph: Graph, loop: Loop, far: int = FAR) -> bool:
-    """Whether a few values of the loop can be had before the rest: what it reads is in memory, or may be repeated."""
+def _available_early(graph: BufferGraph, loop: Loop, far: int = FAR) -> bool:
+    """Whether a few values of the loop can be computed before the rest: its inputs are in memory, or may be recomputed."""
     if cost(loop) > FIRST:
         return False
     writers = [w for name in {name for name, _ in loads(loop)} for w in graph.writers[name]]
     return all(
-        isinstance(w, Extern) or (far > 0 and graph.repeatable(w) and _at_hand(graph, w, far - 1)) for w in writers
+        isinstance(w, Extern) or (far > 0 and graph.repeatable(w) and _available_early(graph, w, far - 1))
+        for w in writers
     )
 
 
 class Moments:
     """Mean and m2 = sum((x - mean)^2), in one of three ways.
 
-    - Numbers with spare digits (float32 in double): one pass over their distances d from the first number.  With s = sum(d)
-      and q = sum(d^2), mean = first + s/n and m2 = q - s^2/n.  The first number is one of the n, so q <= (n + 1) m2: the
-      difference loses no more than log2(n + 1) of the 29 spare bits, however far off the first number lies.
-    - The same where the first number is not at hand before the others: two passes, sum(x) and sum((x - mean)^2).
-    - Numbers without spare digits: two passes, of which the second also adds up the distances from the rounded mean; their
-      average corrects both results (the rounded sum of equal numbers has another mean, from which all of them differ).
+    - Numbers with spare digits (float32 in double): one pass over their distances d from the first number.  With s =
+      sum(d) and q = sum(d^2), mean = first + s/n and m2 = q - s^2/n.  The first number is one of the n, so q <= (n + 1)
+      m2.  The difference loses at most log2(n + 1) of the 29 spare bits, however far the first number is from the mean.
+    - The same numbers if the first one is not available before the others: two passes, sum(x) and sum((x - mean)^2).
+    - Numbers without spare digits: two passes.  The second also sums the distances from the rounded mean, and their
+      average corrects both results.  (The rounded sum of equal numbers has another mean, from which all of them
+      differ.)
     """
 
-    def __init__(self, graph: Graph, node: Loop) -> None:
+    def __init__(self, graph: BufferGraph, node: Loop) -> None:
         assert node.reduction is not None
         self.graph, self.node, self.dtype = graph, node, node.body[node.results[0]].dtype
         self.count = math.prod(node.reduction.ranges, start=Expr.of(1))
@@ -89,7 +91,7 @@ class Moments:
 
     def loops(self) -> list[Loop]:
         (mean, m2), (mean_at, m2_at) = self.node.out, self.node.store_index
-        if self.has_spare_digits() and not self.made and self.is_long() and _at_hand(self.graph, self.node):
+        if self.has_spare_digits() and not self.made and self.is_long() and _available_early(self.graph, self.node):
             first = self.start()
             total, square = (
                 self.folded("sum", self.apart(*first)),
@@ -132,7 +134,7 @@ class Moments:
         return out.name, at
 
     def folded_into(self, out: Buffer, at: Expr, body: tuple[Op, ...]) -> None:
-        """The sum of a body's last value; of the numbers themselves without a body."""
+        """Append a loop that sums a body's last value, or the numbers themselves without a body."""
         result = len(body) - 1 if body else self.value.results[0]
         loop = replace(self.value, out=(out,), body=body or self.value.body, results=(result,), store_index=(at,))
         self.made.append(replace(loop, reduction=self.fold))
@@ -142,7 +144,7 @@ class Moments:
         self.made.append(Loop((out,), node.vars, node.ranges, body, (len(body) - 1,), (at,), origin=node.origin))
 
     def start(self) -> tuple[str, Expr]:
-        """The first of the numbers; 0 where it is infinite or none."""
+        """The first of the numbers; 0 if it is infinite or NaN."""
         out, at = self.buffer("start")
         node, k, x = self.node, len(self.node.body), self.node.results[0]
         finite = (
@@ -169,7 +171,7 @@ class Moments:
         return load, index, Op("cast", (1,), self.dtype), Op("truediv", (0, 2), self.dtype)
 
     def apart(self, name: str, at: Expr, *, square: bool = False) -> tuple[Op, ...]:
-        """What a number is away from an element, or the square of it."""
+        """The distance of a number from an element, or its square."""
         k, x = len(self.value.body), self.value.results[0]
         gap = (*self.value.body, Op("load", (), self.dtype, (name, at)), Op("sub", (x, k), self.dtype))
         return (*gap, Op("mul", (k + 1, k + 1), self.dtype)) if square else gap
@@ -179,18 +181,18 @@ class Moments:
         return (*average, Op("load", (), self.dtype, element), Op("add", (k - 1, k), self.dtype))
 
     def corrected(self, average: tuple[Op, ...], square: tuple[str, Expr]) -> tuple[Op, ...]:
-        """`square` less the total of which `average` is the average times it, which is no less than 0 but for rounding."""
+        """`square` minus (average * total), at least 0 despite rounding.  `average` computes the average of the total."""
         k, dtype = len(average), self.dtype
         less = (Op("mul", (0, k - 1), dtype), Op("load", (), dtype, square), Op("sub", (k + 1, k), dtype))
         return (*average, *less, Op("const", (), dtype, (0.0,)), Op("maximum", (k + 2, k + 3), dtype))
 
 
-def _welford(graph: Graph, node: Loop) -> list[Loop]:
+def _welford(graph: BufferGraph, node: Loop) -> list[Loop]:
     return Moments(graph, node).loops()
 
 
-def _argument(graph: Graph, node: Loop) -> list[Loop]:
-    """The extreme, then the least position of what equals it (or, a NaN winning, is a NaN)."""
+def _argument(graph: BufferGraph, node: Loop) -> list[Loop]:
+    """The extreme, then the least position of a value that equals it (or is NaN, since a NaN wins)."""
     reduction = node.reduction
     assert reduction is not None
     points = math.prod(reduction.ranges, start=Expr.of(1))
@@ -234,6 +236,6 @@ def _argument(graph: Graph, node: Loop) -> list[Loop]:
     return made
 
 
-TWO_PASSES: dict[str, Callable[[Graph, Loop], list[Loop]]] = {
+TWO_PASSES: dict[str, Callable[[BufferGraph, Loop], list[Loop]]] = {
     "welford": _welford, "argmax": _argument, "argmin": _argument,
 }  # fmt: skip

@@ -1,7 +1,7 @@
-"""Arguments with today's numbers in place of symbols: for what must see sizes, and decides nothing about them.
+"""Arguments with hints in place of symbols, for code that must see sizes but decides nothing about them.
 
-In: anything that a call takes, with symbolic fake tensors and SymInts.  Out: the same with numbers; fakes that shared memory
-still do.
+In: the arguments of a call, with symbolic fake tensors and SymInts.  Out: the same structure with numbers.
+Fake tensors that shared a storage still share one.
 """
 
 from __future__ import annotations
@@ -12,19 +12,22 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from pycompiler.ir.symbols import Symbols, expr_of, hint_of, symbols_of
+from pycompiler.symbolic.symbols import Symbols, expr_of, hint_of, symbols_of
 
 
 def symbols_in(t: torch.Tensor) -> Symbols | None:
-    """The symbols in a tensor's sizes and strides."""
+    """The `Symbols` of the first symbolic size or stride of a tensor, or None."""
     if not t._has_symbolic_sizes_strides:
         return None
     return next(filter(None, map(symbols_of, (*t.shape, *t.stride()))), None)
 
 
-class Today:
-    """One call's arguments and results; the same fake gives the same twin.  `mode`: twins, also of fakes without symbols,
-    are tensors of that mode.  `sizes`: what symbols are, if not what they are today."""
+class Concretizer:
+    """Conversion of one call's arguments and results; the same fake tensor always gives the same twin.
+
+    `mode`: twins are tensors of this mode, including twins of fake tensors without symbols.
+    `sizes`: values of the symbols, if not their hints.
+    """
 
     def __init__(self, mode: Any = None, sizes: Mapping[str, int] | None = None) -> None:
         self._mode, self._sizes = mode, sizes
@@ -32,7 +35,7 @@ class Today:
         self._storages: dict[int, Any] = {}
 
     def twin(self, t: torch.Tensor) -> torch.Tensor:
-        """A fake of the same kind with today's sizes; itself where it has no symbols."""
+        """A fake tensor of the same kind with concrete sizes; the tensor itself if it has no symbols."""
         if not isinstance(t, FakeTensor) or not (self._mode or t._has_symbolic_sizes_strides):
             return t
         known = self._twins.get(id(t))
@@ -58,7 +61,7 @@ class Today:
     def of(self, value: Any) -> Any:
         if isinstance(value, torch.Tensor):
             return self.twin(value)
-        if isinstance(value, (list, tuple)):  # fx has lists of its own
+        if isinstance(value, (list, tuple)):  # fx has list classes of its own
             return (list if isinstance(value, list) else tuple)(map(self.of, value))
         if isinstance(value, dict):
             return {k: self.of(v) for k, v in value.items()}

@@ -1,7 +1,8 @@
-"""What an entry assumes of numbers that tensors on the host hold: the data of one guard.
+"""Assumptions of an entry about numbers in host tensors: the data of one guard.
 
-In: comparisons of what a program computes of such a number.  Out: `DataChecks`, the argument of the guard kind "data"
-(`guards.py`), whose sources are the tensors, then those that the graph writes.
+In: comparisons of values that a program computes from such a number.
+Out: `DataChecks`, the argument of the guard kind "data" (`ir/guards.py`).
+The guard's sources are the tensors, then the tensors that the graph writes.
 
     step = local("step")
     decision = Decision(Real("mul", (X, 2.0)), "gt", 5.0, True, (0,))  # step.item() * 2.0 > 5.0
@@ -18,12 +19,12 @@ from typing import Any
 import torch
 
 from pycompiler.ir.source import Source
-from pycompiler.ir.symbolic_node import Real
+from pycompiler.symbolic.symbolic_node import Real
 
 Span = tuple[int, int]
 NAME = "x"
 X = Real.named(NAME)
-"""The number in the tensor that a decision is about."""
+"""The number in the tensor of a decision."""
 
 COMPARISONS: dict[str, Callable[[float, float], bool]] = {
     "lt": operator.lt, "le": operator.le, "gt": operator.gt, "ge": operator.ge, "eq": operator.eq, "ne": operator.ne,
@@ -31,13 +32,14 @@ COMPARISONS: dict[str, Callable[[float, float], bool]] = {
 
 
 def value_of(side: Real | float, numbers: Mapping[str, float]) -> float:
-    """One side of a decision; raises what Python's floats raise."""
+    """The value of one side of a decision; raises the exceptions of Python's floats."""
     return side.eval(numbers) if isinstance(side, Real) else side
 
 
 @dataclass(frozen=True)
 class Decision:
-    """That `left op right` is `holds`, for the number of each tensor at `at`; not so where Python's floats raise."""
+    """The assumption that `left op right` is `holds`, for the number of each tensor at `at`.  It fails if Python's
+    floats raise."""
 
     left: Real | float
     op: str
@@ -59,14 +61,17 @@ class Decision:
 
 @dataclass(frozen=True)
 class DataChecks:
-    """`reads`: class, dtype and bytes of the number, of the first sources: tensors of one element on the host.  No two of them
-    share memory, nor one with the sources behind them."""
+    """The argument of one "data" guard.
+
+    `reads`: class, dtype and bytes of the number, for the first sources.  These are host tensors with one element.
+    No two of them share memory, and none shares memory with the sources after them.
+    """
 
     reads: tuple[tuple[type, torch.dtype, int], ...]
     decisions: tuple[Decision, ...]
 
     def numbers(self, values: Sequence[Any]) -> list[float]:
-        """A ValueError where one cannot be read, or lies in memory that something else has, too."""
+        """The numbers; raises ValueError if a number cannot be read, or if its memory is also reachable under another name."""
         found, places = [], []
         for t, (cls, dtype, _) in zip(values, self.reads, strict=False):
             if (
@@ -80,10 +85,10 @@ class DataChecks:
             found.append(t.item())
             places.append(place_of(t))
         written = [memory_around(t) for t in values[len(self.reads) :]]
-        if any(meet(a, b) for i, a in enumerate(places) for b in places[:i]):
+        if any(overlap(a, b) for i, a in enumerate(places) for b in places[:i]):
             raise ValueError("two numbers in the same memory")
-        if any(meet(a, b) for a in places for b in written):
-            raise ValueError("a number in memory that is written by another name")
+        if any(overlap(a, b) for a in places for b in written):
+            raise ValueError("a number in memory that is written under another name")
         return found
 
     def holds(self, values: Sequence[Any]) -> bool:
@@ -100,7 +105,7 @@ class DataChecks:
                 try:
                     passes = decision.passes({NAME: numbers[i]})
                 except (ArithmeticError, TypeError) as e:
-                    return f"{numbers[i]!r}, of which {decision} raises {type(e).__name__}"
+                    return f"{numbers[i]!r}, for which {decision} raises {type(e).__name__}"
                 if not passes:
                     return f"{numbers[i]!r}: not {decision}"
         return "all hold"
@@ -118,15 +123,15 @@ def _names(sources: Sequence[Source]) -> str:
 
 
 def place_of(t: torch.Tensor) -> Span:
-    """The addresses around the number in a tensor."""
+    """The address range of the number in a tensor."""
     return t.data_ptr(), t.data_ptr() + t.element_size()
 
 
 def memory_around(t: torch.Tensor) -> Span:
-    """Those around all that has a tensor's storage."""
+    """The address range of a tensor's storage."""
     storage = t.untyped_storage()
     return storage.data_ptr(), storage.data_ptr() + storage.nbytes()
 
 
-def meet(a: Span, b: Span) -> bool:
+def overlap(a: Span, b: Span) -> bool:
     return a[0] < b[1] and b[0] < a[1]

@@ -1,7 +1,7 @@
-"""Marks on tensors: which of their sizes are to be symbols of the graphs that they are passed to.
+"""Marks on tensors: the dimensions whose sizes become symbols of the captured graph.
 
-In: a tensor, dimensions.  Out: an attribute of the tensor that capture reads; it reads the attributes of torch's marks of these
-names as well, which libraries set.
+In: a tensor, dimensions.  Out: an attribute of the tensor that capture reads.
+Capture also reads the attributes of torch's marks with these names, which libraries set.
 
     mark_dynamic(x, 0, min=2, max=512)      # compiled once for all sizes of dimension 0
 """
@@ -20,8 +20,13 @@ ATTRIBUTE = "_pycompiler_sizes"
 
 @dataclass(frozen=True)
 class Mark:
-    """`kind`: "dynamic" (a number instead is an error), "maybe" (a symbol if that can be), "unbacked" (a "maybe" whose bounds
-    hold for numbers, too), "static" (a number)."""
+    """The mark of one dimension.  `kind`:
+
+    - "dynamic": a symbol; it is an error if the size must be a number
+    - "maybe": a symbol if possible
+    - "unbacked": as "maybe"; the bounds also hold for numbers
+    - "static": a number
+    """
 
     kind: str
     low: int | None = None
@@ -31,7 +36,7 @@ class Mark:
         return (self.low is None or n >= self.low) and (self.high is None or n <= self.high)
 
     def check(self, n: int, name: str) -> None:
-        """An error where the size cannot be what the mark says."""
+        """Raises `UserError` if the mark does not admit the size `n`."""
         if not self.admits(n):
             low, high = self.low or (2 if self.kind == "dynamic" else 0), self.high
             raise UserError(f"{name} is {n}, but marked to be from {low} to {'any size' if high is None else high}")
@@ -48,18 +53,18 @@ TORCHS = {
     "_dynamo_strict_unbacked_indices": "dynamic",
     "_dynamo_dynamic_indices": "dynamic",
 }
-"""Of several marks of a dimension the last row's counts."""
+"""Attribute of torch's marks -> kind.  If a dimension has several marks, the last row wins."""
 
 
 def marks_of(tensor: torch.Tensor) -> dict[int, Mark]:
-    """The marks by dimension; ours count, where torch has marked it, too."""
+    """The marks by dimension; our own mark wins over torch's marks."""
     held = getattr(tensor, "__dict__", {})
     if not held:
         return {}
     ranges = {r.dim: (r.min, r.max) for r in held.get("_dynamo_dynamic_range", ())}
     ranges |= held.get("_dynamo_unbacked_bounds", {})
     marks = {d: Mark(kind, *ranges.get(d, ())) for name, kind in TORCHS.items() for d in held.get(name, ())}
-    rank = tensor.dim()  # torch's marks may be of dimensions that there are not
+    rank = tensor.dim()  # torch's marks may name dimensions that do not exist
     own: dict[int, Mark] = held.get(ATTRIBUTE, {})
     return {d % rank: mark for d, mark in marks.items() if -rank <= d < rank} | own
 
@@ -67,18 +72,76 @@ def marks_of(tensor: torch.Tensor) -> dict[int, Mark]:
 def mark_dynamic(
     t: torch.Tensor, index: int | Iterable[int], *, min: int | None = None, max: int | None = None
 ) -> None:
-    """The size of dimension `index` (or of each of several) is a symbol: one compile serves all sizes from 2 (or `min`) to
-    `max`.  A program that needs it to be one number is an error, which names the line."""
+    """Make sizes of a tensor symbols: one compile serves all sizes from 2 (or `min`) to `max`.
+
+    A program that needs such a size to be one number is an error of the compile.  The error names the line.
+
+    Args:
+        t: The tensor.
+        index: A dimension, or several; negative ones count from the end.
+        min: The least size.  None: 2.
+        max: The largest size.  None: any.
+
+    Raises:
+        ArgumentError: `t` is not a tensor, a dimension does not exist, or a bound is not a size.
+        UserError: At a call: the size is 0, 1 or outside of the bounds.
+
+    Example:
+        ```python
+        compiled = pycompiler.compile(lambda x: x * 2)
+        for rows in (4, 8, 16):
+            x = torch.ones(rows, 3)
+            pycompiler.mark_dynamic(x, 0, min=2, max=512)
+            compiled(x)
+        assert pycompiler.counters(compiled)["compiles"] == 1
+        ```
+    """
     _mark(t, index, Mark("dynamic", *_bounds(min, max)))
 
 
 def maybe_mark_dynamic(t: torch.Tensor, index: int | Iterable[int]) -> None:
-    """Like `mark_dynamic`; a program that needs it to be one number is compiled for that number."""
+    """As `mark_dynamic`, but a program that needs the size to be one number is compiled for that number.
+
+    Args:
+        t: The tensor.
+        index: A dimension, or several; negative ones count from the end.
+
+    Raises:
+        ArgumentError: `t` is not a tensor, or a dimension does not exist.
+
+    Example:
+        ```python
+        compiled = pycompiler.compile(lambda x: x * 2)
+        for rows in (4, 8):
+            x = torch.ones(rows, 3)
+            pycompiler.maybe_mark_dynamic(x, 0)
+            compiled(x)
+        assert pycompiler.counters(compiled)["compiles"] == 1
+        ```
+    """
     _mark(t, index, Mark("maybe"))
 
 
 def mark_static(t: torch.Tensor, index: int | Iterable[int] | None = None) -> None:
-    """The size (all sizes without `index`) is a number, also where sizes that change become symbols."""
+    """Make sizes of a tensor numbers, even where changing sizes become symbols.
+
+    Args:
+        t: The tensor.
+        index: A dimension, or several; negative ones count from the end.  None: all dimensions.
+
+    Raises:
+        ArgumentError: `t` is not a tensor, or a dimension does not exist.
+
+    Example:
+        ```python
+        compiled = pycompiler.compile(lambda x: x * 2, dynamic=True)
+        for rows in (4, 8):
+            x = torch.ones(rows, 3)
+            pycompiler.mark_static(x)
+            compiled(x)
+        assert pycompiler.counters(compiled)["compiles"] == 2
+        ```
+    """
     _mark(t, range(t.dim()) if index is None and isinstance(t, torch.Tensor) else index, Mark("static"))
 
 
@@ -92,10 +155,33 @@ def mark_unbacked(
     min: int | None = None,
     max: int | None = None,
 ) -> None:
-    """Like `maybe_mark_dynamic`, or `mark_dynamic` if `strict`: this package compiles for all sizes of a symbol, whatever
-    today's is.  Sizes 0 and 1 are numbers.  A size outside of `min` to `max` is an error.
+    """As `maybe_mark_dynamic`, or as `mark_dynamic` if `strict`: a size becomes a symbol, with bounds.
 
-    hint_override, specialize_on, shape_id: accepted, without effect; no kernel is made for a hint.
+    Sizes 0 and 1 are numbers.  The graph of a symbol is compiled for all sizes, not for the symbol's hint.
+
+    Args:
+        t: The tensor.
+        index: A dimension, or several; negative ones count from the end.
+        hint_override: Accepted for compatibility, without effect.
+        strict: A program that needs the size to be one number is an error.
+        specialize_on: Accepted for compatibility, without effect: no kernel is specialised for a hint.
+        shape_id: Accepted for compatibility, without effect.
+        min: The least size.  None: 0, or 2 if `strict`.
+        max: The largest size.  None: any.
+
+    Raises:
+        ArgumentError: `t` is not a tensor, a dimension does not exist, or a bound is not a size.
+        UserError: At a call: the size is outside of the bounds.
+
+    Example:
+        ```python
+        compiled = pycompiler.compile(lambda x: x * 2)
+        for rows in (4, 8):
+            x = torch.ones(rows, 3)
+            pycompiler.mark_unbacked(x, 0, max=512)
+            compiled(x)
+        assert pycompiler.counters(compiled)["compiles"] == 1
+        ```
     """
     _mark(t, index, Mark("dynamic" if strict else "unbacked", *_bounds(min, max)))
 

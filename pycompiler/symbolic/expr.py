@@ -1,7 +1,7 @@
 """Integer expressions for sizes, strides and indices.
 
 In: ints and symbol names.  Out: `Expr`, an immutable integer polynomial in canonical form: a sum of
-`coefficient * product of atoms`, an atom being a symbol, a floor division, a modulus, a minimum or a maximum.
+`coefficient * product of atoms`.  An atom is a symbol, a floor division, a modulus, a minimum or a maximum.
 Equal polynomials over the same atoms are equal objects (`==`, `hash`); a constant equals, and hashes as, its int.
 
     i, j = Expr.sym("i"), Expr.sym("j")
@@ -10,7 +10,7 @@ Equal polynomials over the same atoms are equal objects (`==`, `hash`); a consta
     flat.coeff("i")                                 # 1024: the stride with respect to i
 
 Symbols are sizes, loop variables or wrapped indices: not negative.  A name that starts with `%` (an indirect index,
-the value of an op) may be anything.  `//` and `%` mean floor division and its remainder, as in Python; `to_c` prints
+the value of an op) may have any value.  `//` and `%` mean floor division and its remainder, as in Python.  `to_c` prints
 C's `/` and `%`, which agree as long as the dividend is not negative.
 """
 
@@ -25,7 +25,7 @@ Bound = tuple[int | None, int | None]
 
 
 class SymbolicError(TypeError):
-    """A number was needed where there is a symbolic size."""
+    """A number is needed, but the size is symbolic."""
 
 
 class Atom:
@@ -73,11 +73,11 @@ def _atom(kind: str, a: Expr, b: Expr) -> Atom:
 
 
 class Expr:
-    """See the module docstring.  `terms`: sorted ((atoms, coefficient), ...), the constant term has no atoms."""
+    """See the module docstring.  `terms`: sorted ((atoms, coefficient), ...); the constant term has no atoms."""
 
     __slots__ = ("_hash", "_symbols", "_text", "const", "terms")
     terms: tuple[tuple[Monomial, int], ...]
-    const: int | None  # the value of a constant, None when symbolic
+    const: int | None  # the value of a constant, None if symbolic
     _hash: int
     _symbols: frozenset[str] | None
     _text: str | None
@@ -85,11 +85,11 @@ class Expr:
     def __init__(self) -> None:
         raise TypeError("use Expr.of(value) or Expr.sym(name)")
 
-    # -- making ---------------------------------------------------------------------------------------------------
+    # -- construction ---------------------------------------------------------------------------------------------
 
     @staticmethod
     def of(value: int | str | Expr) -> Expr:
-        """An int is a constant, a str the symbol of that name, an Expr itself."""
+        """An int gives a constant, a str the symbol of that name, an Expr itself."""
         if type(value) is Expr:
             return value
         if isinstance(value, int):
@@ -108,10 +108,10 @@ class Expr:
 
     @staticmethod
     def of_atom(atom: Atom) -> Expr:
-        """The atom alone."""
+        """The expression of the atom alone."""
         return _make((((atom,), 1),), None)
 
-    # -- reading --------------------------------------------------------------------------------------------------
+    # -- queries --------------------------------------------------------------------------------------------------
 
     @property
     def is_const(self) -> bool:
@@ -131,7 +131,7 @@ class Expr:
 
     @property
     def symbol(self) -> str | None:
-        """The name, when the expression is one symbol."""
+        """The symbol's name, if the expression is one symbol."""
         single = _single(self)
         return single[0].key if single is not None and single[1] == 1 and single[0].kind == "sym" else None
 
@@ -146,7 +146,7 @@ class Expr:
         return self._symbols
 
     def sums(self) -> Iterator[Expr]:
-        """The polynomials that are computed for it: those inside of its atoms, and itself."""
+        """The polynomials computed for this expression: the ones inside of its atoms, then itself."""
         for mono, _ in self.terms:
             for atom in mono:
                 for part in atom.args:
@@ -154,7 +154,7 @@ class Expr:
         yield self
 
     def coeff(self, symbol: str) -> Expr | None:
-        """The factor of `symbol` when the expression is affine in it (0 when absent), else None."""
+        """The factor of `symbol` if the expression is affine in it (0 if absent), else None."""
         if symbol not in self.symbols:
             return ZERO
         atom = _symbol_atom(symbol)
@@ -266,7 +266,7 @@ class Expr:
     # -- rewriting ------------------------------------------------------------------------------------------------
 
     def subst(self, mapping: Mapping[str, IntLike]) -> Expr:
-        """Replaces symbols, all at once."""
+        """Replace symbols, all at once."""
         if self.const is not None or self.symbols.isdisjoint(mapping):
             return self
         if all(len(mono) < 2 and all(a.kind == "sym" for a in mono) for mono, _ in self.terms):
@@ -279,7 +279,7 @@ class Expr:
         return self._rebuild(lambda name: Expr.of(mapping[name]) if name in mapping else Expr.sym(name), None)
 
     def simplify(self, ranges: Mapping[str, IntLike]) -> Expr:
-        """The same value wherever 0 <= symbol < ranges[symbol], with fewer divisions."""
+        """An expression equal for all 0 <= symbol < ranges[symbol], with fewer divisions."""
         if all(a.kind == "sym" for mono, _ in self.terms for a in mono):
             return self
         return _recombine(self._rebuild(Expr.sym, ranges))
@@ -295,7 +295,7 @@ class Expr:
         return _from_dict(total)
 
     def bounds(self, ranges: Mapping[str, IntLike]) -> Bound:
-        """The least and greatest value (an enclosing interval; None: unbounded) where 0 <= symbol < ranges[symbol]."""
+        """The least and greatest value (an enclosing interval; None: unbounded) for 0 <= symbol < ranges[symbol]."""
         if self.const is not None:
             return self.const, self.const
         low: int | None = 0
@@ -309,7 +309,7 @@ class Expr:
         return low, high
 
     def eval(self, env: Mapping[str, int]) -> int:
-        """The value, every symbol given in `env`."""
+        """The value, given a value for every symbol in `env`."""
         if self.const is not None:
             return self.const
         total = 0
@@ -325,7 +325,7 @@ class Expr:
         return self._print(_PY, names or {})
 
     def to_c(self, names: Mapping[str, str] | None = None) -> str:
-        """C text over int64_t variables (`names` renames symbols); dividends must not be negative."""
+        """C code over int64_t variables (`names` renames symbols); dividends must not be negative."""
         return self._print(_C, names or {})
 
     def _print(self, forms: Mapping[str, str], names: Mapping[str, str]) -> str:
@@ -398,7 +398,7 @@ ONE = _CONSTANTS[1]
 
 
 def _single(e: Expr) -> tuple[Atom, int] | None:
-    """(atom, coefficient) when the expression is `coefficient * atom`."""
+    """(atom, coefficient) if the expression is `coefficient * atom`."""
     return (e.terms[0][0][0], e.terms[0][1]) if len(e.terms) == 1 and len(e.terms[0][0]) == 1 else None
 
 
@@ -414,9 +414,9 @@ def within(e: Expr, k: Expr, ranges: Mapping[str, IntLike] | None) -> bool:
 
 
 def below(e: Expr, k: Expr, ranges: Mapping[str, IntLike]) -> bool:
-    """Whether e < k is known wherever 0 <= symbol < ranges[symbol], symbols without a range being sizes: not negative.
+    """Whether e < k is known for all 0 <= symbol < ranges[symbol].  Symbols without a range are sizes: not negative.
 
-    Of a polynomial that grows in each variable the last point is the greatest: i*n + j is at most m*n - 1.
+    A polynomial that grows in each variable is greatest at the last point: i*n + j is at most m*n - 1.
     """
     last: dict[str, IntLike] = {}
     for mono, c in e.terms:
@@ -430,7 +430,7 @@ def below(e: Expr, k: Expr, ranges: Mapping[str, IntLike]) -> bool:
 
 
 def quotient(a: Expr, k: Expr) -> Expr | None:
-    """a / k where that is a polynomial: 6*m*n of 2*n is 3*m; None else."""
+    """a / k if it is a polynomial (6*m*n by 2*n is 3*m), else None."""
     if k == 0:
         return None
     if k.const is not None:
@@ -446,13 +446,13 @@ def quotient(a: Expr, k: Expr) -> Expr | None:
 
 
 def split(a: Expr, k: Expr) -> tuple[Expr, Expr]:
-    """(q, r) with a == q*k + r, r holding the terms that k does not divide."""
+    """(q, r) with a == q*k + r, where r holds the terms that k does not divide."""
     if k.const is not None:
         n = k.const
         quotient: dict[Monomial, int] = {}
         rest: dict[Monomial, int] = {}
         for mono, c in a.terms:
-            if not mono:  # a constant is split with a floor, so that the rest stays small and not negative
+            if not mono:  # floor division of a constant keeps the rest small and not negative
                 q, r = divmod(c, n)
                 if q:
                     quotient[mono] = q
@@ -476,7 +476,7 @@ def split(a: Expr, k: Expr) -> tuple[Expr, Expr]:
 
 
 def _split_by_sum(a: Expr, k: Expr) -> tuple[Expr, Expr]:
-    """As `_split`, by the terms of highest degree: i*(n + 1) + j is i*n + i + j, of which n divides i*n."""
+    """As `split`, by the terms of highest degree: i*(n + 1) + j is i*n + i + j, and n divides i*n."""
     lead = _make((max(k.terms, key=lambda t: (len(t[0]), t)),), None)
     total, rest = ZERO, a
     for _ in a.terms:
@@ -495,7 +495,7 @@ def _take(items: list[Atom], item: Atom) -> bool:
 
 
 def _common(r: Expr, n: int, ranges: Mapping[str, IntLike] | None) -> tuple[int, Expr, Expr]:
-    """(g, big, small): r == g*big + small, 0 <= small < g known, g divides n; g == 1 when there is no such split."""
+    """(g, big, small): r == g*big + small, 0 <= small < g known, g divides n.  g == 1 if there is no such split."""
     nonconst = [c for mono, c in r.terms if mono]
     g = gcd(n, *nonconst)
     if g > 1:
@@ -597,13 +597,13 @@ def _rebuild_atom(atom: Atom, symbol: Callable[[str], Expr], ranges: Mapping[str
 
 
 def _recombine(e: Expr) -> Expr:
-    """c*k*(x // k) + c*(x % k) is c*x, and c*k*((x // k) % m) + c*(x % k) is c*(x % (k*m)): digits put together."""
+    """Join digits: c*k*(x // k) + c*(x % k) is c*x, and c*k*((x // k) % m) + c*(x % k) is c*(x % (k*m))."""
     mods = [(mono[0], c) for mono, c in e.terms if len(mono) == 1 and mono[0].kind == "%"]
     for low, c in mods:
         x, k = low.args
         if k.const is None or k.const <= 0:
             continue
-        # x // k as the constructors print it: either a sum or an atom; compare by what the constructors would make
+        # x // k in the constructors' form is a sum or an atom, so compare with the result of the constructors
         quotient = _divide(x, k, None)
         rest = e - c * _modulo(x, k, None)
         if quotient.terms and all(dict(rest.terms).get(m) == c * k.const * v for m, v in quotient.terms):

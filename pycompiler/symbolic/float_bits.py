@@ -1,4 +1,4 @@
-"""Floats among size symbols: where a call keeps the values of symbols, a float is the 64 bits of it, as an integer.
+"""Floats among size symbols: a call stores symbol values as integers, and a float as its 64 bits.
 
 In: a float.  Out: its word, and back.  Kernels take words as scalars, beside sizes.
 """

@@ -1,6 +1,7 @@
-"""Integers made of integers over symbols: quotients, bits, rounding, and functions that are the same for many integers.
+"""Integer functions over symbols: quotients, bits, rounding, and functions that are constant over intervals.
 
-In: `Expr`s, and `Assumed`: what is asked of the compile, and assumed as it is today.  Out: `Expr`s and numbers.
+In: `Expr`s, and `IntegerQueries`: the compile, which answers queries by its hints and records the answers as assumptions.
+Out: `Expr`s and numbers.
 """
 
 from __future__ import annotations
@@ -9,14 +10,14 @@ import operator
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, Protocol
 
-from pycompiler.ir.expr import ONE, ZERO, Expr
+from pycompiler.symbolic.expr import ONE, ZERO, Expr
 
-MOST_RUNS = 4  # of ones in a mask
-MOST_STEPPED = 2**40  # below, a function of a float does not fall from one integer to the next
+MOST_RUNS = 4  # runs of ones in a mask
+MOST_STEPPED = 2**40  # below, a non-decreasing function of a float is also non-decreasing from one integer to the next
 
 
-class Assumed(Protocol):
-    """What is asked of a compile about integers: `symbols.Symbols`."""
+class IntegerQueries(Protocol):
+    """The queries about integers that a compile answers: `symbols.Symbols`."""
 
     hints: dict[str, int]
 
@@ -40,7 +41,7 @@ _FORMS: dict[str, Callable[[Expr, Expr], Expr]] = {
 
 
 def divide(a: Expr, b: Expr) -> Expr | None:
-    """a / b where it is a polynomial of integers, else None."""
+    """a / b if it is a polynomial of integers, else None."""
     if b.const == 0:
         return None
     (lead, c), quotient, rest = b.terms[-1], ZERO, a
@@ -65,7 +66,7 @@ def _take(items: list[Any], item: Any) -> bool:
     return False
 
 
-def floor_division(env: Assumed, a: Expr, b: Expr) -> Expr:
+def floor_division(env: IntegerQueries, a: Expr, b: Expr) -> Expr:
     if env.equal(b, ZERO):
         raise ZeroDivisionError("integer division or modulo by zero")
     exact = divide(a, b)
@@ -80,7 +81,7 @@ def floor_division(env: Assumed, a: Expr, b: Expr) -> Expr:
     return -((b - a - 1) // b)
 
 
-def remainder(env: Assumed, a: Expr, b: Expr) -> Expr:
+def remainder(env: IntegerQueries, a: Expr, b: Expr) -> Expr:
     if env.equal(b, ZERO):
         raise ZeroDivisionError("integer division or modulo by zero")
     if divide(a, b) is not None:
@@ -92,16 +93,16 @@ def remainder(env: Assumed, a: Expr, b: Expr) -> Expr:
     return a - b * floor_division(env, a, b)
 
 
-def rounded(env: Assumed, n: Expr, d: int) -> Expr:
-    """The integer nearest to n / d, the even one of two: of a number that is not negative."""
-    above, twice = n * 2 + d, 2 * d  # half of a divisor higher, in halves of one
-    rest = remainder(env, above, Expr.of(2 * twice))  # `twice` where two are as near, and the greater one is odd
+def rounded(env: IntegerQueries, n: Expr, d: int) -> Expr:
+    """The integer nearest to n / d, the even one of two equally near ones; n must not be negative."""
+    above, twice = n * 2 + d, 2 * d  # n / d + 1/2, in units of 1/(2d)
+    rest = remainder(env, above, Expr.of(2 * twice))  # the remainder is `twice` at a tie whose greater neighbour is odd
     tied = floor_division(env, rest, Expr.of(twice)) - floor_division(env, rest + twice - 1, Expr.of(2 * twice))
     return floor_division(env, above, Expr.of(twice)) - tied
 
 
-def with_bits(env: Assumed, n: Expr, mask: int) -> Expr | None:
-    """`n & mask`; None of a mask of many pieces."""
+def with_bits(env: IntegerQueries, n: Expr, mask: int) -> Expr | None:
+    """`n & mask`; None for a mask of many runs."""
     if mask < 0:
         rest = with_bits(env, n, ~mask)
         return None if rest is None else n - rest
@@ -115,7 +116,7 @@ def with_bits(env: Assumed, n: Expr, mask: int) -> Expr | None:
 
 
 def _runs(mask: int) -> Iterator[tuple[int, int]]:
-    """Where ones follow on each other: the lowest of them, and how many they are."""
+    """The runs of ones in a mask: lowest bit, and length."""
     at = 0
     while mask:
         zeros = (mask & -mask).bit_length() - 1
@@ -129,11 +130,11 @@ BITS: dict[Callable[[Any, Any], Any], Callable[[Expr, int, Expr], Expr]] = {
     operator.or_: lambda n, mask, both: n + mask - both,
     operator.xor: lambda n, mask, both: n + mask - both * 2,
 }
-"""What each operator gives of a number and a mask, by the bits that both have."""
+"""Operator -> result for a number and a mask, given `both = n & mask`."""
 
 
-def common_divisor(env: Assumed, n: Expr, k: int) -> int:
-    """The greatest one of an integer and of `k`, which is assumed: which powers of the primes of `k` divide `n`."""
+def common_divisor(env: IntegerQueries, n: Expr, k: int) -> int:
+    """The greatest common divisor of `n` and `k`.  Assumed: which powers of the primes of `k` divide `n`."""
     found, left, prime = 1, k, 2
     while left > 1:
         prime = prime if prime * prime <= left else left
@@ -148,9 +149,13 @@ def common_divisor(env: Assumed, n: Expr, k: int) -> int:
     return found
 
 
-def stepped(env: Assumed, number: Expr, function: Callable[[int], int], least: int = 0) -> int | None:
-    """What a function that does not fall gives today, which is assumed: between which integers the number is.  None of one that
-    is known later, or beyond what it is told for."""
+def constant_on_interval(
+    env: IntegerQueries, number: Expr, function: Callable[[int], int], least: int = 0
+) -> int | None:
+    """The value of a non-decreasing function for the hint.  Assumed: the interval of integers on which it has this value.
+
+    None for an unbacked number, or for a hint outside of `least` to MOST_STEPPED.
+    """
     number = env.resolve(number)
     today = number.eval(env.hints)
     if env.is_late(number.symbols) or not least <= today <= MOST_STEPPED:
@@ -162,7 +167,7 @@ def stepped(env: Assumed, number: Expr, function: Callable[[int], int], least: i
 
 
 def _last(holds: Callable[[int], bool], first: int, end: int) -> int:
-    """The last integer from `first`, where it holds, towards `end` for which it does."""
+    """The last integer from `first`, where `holds` is true, towards `end` for which `holds` is true."""
     if holds(end):
         return end
     while abs(end - first) > 1:

@@ -1,7 +1,7 @@
-"""Numbers made of symbolic sizes, as nodes of an fx graph and as Python text.
+"""Numbers computed from symbolic sizes, as nodes of an fx graph and as Python code.
 
-In: SymInts and SymFloats of ours (`ir.symbols`), and where their symbols are found.  Out: nodes that compute them from
-placeholders, each expression once, so that a graph runs with ints; or text for generated code.
+In: our SymInts and SymFloats (`symbolic.symbols`), and the places of their symbols.
+Out: nodes that compute them from placeholders, each expression once, so that a graph runs with ints; or generated code.
 
     Numbers(graph, {"s0": placeholder}).node(s0 * 2)      # operator.mul(s0, 2)
     text_of(s0 * 2, {"s0": "args[0]"})                    # "2*args[0]"
@@ -18,16 +18,16 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.symbolic_node import REAL, Real, SymbolicNode
-from pycompiler.ir.symbols import Specialise, Symbols, expr_of, symbols_of
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.symbolic_node import REAL, Real, SymbolicNode
+from pycompiler.symbolic.symbols import Specialise, Symbols, expr_of, symbols_of
 
 SYMBOLIC = (torch.SymInt, torch.SymFloat, torch.SymBool)
 _ATOMS: dict[str, Callable[..., Any]] = {"//": operator.floordiv, "%": operator.mod, "min": min, "max": max}
 
 
 def is_number(target: object) -> bool:
-    """Whether a node's target computes a number of numbers."""
+    """Whether a node's target computes a number from numbers."""
     return target in _TARGETS
 
 
@@ -35,7 +35,7 @@ _TARGETS = frozenset((operator.add, operator.mul, *_ATOMS.values(), *REAL.values
 
 
 def value_of(number: Any) -> Any:
-    """What a symbolic number is: an Expr or a Real; an int or float when it is known."""
+    """The Expr or Real of a symbolic number; an int or float if its value is known."""
     if isinstance(number, torch.SymInt):
         e = expr_of(number)
         return e if e.const is None else e.const
@@ -46,13 +46,13 @@ def value_of(number: Any) -> Any:
 
 
 def number_at(number: Any, env: Mapping[str, Any]) -> Any:
-    """The number that a size is where symbols have numbers."""
+    """The number that a size has for the symbol values in `env`."""
     value = value_of(number)
     return value.eval(env) if isinstance(value, (Expr, Real)) else value
 
 
 def resolved(env: Symbols, value: Any) -> Any:
-    """A Real over what is left of the symbols."""
+    """The value over the remaining symbols, after replacements."""
     if isinstance(value, Expr):
         return env.resolve(value)
     if isinstance(value, Real) and value.name is None:
@@ -61,7 +61,7 @@ def resolved(env: Symbols, value: Any) -> Any:
 
 
 class Numbers:
-    """`symbols`: the node that gives each symbol."""
+    """Nodes for symbolic numbers.  `symbols`: the node of each symbol."""
 
     def __init__(self, graph: fx.Graph, symbols: dict[str, fx.Node]) -> None:
         self.graph = graph
@@ -69,7 +69,7 @@ class Numbers:
         self.known: dict[Any, fx.Node] = {}
 
     def arguments(self, value: Any) -> Any:
-        """`value` with nodes for the symbolic numbers in it."""
+        """`value` with its symbolic numbers replaced by nodes."""
         if isinstance(value, SYMBOLIC):
             return self.node(value)
         if isinstance(value, (list, tuple)):
@@ -80,10 +80,10 @@ class Numbers:
         return value
 
     def node(self, number: Any) -> Any:
-        """The node of a SymInt or SymFloat, or the number that it is."""
+        """The node of a SymInt or SymFloat, or its number if the value is known."""
         env = symbols_of(number)
         if env is None or isinstance(number, torch.SymBool):
-            raise Specialise((), f"{number!r} is an argument")
+            raise Specialise((), f"{number!r} is an argument of an operator")
         return self._made(env, value_of(number))
 
     def _made(self, env: Symbols, value: Any) -> Any:
@@ -102,7 +102,7 @@ class Numbers:
         return self._call(env, value, REAL[value.op], *args)
 
     def _expr(self, env: Symbols, e: Expr) -> fx.Node:
-        """Sums and products from left to right; what they are of comes first."""
+        """Sums and products from left to right; the nodes of the operands come first."""
         if e.symbol is not None:
             return self._symbol(e.symbol)
         total: Any = None
@@ -145,7 +145,7 @@ def _float(env: Symbols, value: Real) -> torch.SymFloat:
 
 
 def text_of(value: Any, names: Mapping[str, str]) -> str | None:
-    """Python text of a value with symbolic ints in it; None for one without, and `names` spells the symbols."""
+    """Python code of a value with symbolic ints; None for a value without them.  `names` renames the symbols."""
     if isinstance(value, torch.SymInt):
         found = value_of(value)
         return f"({found.to_py(names)})" if isinstance(found, Expr) else str(found)
@@ -159,7 +159,7 @@ def text_of(value: Any, names: Mapping[str, str]) -> str | None:
 
 
 def real_text(value: Any, names: Mapping[str, str]) -> str:
-    """Python text of a Real; `math` is in scope."""
+    """Python code of a Real; `math` must be in scope."""
     if isinstance(value, Expr):
         return f"({value.to_py(names)})"
     if not isinstance(value, Real):
@@ -178,7 +178,7 @@ _SIGNS = {"add": "+", "sub": "-", "mul": "*", "truediv": "/", "int_truediv": "/"
 
 
 def symbol_of(number: Any) -> str | None:
-    """The name of the symbol that a number is; None for every other value."""
+    """The name of the symbol that a number consists of; None for every other value."""
     if not isinstance(number, (torch.SymInt, torch.SymFloat)):
         return None
     value = value_of(number)

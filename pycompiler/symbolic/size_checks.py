@@ -1,7 +1,7 @@
-"""What an entry assumes of sizes, strides and integers that are not the same in every call: the data of one guard.
+"""Assumptions of an entry about sizes, strides and numbers that vary between calls: the data of one guard.
 
-In: relations (`symbols.py`) over names, and where each name is read.  Out: `SizeChecks`, the argument of the guard kind
-"sizes" (`guards.py`), whose sources are the tensors and integers themselves.
+In: relations (`symbols.py`) over names, and the origin of each name.
+Out: `SizeChecks`, the argument of the guard kind "sizes" (`ir/guards.py`).  Its sources are the tensors and numbers themselves.
 
     x, n = local("x"), local("n")
     size_guard([Relation(">=", Expr.sym("s0") - 4)], {"s0": Origin(x, torch.Tensor, "size", 1)}, ())
@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
 
-from pycompiler.ir.data_checks import Decision
 from pycompiler.ir.guards import Guard, UserFrame
 from pycompiler.ir.source import Source, minus
-from pycompiler.ir.symbols import Relation
+from pycompiler.symbolic.data_checks import Decision
+from pycompiler.symbolic.symbols import Relation
 
 READS: dict[str, Callable[[Any, int], int]] = {
     "size": lambda value, dim: int(value.size(dim)),
@@ -30,7 +30,7 @@ READS: dict[str, Callable[[Any, int], int]] = {
 
 @dataclass(frozen=True)
 class Origin:
-    """Where a number is read: a row of `READS` at the value of class `cls` at `source` (`dim`: which size or stride)."""
+    """Where a number is read: by a row of `READS`, from the value of class `cls` at `source` (`dim`: which size or stride)."""
 
     source: Source
     cls: type
@@ -47,10 +47,12 @@ class Origin:
 
 @dataclass(frozen=True)
 class SizeChecks:
-    """`names[i]` is read by `reads[i]`: (which source, class of the value there, row of READS, dimension).
+    """The argument of one "sizes" guard.  `names[i]` is read by `reads[i]`.
 
-    limits: (which source, greatest magnitude, least, greatest) of floats; what is not finite is within all magnitudes,
-    and NaN is between NaN and NaN only.  floats: (name, which source) of floats that decisions are about.
+    `reads`: (index of the source, class of the value there, row of READS, dimension).
+    `limits`: (index of the source, greatest magnitude, least, greatest) of floats.  A float that is not finite is
+    within every magnitude; NaN is only between NaN and NaN.
+    `floats`: (name, index of the source) of floats in decisions.
     """
 
     names: tuple[str, ...]
@@ -61,7 +63,7 @@ class SizeChecks:
     decisions: tuple[Decision, ...] = ()
 
     def environment(self, values: Sequence[Any]) -> dict[str, int]:
-        """The numbers by name; a ValueError where one cannot be read."""
+        """The numbers by name; raises ValueError if a number cannot be read."""
         found = {}
         for name, (at, cls, what, dim) in zip(self.names, self.reads, strict=True):
             value = values[at]
@@ -79,14 +81,14 @@ class SizeChecks:
         return held and all(decision.passes(env | self.reals(values)) for decision in self.decisions)
 
     def reals(self, values: Sequence[Any]) -> dict[str, Any]:
-        """The floats by name; a ValueError where one is none."""
+        """The floats by name; raises ValueError if a value is not a float."""
         for name, at in self.floats:
             if type(values[at]) is not float:
                 raise ValueError(f"{name}: a float was expected, not a {type(values[at]).__name__}")
         return {name: values[at] for name, at in self.floats}
 
     def seen(self, values: Sequence[Any]) -> str:
-        """What the first relation that does not hold finds, and where it was assumed."""
+        """Values of the first violated relation, and where the relation was assumed."""
         env = self.environment(values)
         for relation in self.relations:
             if not relation.holds(env):
@@ -117,7 +119,7 @@ class SizeChecks:
 
 
 ANY = (-math.inf, math.inf)
-WIDEST = str(2**62 - 1)  # the bound of each integer (`capture/sizes.py`), which says nothing to a reader
+WIDEST = str(2**62 - 1)  # the bound of each integer (`capture/recording/input_symbols.py`), of no interest to a reader
 
 
 def _within(value: Any, most: float, low: float, high: float) -> bool:
@@ -141,8 +143,8 @@ def size_guard(
     intervals: Mapping[str, tuple[float, float]] = MappingProxyType({}),
     decisions: Sequence[Decision] = (),
 ) -> Guard | None:
-    """The guard that checks `relations`, that floats are within `limits` and `intervals`, and `decisions` about them; None when
-    there are none."""
+    """The guard for `relations`, for floats within `limits` and `intervals`, and for `decisions` about them; None
+    without any."""
     about = frozenset[str]().union(*(d.symbols for d in decisions))
     decided = sorted(name for name in about if origins[name].what == "float")
     integers = (about - {*decided}).union(*(r.expr.symbols for r in relations))

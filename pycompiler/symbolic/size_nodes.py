@@ -1,7 +1,7 @@
 """Symbolic numbers as nodes of an fx graph.
 
-In: SymInts, SymFloats and SymBools that are arguments of nodes.  Out: nodes that compute them from placeholders, one an
-expression: a graph stays runnable, with real ints.  `s0 * 2 + 1` is `add(mul(s0, 2), 1)`.
+In: SymInts, SymFloats and SymBools that are arguments of nodes.  Out: nodes that compute them from placeholders, one per
+expression, so that a graph stays runnable with real ints.  `s0 * 2 + 1` is `add(mul(s0, 2), 1)`.
 """
 
 from __future__ import annotations
@@ -15,19 +15,21 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.ir.expr import Atom, Expr
-from pycompiler.ir.symbolic_node import OF_MATH, Real
-from pycompiler.ir.symbols import Symbols, hint_of, symbols_of
+from pycompiler.symbolic.expr import Atom, Expr
+from pycompiler.symbolic.symbolic_node import OF_MATH, Real
+from pycompiler.symbolic.symbols import Symbols, hint_of, symbols_of
 
 
 def lesser(a: Any, b: Any) -> Any:
-    """`min` of two floats as Python has it, which gives the first unless the second is less (zeros have signs, and NaN is not
-    less): `torch.sym_min` changes their places."""
+    """`min` of two floats with Python's order: the first, unless the second is less.
+
+    The order matters for signed zeros and for NaN, which is not less.  `torch.sym_min` swaps the arguments.
+    """
     return _extreme("sym_min", a, b) if isinstance(a, torch.SymFloat) or isinstance(b, torch.SymFloat) else min(a, b)
 
 
 def greater(a: Any, b: Any) -> Any:
-    """`max`, likewise."""
+    """`max` of two floats with Python's order, as `lesser`."""
     return _extreme("sym_max", a, b) if isinstance(a, torch.SymFloat) or isinstance(b, torch.SymFloat) else max(a, b)
 
 
@@ -38,7 +40,7 @@ def _extreme(name: str, a: Any, b: Any) -> torch.SymFloat:
 
 
 def _of_math(name: str) -> Callable[[Any], Any]:
-    """torch's function, or one that the module has by a name of its own."""
+    """torch's symbolic version of a function of `math`, or a function that calls the node's method."""
     if (known := getattr(torch, f"_sym_{name}", None)) is not None:
         return known  # type: ignore[no-any-return]
 
@@ -65,7 +67,7 @@ _REALS: dict[str, Callable[..., Any]] = {
 
 
 class SizeNodes:
-    """The nodes of one graph.  `symbol(name)` makes the placeholder of a symbol; `key`: what its meta is called."""
+    """The nodes of one graph.  `symbol(name)` creates the placeholder of a symbol; `key`: its metadata key."""
 
     def __init__(self, graph: fx.Graph, symbol: Callable[[str], fx.Node], key: str = "example_value") -> None:
         self.graph = graph
@@ -74,7 +76,7 @@ class SizeNodes:
         self.placeholder = symbol
 
     def argument(self, sym: Any) -> Any:
-        """The node, or the constant, that stands for a symbolic number; a condition is decided now."""
+        """The node or constant of a symbolic number; a condition is decided now."""
         if isinstance(sym, torch.SymBool):
             return bool(sym)
         symbols = symbols_of(sym)

@@ -1,6 +1,6 @@
-"""The node under torch's SymInt, SymFloat and SymBool: what torch asks a symbolic number, answered over `ir.expr`.
+"""The node under torch's SymInt, SymFloat and SymBool: answers torch's queries about a symbolic number, over `symbolic.expr`.
 
-In: `Symbols` (`symbols.py`, which makes and explains them) and a value: an Expr, a `Real`, or a condition.  Out: nodes.
+In: `Symbols` (`symbols.py`, which creates and explains them) and a value: an Expr, a `Real`, or a condition.  Out: nodes.
 """
 
 from __future__ import annotations
@@ -14,8 +14,17 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NoReturn, Protocol
 
-from pycompiler.ir.expr import ONE, ZERO, Expr
-from pycompiler.ir.of_integers import BITS, Assumed, divide, floor_division, remainder, rounded, stepped, with_bits
+from pycompiler.symbolic.expr import ONE, ZERO, Expr
+from pycompiler.symbolic.integer_functions import (
+    BITS,
+    IntegerQueries,
+    constant_on_interval,
+    divide,
+    floor_division,
+    remainder,
+    rounded,
+    with_bits,
+)
 
 Env = Mapping[str, int]
 HOLDS: dict[str, Callable[[float], bool]] = {
@@ -23,14 +32,14 @@ HOLDS: dict[str, Callable[[float], bool]] = {
     "!=": lambda v: v != 0,
     ">=": lambda v: v >= 0,
 }
-EXACT = 2**53  # integers below are floats
+EXACT = 2**53  # all integers below are exact floats
 
 
 @dataclass(frozen=True)
-class Truth:
-    """A condition not decided yet: `kind` is that of a relation (args: the expression), "and", "or" or "not".
+class Condition:
+    """An undecided condition: `kind` is the kind of a relation (args: the expression), "and", "or" or "not".
 
-    Of a float there is one relation, "!=", made where a program asks for the truth of one that a call binds.
+    The only relation on a float is "!=", created for the truth of an unbacked float.
     """
 
     kind: str
@@ -51,7 +60,7 @@ _HOW: dict[str, Callable[[list[Any]], bool]] = {"and": all, "or": any, "not": la
 
 @dataclass(frozen=True, eq=False)
 class Real:
-    """A float over symbols: an operator of `REAL` and its arguments (Real, Expr, float), or "symbol" and the name of one.
+    """A float over symbols: an operator of `REAL` and its arguments (Real, Expr, float), or "symbol" and a name.
 
     `ratio` = (n, d): the value is n / d, rounded at most once, with 0 <= n.
     """
@@ -61,7 +70,8 @@ class Real:
     ratio: tuple[Expr, Expr] | None = None
 
     def _key(self) -> tuple[Any, ...]:
-        return (self.op, *(a.hex() if isinstance(a, float) else a for a in self.args))  # 0.0 is not -0.0, NaN is itself
+        # 0.0 differs from -0.0, NaN equals itself
+        return (self.op, *(a.hex() if isinstance(a, float) else a for a in self.args))
 
     def __eq__(self, other: object) -> bool:
         return self is other or (isinstance(other, Real) and self._key() == other._key())
@@ -75,7 +85,7 @@ class Real:
 
     @property
     def name(self) -> str | None:
-        """The name of a symbol that is a float."""
+        """The name of a float symbol, else None."""
         return self.args[0] if self.op == "symbol" else None
 
     def eval(self, env: Mapping[str, Any]) -> float:
@@ -96,7 +106,7 @@ class Real:
 
 
 def single(x: float) -> float:
-    """The nearest float of single precision."""
+    """The nearest single-precision float."""
     return ctypes.c_float(x).value
 
 
@@ -116,15 +126,17 @@ _GREATEST_OF: dict[str, Callable[..., float]] = {
     "float": float, "neg": float, "abs": float, "add": operator.add, "sub": operator.add, "mul": operator.mul,
     "min": max, "max": max, **dict.fromkeys(("sin", "cos", "tanh", "erf"), lambda a: 1.0),
     **dict.fromkeys(("atan", "asin", "acos", "erfc"), lambda a: 4.0),
-    **dict.fromkeys(("log", "log2", "log10", "log1p", "asinh"), lambda a: 1100.0),  # of all floats
-    "int_truediv": lambda a, b: a,  # which is divided by an integer, and not by zero
+    **dict.fromkeys(("log", "log2", "log10", "log1p", "asinh"), lambda a: 1100.0),  # covers all floats
+    "int_truediv": lambda a, b: a,  # the divisor is a non-zero integer
     "mod": lambda a, b: b, "sqrt": lambda a: max(1.0, a), "radians": lambda a: a,
 }  # fmt: skip
 
 
 def magnitude(value: Real | Expr | float, limits: Mapping[str, float], least: Mapping[str, float]) -> float:
-    """What a number over symbols is not beyond, where its floats are within `limits`, no nearer to zero than `least`, and it is
-    finite."""
+    """An upper bound of the magnitude of a number over symbols, if the number is finite.
+
+    `limits`: upper bounds of the magnitudes of its floats.  `least`: their lower bounds.
+    """
     if not isinstance(value, Real):
         return (
             2.0**63
@@ -143,7 +155,10 @@ def magnitude(value: Real | Expr | float, limits: Mapping[str, float], least: Ma
 
 
 def _greatest_power(base: Any, to: Any) -> float:
-    """Of a constant to a power that is not negative, or of a positive integer to one that is (`SymbolicNode._is_safe`)."""
+    """Upper bound of a power: a constant to a non-negative integer, or a positive integer to a non-positive constant.
+
+    `SymbolicNode._is_safe` ensures these conditions.
+    """
     if isinstance(base, float):
         return 1.0 if 0 < base <= 1 and isinstance(to, Real) and _is_integer(to) else math.inf
     return 1.0 if isinstance(to, float) and to <= 0 and _is_integer(base) else math.inf
@@ -154,7 +169,7 @@ def _is_integer(value: Real | Expr | float) -> bool:
 
 
 def _nearest(value: Real | Expr | float, limits: Mapping[str, float], least: Mapping[str, float]) -> float:
-    """What a number's magnitude is not below; 0 where that is not known."""
+    """A lower bound of a number's magnitude; 0 if unknown."""
     if not isinstance(value, Real):
         return 0.0 if isinstance(value, Expr) and value.const is None else magnitude(value, limits, least)
     if value.name is not None:
@@ -173,19 +188,19 @@ _GUARDED = frozenset({"symbol", "float", "add", "sub", "mul", "truediv", "int_tr
 
 
 def is_guarded(value: Real) -> bool:
-    """Whether guards compute such a float (`plan/real.rs`)."""
+    """Whether guards can compute the float (`plan/real.rs`)."""
     parts = value.args if value.name is None else ()
     return value.op in _GUARDED and all(is_guarded(p) for p in parts if isinstance(p, Real))
 
 
 def is_symbol(number: Expr) -> bool:
-    """Whether it is a size or number itself, of 64 bits: its powers are floats up to the sixteenth."""
+    """Whether the expression is a single symbol of 64 bits.  Its powers up to the sixteenth are finite floats."""
     [(atoms, factor), *more] = number.terms or [((), 0)]
     return not more and factor == 1 and len(atoms) == 1 and atoms[0].kind == "sym"
 
 
 def integers_in(value: Real | Expr | float) -> Iterator[Expr]:
-    """The integers that a float is made of."""
+    """The integers in the expression of a float."""
     if isinstance(value, Expr):
         yield value
     elif isinstance(value, Real) and value.name is None:
@@ -199,10 +214,10 @@ _SAFE = {
     "log2": "gt",
     "log": "gt",
     "log10": "gt",
-}  # what a float is to zero for which these never raise
+}  # function -> relation of the argument to zero under which the function never raises
 _OF_ALL = frozenset(
     {"sin", "cos", "tan", "tanh", "atan", "asinh", "erf", "erfc", "degrees", "radians", "float32"}
-)  # what is defined for all that is finite
+)  # defined for all finite arguments
 _WITHIN = {
     "exp": (-1e300, 700.0),
     "expm1": (-1e300, 700.0),
@@ -214,13 +229,13 @@ _WITHIN = {
 }
 _MIRRORED: dict[Any, Any] = {"eq": "eq", "ne": "ne", "lt": "gt", "gt": "lt", "le": "ge", "ge": "le"}
 _RISING = frozenset({"sqrt", "log2", "log", "log10", "pow"})
-_TOTAL = ("float", "add", "sub", "mul", "neg", "abs", "min", "max")  # of REAL those that never raise
-Number = Expr | Real | Truth | bool | float
+_TOTAL = ("float", "add", "sub", "mul", "neg", "abs", "min", "max")  # operators of REAL that never raise
+Number = Expr | Real | Condition | bool | float
 
 
-# what is known of symbols --------------------------------------------------------------------------------------
-class Questions(Assumed, Protocol):
-    """What nodes ask of the compile that they belong to: `symbols.Symbols`."""
+# queries about symbols ------------------------------------------------------------------------------------------
+class NumberQueries(IntegerQueries, Protocol):
+    """The queries that nodes put to their compile: `symbols.Symbols`."""
 
     floats: dict[str, float]
     replaced: dict[str, Expr]
@@ -235,17 +250,19 @@ class Questions(Assumed, Protocol):
     def decide(self, kind: str, expr: Expr | Real) -> bool: ...
     def pin(self, expr: Expr) -> int: ...
     def pin_all(self, names: Iterable[str]) -> None: ...
-    def truth(self, condition: Truth | bool, *, ask: Callable[[str, Expr | Real], bool | None]) -> bool | None: ...
-    def demand(self, condition: Truth | bool) -> bool: ...
+    def truth(self, condition: Condition | bool, *, ask: Callable[[str, Expr | Real], bool | None]) -> bool | None: ...
+    def demand(self, condition: Condition | bool) -> bool: ...
 
 
 # the node under torch's symbolic numbers ------------------------------------------------------------------------
 Binary = Callable[["SymbolicNode", "SymbolicNode"], "SymbolicNode"]
 
 
-def _remembered(method: Binary) -> Binary:
-    """What was answered once stays so until something is assumed (`Symbols.answers`): torch asks the same of the same
-    sizes for every tensor that it makes.  Conditions that are open are asked again."""
+def _cached_answer(method: Binary) -> Binary:
+    """Store answers until a new assumption is made (`Symbols.answers`), since torch repeats queries for every tensor it creates.
+
+    Undecided conditions are not stored.
+    """
     name = method.__name__
 
     def remembering(self: SymbolicNode, other: SymbolicNode) -> SymbolicNode:
@@ -253,7 +270,7 @@ def _remembered(method: Binary) -> Binary:
         found: SymbolicNode | None = answers.get((name, self, other))
         if found is None:
             found = method(self, other)
-            if type(found._value) is not Truth:
+            if type(found._value) is not Condition:
                 self.env.answers[name, self, other] = found
         return found
 
@@ -268,15 +285,15 @@ def _unsupported(name: str) -> Callable[..., NoReturn]:
 
 
 class SymbolicNode:
-    """What torch asks a symbolic number: value is an Expr (int), a Real (float), or a Truth or bool (bool)."""
+    """torch's interface of a symbolic number.  The value is an Expr (int), a Real (float), or a Truth or bool (bool)."""
 
     __slots__ = ("_value", "env")
 
-    def __init__(self, env: Questions, value: Number) -> None:
+    def __init__(self, env: NumberQueries, value: Number) -> None:
         self.env = env
         self._value = value
 
-    # what it is -----------------------------------------------------------------------------------------------
+    # properties -----------------------------------------------------------------------------------------------
     @property
     def value(self) -> Any:
         if type(self._value) is Expr:
@@ -285,7 +302,7 @@ class SymbolicNode:
 
     @property
     def expr(self) -> Any:
-        """For torch, which asks for symbols without a hint; ours is `expr_of`."""
+        """For torch's search for symbols without a hint; our own expression is `expr_of`."""
         return _ForTorch(self)
 
     @property
@@ -303,7 +320,7 @@ class SymbolicNode:
         return isinstance(self._value, (Real, float))
 
     def is_bool(self) -> bool:
-        return isinstance(self._value, (Truth, bool))
+        return isinstance(self._value, (Condition, bool))
 
     def is_late(self) -> bool:
         return self.env.is_late(self.value.symbols)
@@ -323,8 +340,10 @@ class SymbolicNode:
         return value.const if type(value) is Expr else value if isinstance(value, (bool, float)) else None
 
     def is_constant(self) -> bool:
-        """For torch, which divides by a constant integer as if it were no number of Python's (`SymInt.__rtruediv__`): a
-        size that became one stays a size."""
+        """For torch, which does not treat division by a constant integer as Python does (`SymInt.__rtruediv__`).
+
+        So a size that became constant still counts as a symbol.
+        """
         return isinstance(self._value, bool)
 
     def constant_int(self) -> int | None:
@@ -350,7 +369,7 @@ class SymbolicNode:
         value = self.value
         if isinstance(value, Expr):
             return value.eval(self.env.hints)
-        if isinstance(value, (Real, Truth)):
+        if isinstance(value, (Real, Condition)):
             return value.eval({**self.env.hints, **self.env.floats})
         return value
 
@@ -370,7 +389,7 @@ class SymbolicNode:
     def __deepcopy__(self, memo: object) -> SymbolicNode:
         return self
 
-    # making ---------------------------------------------------------------------------------------------------
+    # construction ---------------------------------------------------------------------------------------------
     def of(self, value: Number) -> SymbolicNode:
         return self.env.node(value) if type(value) is Expr else SymbolicNode(self.env, value)
 
@@ -390,19 +409,19 @@ class SymbolicNode:
     def _reals(self, other: SymbolicNode) -> bool:
         return not type(self._value) is type(other._value) is Expr and (self.is_float() or other.is_float())
 
-    @_remembered
+    @_cached_answer
     def add(self, other: SymbolicNode) -> SymbolicNode:
         if self._reals(other):
             return self._real("add", other)
         return self.of(self.value + other.value)
 
-    @_remembered
+    @_cached_answer
     def sub(self, other: SymbolicNode) -> SymbolicNode:
         if self._reals(other):
             return self._real("sub", other)
         return self.of(self.value - other.value)
 
-    @_remembered
+    @_cached_answer
     def mul(self, other: SymbolicNode) -> SymbolicNode:
         if self._reals(other):
             return self._real("mul", other)
@@ -419,13 +438,13 @@ class SymbolicNode:
             return self._real("abs")
         return self if self.env.at_least(self.value, 0) else self.neg()
 
-    @_remembered
+    @_cached_answer
     def int_floordiv(self, other: SymbolicNode) -> SymbolicNode:
         return self.of(floor_division(self.env, self.value, other.value))
 
     floordiv = int_floordiv
 
-    @_remembered
+    @_cached_answer
     def mod(self, other: SymbolicNode) -> SymbolicNode:
         if self._reals(other):
             return self._real("mod", other)
@@ -473,11 +492,11 @@ class SymbolicNode:
             total = total + node.value
         return self.of(total)
 
-    @_remembered
+    @_cached_answer
     def sym_min(self, other: SymbolicNode) -> SymbolicNode:
         return self._extreme("min", other)
 
-    @_remembered
+    @_cached_answer
     def sym_max(self, other: SymbolicNode) -> SymbolicNode:
         return self._extreme("max", other)
 
@@ -498,7 +517,10 @@ class SymbolicNode:
         return self.of(Real(op, tuple(args), _ratio(self.env, op, args)))
 
     def _defined(self, op: Any, args: Sequence[Any]) -> None:
-        """What an operator raises for some floats it does not raise for these: they are assumed, where one is an input."""
+        """Assume that the operator does not raise for these floats; raise its exception if it does.
+
+        Where an argument depends on an input float, the assumption becomes a guard.
+        """
         if op in ("truediv", "mod"):
             by = _zero_with(args[1])
             zero: bool | None = self.env.equal(by, ZERO) if isinstance(by, Expr) else by == 0.0
@@ -513,12 +535,10 @@ class SymbolicNode:
             asked = args[1:] if op == "truediv" else args
             self.env.pin_all(n for a in asked if isinstance(a, Real) for n in a.symbols)
             if not any(a.symbols & self.env.floats.keys() for a in args if isinstance(a, Real)):
-                REAL[op](
-                    *(a.eval(self.env.hints) if isinstance(a, (Real, Expr)) else a for a in args)
-                )  # which may raise
+                REAL[op](*(a.eval(self.env.hints) if isinstance(a, (Real, Expr)) else a for a in args))  # may raise
 
     def _is_safe(self, op: Any, args: Sequence[Any]) -> bool:
-        """Whether the operator raises nothing for a float of which it is assumed that it is on one side of zero."""
+        """Whether the operator never raises for its float argument.  Assumed: on which side of zero the argument is."""
         at = args[1] if op == "truediv" else args[0]
         if op == "pow" and isinstance(at, float):
             return self._is_safe_exponent(at, args[1])
@@ -537,14 +557,14 @@ class SymbolicNode:
         return wanted is not None and self.env.compare_float(wanted, at.name, 0.0)
 
     def _is_within(self, op: Any, at: Real) -> bool:
-        """The same of a float that guards compute."""
+        """As `_is_safe`, for a float that guards can compute."""
         if op in _SAFE:
             return bool(self.env.compare_reals(_SAFE[op], at, 0.0))
         low, high = _WITHIN.get(op, (-sys.float_info.max, sys.float_info.max))
         return bool(self.env.compare_reals("ge", at, low) and self.env.compare_reals("le", at, high))
 
     def _is_safe_exponent(self, base: float, to: Any) -> bool:
-        """Whether a number to the power of an integer overflows nowhere."""
+        """Whether `base` to the power of an integer never overflows."""
         number = to.args[0] if isinstance(to, Real) and to.op == "float" else None
         if not isinstance(number, Expr) or not 0 < base < math.inf:
             return False
@@ -553,10 +573,10 @@ class SymbolicNode:
         return self.env.at_least(Expr.of(min(EXACT, int(1000 / math.log2(base)))), number)
 
     def _is_safe_of_sizes(self, op: Any, at: Real, more: Sequence[Any]) -> bool:
-        """The same of a float that is made of integers."""
+        """As `_is_safe`, for a float computed from integers."""
         if op in _OF_ALL:
             return True
-        if op == "mod":  # whose zero was asked for
+        if op == "mod":  # zero was already excluded
             return not (isinstance(more[0], Real) and more[0].symbols & self.env.floats.keys())
         if (limits := _WITHIN.get(op)) is not None:
             return all(self.env.compare_reals(by, at, limit) for by, limit in zip(("ge", "le"), limits, strict=True))
@@ -571,8 +591,10 @@ class SymbolicNode:
         return above and small and isinstance(more[0], float) and abs(more[0]) <= 8
 
     def _value_hash(self) -> int:
-        """Asked by torch's cache of fake results, which other backends run: it goes on without, since an answer may rest on
-        what is assumed here."""
+        """Called by torch's cache of fake tensor results, which other backends use.
+
+        Raises to bypass the cache: an answer may rest on the assumptions of this compile.
+        """
         from torch._subclasses.fake_tensor import _BypassDispatchCache
 
         raise _BypassDispatchCache("numbers that are symbols")
@@ -619,7 +641,7 @@ class SymbolicNode:
     sym_int = trunc
 
     def _rounded(self, fn: Callable[[float], int], exact: Callable[[Expr, Expr], Expr]) -> SymbolicNode:
-        """Below 2**53 a quotient rounded once lies on the same side of every integer as the exact one."""
+        """Round a float.  A quotient below 2**53, rounded once, lies on the same side of every integer as the exact quotient."""
         if self.is_int():
             return self
         if isinstance(self._value, Real) and self._value.ratio is not None:
@@ -630,14 +652,16 @@ class SymbolicNode:
         return self.wrap_int(fn(self.guard_float("", 0)) if known is None else known)
 
     def _stepped(self, fn: Callable[[float], int]) -> int | None:
-        """`fn` of a function of an integer that does not fall."""
+        """`fn` of a non-decreasing function of an integer, or None."""
         value: Any = self._value
         if not isinstance(value, Real) or value.op not in _RISING or not _is_integer(value.args[0]):
             return None
         if value.op == "pow" and not (isinstance(value.args[1], float) and 0.25 <= value.args[1] <= 2):
             return None
         whole = REAL[value.op]
-        return stepped(self.env, value.args[0].args[0], lambda n: fn(whole(float(n), *value.args[1:])), least=1)
+        return constant_on_interval(
+            self.env, value.args[0].args[0], lambda n: fn(whole(float(n), *value.args[1:])), least=1
+        )
 
     def round(self, ndigits: int | None = None) -> SymbolicNode:
         if self.is_int():
@@ -654,7 +678,7 @@ class SymbolicNode:
 
     # conditions -----------------------------------------------------------------------------------------------
     def _number(self, given: SymbolicNode | bool) -> SymbolicNode:
-        """To numbers, a truth is 0 or 1."""
+        """As a number, a truth value is 0 or 1."""
         return self.wrap_int(int(given)) if isinstance(given, bool) else given
 
     def _compare(self, op: Any, other: SymbolicNode) -> SymbolicNode:
@@ -667,16 +691,16 @@ class SymbolicNode:
             return self._compare_reals(op, other)
         a, b = self.value, other.value
         if op in ("eq", "ne"):
-            return self._settled(Truth("==" if op == "eq" else "!=", (a - b,)))
+            return self._settled(Condition("==" if op == "eq" else "!=", (a - b,)))
         less = {"ge": a - b, "gt": a - b - 1, "le": b - a, "lt": b - a - 1}[op]
-        return self._settled(Truth(">=", (less,)))
+        return self._settled(Condition(">=", (less,)))
 
-    def _settled(self, condition: Truth) -> SymbolicNode:
+    def _settled(self, condition: Condition) -> SymbolicNode:
         known = self.env.known(condition.kind, condition.args[0])
         return self.of(condition if known is None else known)
 
     def _compare_reals(self, op: Any, other: SymbolicNode) -> SymbolicNode:
-        """n / d against an integer is n against a multiple of d; others must be known."""
+        """Compare floats.  n / d against an integer is n against a multiple of d; other values must be known."""
         if isinstance(self._value, Real) and isinstance(other.value, float) and other.value.is_integer():
             small = abs(other.value) < EXACT
             if self._value.ratio is not None and small and self.env.at_least(Expr.of(EXACT), self._value.ratio[0] + 1):
@@ -694,40 +718,42 @@ class SymbolicNode:
         a, b = (n.guard_float("", 0) if n.is_float() else n.guard_int("", 0) for n in (self, other))
         return self.wrap_bool(_COMPARE[op](a, b))
 
-    @_remembered
+    @_cached_answer
     def eq(self, other: SymbolicNode) -> SymbolicNode:
         return self._compare("eq", other)
 
-    @_remembered
+    @_cached_answer
     def ne(self, other: SymbolicNode) -> SymbolicNode:
         return self._compare("ne", other)
 
-    @_remembered
+    @_cached_answer
     def lt(self, other: SymbolicNode) -> SymbolicNode:
         return self._compare("lt", other)
 
-    @_remembered
+    @_cached_answer
     def le(self, other: SymbolicNode) -> SymbolicNode:
         return self._compare("le", other)
 
-    @_remembered
+    @_cached_answer
     def gt(self, other: SymbolicNode) -> SymbolicNode:
         return self._compare("gt", other)
 
-    @_remembered
+    @_cached_answer
     def ge(self, other: SymbolicNode) -> SymbolicNode:
         return self._compare("ge", other)
 
     def sym_not(self) -> SymbolicNode:
         return (
-            self.wrap_bool(not self._value) if isinstance(self._value, bool) else self.of(Truth("not", (self._value,)))
+            self.wrap_bool(not self._value)
+            if isinstance(self._value, bool)
+            else self.of(Condition("not", (self._value,)))
         )
 
     def and_(self, other: SymbolicNode) -> SymbolicNode:
-        return self.of(Truth("and", (self._value, other._value)))
+        return self.of(Condition("and", (self._value, other._value)))
 
     def or_(self, other: SymbolicNode) -> SymbolicNode:
-        return self.of(Truth("or", (self._value, other._value)))
+        return self.of(Condition("or", (self._value, other._value)))
 
     sym_and, sym_or = and_, or_
 
@@ -737,7 +763,7 @@ class SymbolicNode:
     def sym_ite(self, then: SymbolicNode, other: SymbolicNode) -> SymbolicNode:
         return then if self.bool_() else other
 
-    # deciding -------------------------------------------------------------------------------------------------
+    # decisions ------------------------------------------------------------------------------------------------
     def guard_int(self, file: Any, line: int) -> int:
         return self.env.pin(self.value) if self.is_int() else int(self.hint)
 
@@ -758,7 +784,7 @@ class SymbolicNode:
             return self.env.compare_float("ne", value.name, 0.0)
         if isinstance(value, (Expr, Real)):
             return self.guard_float("", 0) != 0 if isinstance(value, Real) else not self.env.equal(self.value, ZERO)
-        answer = self.env.truth(value if isinstance(value, Truth) else bool(value), ask=self.env.decide)
+        answer = self.env.truth(value if isinstance(value, Condition) else bool(value), ask=self.env.decide)
         assert answer is not None
         return answer
 
@@ -771,9 +797,9 @@ class SymbolicNode:
     guard_or_false = guard_or_true = guard_size_oblivious
 
     def expect_true(self, file: Any, line: int) -> bool:
-        """What torch raises an error for where it does not hold: of symbols that a call binds it is assumed."""
+        """Decide a condition without which torch raises.  For unbacked symbols the condition is assumed."""
         value = self.value
-        if isinstance(value, Truth) and value.kind in HOLDS and self.env.is_late(value.args[0].symbols):
+        if isinstance(value, Condition) and value.kind in HOLDS and self.env.is_late(value.args[0].symbols):
             return self.env.demand(value)
         return self.guard_bool(file, line)
 
@@ -784,7 +810,7 @@ class SymbolicNode:
     def _layout(
         self, sizes: Sequence[SymbolicNode], strides: Sequence[SymbolicNode], order: Sequence[int]
     ) -> SymbolicNode:
-        return self.wrap_bool(_lies(self.env, [n.value for n in sizes], [n.value for n in strides], order))
+        return self.wrap_bool(_is_dense(self.env, [n.value for n in sizes], [n.value for n in strides], order))
 
     def is_contiguous(self, sizes: Sequence[SymbolicNode], strides: Sequence[SymbolicNode]) -> SymbolicNode:
         return self._layout(sizes, strides, range(len(sizes))[::-1])
@@ -812,7 +838,7 @@ class SymbolicNode:
     def _channels_last(
         self, sizes: Sequence[SymbolicNode], strides: Sequence[SymbolicNode], order: Sequence[int]
     ) -> SymbolicNode:
-        """As torch asks it of numbers: strides grow in the order of `order`, with the cases that it leaves out."""
+        """torch's rule for channels-last strides, with its special cases: strides grow in the order of `order`."""
         if len(sizes) != len(order):
             return self.wrap_bool(False)
         env, least, first = self.env, ZERO, strides[1].value
@@ -830,7 +856,7 @@ class SymbolicNode:
     def is_non_overlapping_and_dense(
         self, sizes: Sequence[SymbolicNode], strides: Sequence[SymbolicNode]
     ) -> SymbolicNode:
-        """The dimensions of more than one element, by today's strides, lie without gaps."""
+        """Whether the dimensions of more than one element, ordered by the hints of their strides, lie without gaps."""
         order = sorted(range(len(sizes)), key=lambda d: (sizes[d].hint > 1, strides[d].hint))
         return self._layout(sizes, strides, order)
 
@@ -838,10 +864,10 @@ class SymbolicNode:
 
 
 class _ForTorch:
-    """What torch's helpers ask of a number's sympy expression and of its ShapeEnv."""
+    """Stand-in for a number's sympy expression and for its ShapeEnv, for torch's helpers."""
 
-    free_symbols: frozenset[Any] = frozenset()  # those without a hint
-    is_number = False  # a number is asked for as one
+    free_symbols: frozenset[Any] = frozenset()  # symbols without a hint
+    is_number = False  # numbers are queried as numbers
 
     def __init__(self, node: SymbolicNode) -> None:
         self.node = node
@@ -856,8 +882,8 @@ class _ForTorch:
         return node.guard_bool("", 0)
 
 
-def asked_in_vain(error: BaseException) -> frozenset[str] | None:
-    """The symbols of a number that code of torch asked for what it has not (attributes of sympy's), which led to `error`."""
+def symbols_of_missing_attribute(error: BaseException) -> frozenset[str] | None:
+    """The symbols of a number whose missing attribute (of sympy's interface) led to `error` in torch's code, or None."""
     seen: set[int] = set()
     todo: list[BaseException | None] = [error]
     while todo:
@@ -880,15 +906,20 @@ _TAKES_NUMBERS = re.compile(
 )
 
 
-def taken_for_numbers(error: BaseException) -> list[str] | None:
-    """The symbols among sizes that code of torch's in C++ takes for numbers only, which led to `error`; none, where it does not
-    say which (torch 2.11)."""
+def symbols_refused_by_cpp(error: BaseException) -> list[str] | None:
+    """The symbols among sizes for which C++ code of torch accepts only numbers, if this led to `error`; None otherwise.
+
+    The list is empty if the error does not name the symbols (torch 2.11).
+    """
     found = _TAKES_NUMBERS.search(str(error))
     return None if found is None else [*dict.fromkeys(re.findall(r"[A-Za-z_]\w*", found[1] or ""))]
 
 
-def _lies(env: Questions, sizes: Sequence[Expr], strides: Sequence[Expr], order: Sequence[int]) -> bool:
-    """Whether the dimensions, innermost first, lie without gaps; those of one element anyhow; tensors of none all do."""
+def _is_dense(env: NumberQueries, sizes: Sequence[Expr], strides: Sequence[Expr], order: Sequence[int]) -> bool:
+    """Whether the dimensions, innermost first, lie without gaps.
+
+    Dimensions of one element are ignored, and an empty tensor always qualifies.
+    """
     if _lie_whatever(env, sizes, strides, order):
         return True
     if any(env.equal(n, ZERO) for n in sizes):
@@ -903,8 +934,8 @@ def _lies(env: Questions, sizes: Sequence[Expr], strides: Sequence[Expr], order:
     return True
 
 
-def _lie_whatever(env: Questions, sizes: Sequence[Expr], strides: Sequence[Expr], order: Sequence[int]) -> bool:
-    """Whether they are known to lie without gaps, whatever the sizes are."""
+def _lie_whatever(env: NumberQueries, sizes: Sequence[Expr], strides: Sequence[Expr], order: Sequence[int]) -> bool:
+    """Whether they are known to lie without gaps for all sizes."""
     expected = ONE
     for d in order:
         if sizes[d].const == 1:
@@ -916,7 +947,10 @@ def _lie_whatever(env: Questions, sizes: Sequence[Expr], strides: Sequence[Expr]
 
 
 def _zero_with(by: Any) -> Any:
-    """The integer that is zero where a float is, of one (`float(n)`) less or more a whole number; another float as it is."""
+    """The integer that is zero exactly where the float is zero, for `float(n)` plus or minus a whole number.
+
+    Another float is returned unchanged.
+    """
     if isinstance(by, Real) and by.op == "float":
         return by.args[0]
     if not isinstance(by, Real) or by.op not in ("add", "sub"):
@@ -928,8 +962,8 @@ def _zero_with(by: Any) -> Any:
     return a.args[0] + (int(b) if by.op == "add" else -int(b))
 
 
-def _ratio(env: Questions, op: str, args: Sequence[Any]) -> tuple[Expr, Expr] | None:
-    """The exact fraction of sums and products of sizes and floats of few binary digits."""
+def _ratio(env: NumberQueries, op: str, args: Sequence[Any]) -> tuple[Expr, Expr] | None:
+    """The exact fraction of sums and products of sizes and floats of few binary digits, or None."""
     if op not in ("add", "sub", "mul", "truediv"):
         return None
     found = []

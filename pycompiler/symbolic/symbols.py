@@ -1,8 +1,7 @@
-"""Symbolic sizes: torch's SymInt, SymFloat and SymBool over `ir.expr`, and what a compile assumes of them.
+"""Symbolic sizes: torch's SymInt, SymFloat and SymBool over `symbolic.expr`, and a compile's assumptions about them.
 
-In: hints (the sizes of the call that is compiled).  Out: `Symbols`, one compile's environment, which makes symbolic
-integers that torch's operators, fake tensors and the captured program compute with, and `relations`: the assumptions
-that a later call's sizes must meet.
+In: hints (the sizes of the captured call).  Out: `Symbols`, one compile's environment.  It creates symbolic integers for
+torch's operators, fake tensors and the captured program, and records `relations`, which a later call's sizes must satisfy.
 
     symbols = Symbols()
     s0 = symbols.new(8)                 # a torch.SymInt, at least 2, today 8
@@ -10,9 +9,9 @@ that a later call's sizes must meet.
     bool(s0 > 1)                        # True: a fact
     bool(s0 * 3 > 20), symbols.relations    # True, [s0 >= 7]: today's answer, assumed from now on
 
-A comparison is settled by facts (ranges of the symbols, what is assumed already), else by the hints; then it is assumed.
-A symbol of which the very value is asked (`int(s0)`) is assumed to be its hint: from then on it is that constant.
-`//` and `%` are Python's: made here only where the dividend is not negative and the divisor positive, but the normal
+A comparison is decided by facts (ranges of the symbols, earlier assumptions), else by the hints; then it is assumed.
+If the program needs the value of a symbol (`int(s0)`), the symbol is assumed to equal its hint and becomes a constant.
+`//` and `%` are Python's.  They are created only for a non-negative dividend and a positive divisor, but the normal
 form moves constants out of dividends (`(10 - s0) // 3` is `(1 - s0) // 3 + 3`).
 """
 
@@ -30,17 +29,17 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.data_checks import COMPARISONS, Decision, value_of
-from pycompiler.ir.expr import ZERO, Bound, Expr
-from pycompiler.ir.leaves import Leaves
-from pycompiler.ir.of_integers import product
-from pycompiler.ir.symbolic_node import (
+from pycompiler.ir.control_flow_exceptions import LeavesCompile
+from pycompiler.symbolic.data_checks import COMPARISONS, Decision, value_of
+from pycompiler.symbolic.expr import ZERO, Bound, Expr
+from pycompiler.symbolic.integer_functions import product
+from pycompiler.symbolic.symbolic_node import (
     EXACT,
     HOLDS,
+    Condition,
     Env,
     Real,
     SymbolicNode,
-    Truth,
     integers_in,
     is_guarded,
     magnitude,
@@ -51,11 +50,11 @@ _NOT = {"==": "!=", "!=": "=="}
 
 
 LIMIT = 2**63 - 1
-GUESS = 5  # of a symbol that a call binds: what is decided by it is checked then
+UNBACKED_HINT = 5  # hint of an unbacked symbol: decisions based on it are checked when the symbol is known
 
 
-class Specialise(Leaves):
-    """A stage needs `names` (none: all symbols) to be numbers: the frame is captured again with these symbols static."""
+class Specialise(LeavesCompile):
+    """A stage needs `names` (empty: all symbols) to be numbers: the frame is captured again with these symbols static."""
 
     def __init__(self, names: Iterable[str], why: str) -> None:
         self.names, self.why = tuple(names), why
@@ -64,8 +63,11 @@ class Specialise(Leaves):
 
 @dataclass(frozen=True)
 class Relation:
-    """`expr kind 0` (kinds: ==, !=, >=).  `place`: what the compile was at when it was assumed (`Symbols.place`);
-    `why`: what needed a number there, where it says so (`Symbols.because`)."""
+    """`expr kind 0` (kinds: ==, !=, >=).
+
+    `place`: the position of the compile at the assumption (`Symbols.place`).
+    `why`: the reason why a number was needed there, if known (`Symbols.because`).
+    """
 
     kind: str
     expr: Expr
@@ -76,7 +78,7 @@ class Relation:
         return HOLDS[self.kind](self.expr.eval(env))
 
     def __str__(self) -> str:
-        """Terms with negative coefficients stand on the right."""
+        """Terms with negative coefficients are printed on the right."""
         left = right = ZERO
         for mono, c in self.expr.terms:
             term = product(mono) * c
@@ -85,8 +87,8 @@ class Relation:
 
 
 @dataclass(frozen=True)
-class _Line:
-    """Rendered where somebody reads it: the program's line at which a relation was assumed."""
+class _LazyPlace:
+    """The program's line at which a relation was assumed; rendered only when the log is written."""
 
     relation: Relation
 
@@ -96,7 +98,7 @@ class _Line:
         return f"  # {', '.join(filter(None, (where, self.relation.why)))}" if where or self.relation.why else ""
 
 
-EXTREMES = {"min": "lt", "max": "gt"}  # what the second is to the first where it is taken
+EXTREMES = {"min": "lt", "max": "gt"}  # the second argument is taken if it is in this relation to the first
 _LESS: dict[str, Callable[[Expr, Expr], tuple[str, Expr]]] = {
     "==": lambda a, b: ("==", a - b), "!=": lambda a, b: ("!=", a - b), ">=": lambda a, b: (">=", a - b),
     "<=": lambda a, b: (">=", b - a), ">": lambda a, b: (">=", a - b - 1), "<": lambda a, b: (">=", b - a - 1),
@@ -106,12 +108,13 @@ _LESS: dict[str, Callable[[Expr, Expr], tuple[str, Expr]]] = {
 class Symbols:
     """One compile's symbols (see the module docstring).
 
-    `hints`: the value of each today; `facts`: (least, greatest or None) of each; `relations`: what is assumed, in order.
-    `floats`: what symbols that are floats are today; of them nothing is assumed but a greatest magnitude (`limits`) and,
-    where one was compared with a constant, least and greatest value (`intervals`), or what was decided (`decisions`).
+    `hints`: the value of each in the captured call; `facts`: (least, greatest or None) of each; `relations`:
+    assumptions, in order.
+    `floats`: the hints of float symbols.  Assumptions about a float are: a greatest magnitude (`limits`), least and
+    greatest value if the float was compared with a constant (`intervals`), and `decisions`.
     """
 
-    CACHES = frozenset({"answers", "numbers", "_nodes"})  # what follows from the rest
+    CACHES = frozenset({"answers", "numbers", "_nodes"})  # state derived from the rest
 
     def __init__(self) -> None:
         self.hints: dict[str, int] = {}
@@ -119,27 +122,30 @@ class Symbols:
         self.limits: dict[str, float] = {}
         self.intervals: dict[str, tuple[builtins.float, builtins.float]] = {}
         self.decisions: list[Decision] = []
-        self.greatest: dict[str, float] = {}  # of floats that a call binds: what their tensor's dtype holds
+        self.greatest: dict[str, float] = {}  # greatest magnitudes of unbacked floats, by their tensor's dtype
         self.facts: dict[str, tuple[int, int | None]] = {}
         self.ranges: dict[str, tuple[int, int | None]] = {}  # as declared
         self.relations: list[Relation] = []
-        self.bound: dict[str, str] = {}  # what a call binds while it runs: name -> kind
-        self._parts: dict[str, str] = {}  # of an integer: the symbol of its positive part -> that of the negative one
-        self.checked = set[str]()  # floats that `late.Check` looks at, or will
-        self.late_limits: dict[str, float] = {}  # what it asks of them, as `limits` says of others
-        self.late: list[Relation] = []  # of those: what is assumed, and checked when they are bound (`late.py`)
+        self.bound: dict[str, str] = {}  # unbacked symbols: name -> kind
+        # of an unbacked integer: symbol of its positive part -> symbol of its negative part
+        self._parts: dict[str, str] = {}
+        self.checked = set[str]()  # floats that an `unbacked_symbols.UnbackedCheck` checks or will check
+        self.late_limits: dict[str, float] = {}  # like `limits`, for the floats of such a check
+        self.late: list[
+            Relation
+        ] = []  # assumptions about unbacked symbols, checked when the symbols are known (`unbacked_symbols.py`)
         self.replaced: dict[str, Expr] = {}
         self.place: Callable[[], Any] = lambda: None
         self.why = ""
         self._known: dict[tuple[str, Expr], bool] = {}
         self.is_settled = False
-        self.answers: dict[Any, Any] = {}  # to questions about numbers, by what is assumed now
+        self.answers: dict[Any, Any] = {}  # answers to queries about numbers, under the current assumptions
         self.numbers: dict[builtins.int, SymbolicNode] = {}  # nodes of constants
-        self._nodes: dict[Expr, SymbolicNode] = {}  # and of all else
+        self._nodes: dict[Expr, SymbolicNode] = {}  # nodes of all other expressions
 
-    # making ---------------------------------------------------------------------------------------------------
+    # construction ---------------------------------------------------------------------------------------------
     def new(self, hint: int, *, low: int = 2, high: int | None = None, name: str | None = None) -> torch.SymInt:
-        """A symbol that is `hint` today, and always from `low` (0 at least) to `high`."""
+        """A symbol with the given hint, always from `low` (at least 0) to `high`."""
         name = name or f"s{len(self.hints)}"
         if name in self.hints or low < 0 or hint < low or (high is not None and hint > high):
             raise ValueError(f"no symbol {name} of {hint} from {low} to {high}")
@@ -149,15 +155,18 @@ class Symbols:
         return self._symint(Expr.sym(name))
 
     def float(self, name: str, hint: builtins.float | None = None) -> torch.SymFloat:
-        """The symbol of this name; a new one, which is `hint` today."""
+        """The float symbol of this name; with `hint`, a new one."""
         if hint is not None:
             self.floats[name] = hint
         node: Any = SymbolicNode(self, Real.named(name))
         return torch.SymFloat(node)
 
     def bind(self, kind: str, most: Expr | None = None) -> Any:
-        """A number that a call reads of its data: "float", "int" of any sign, or "size", which is at most `most`; or "drawn"
-        before it, from 0 to `most`, of which nothing is assumed: what finds it otherwise would draw again."""
+        """A new unbacked number.
+
+        kind: "float"; "int" of any sign; "size", from 0 to `most`; or "drawn", a random number from 0 to `most`.
+        Nothing may be assumed about a "drawn" number: a failed check would draw again.
+        """
         name = f"u{len(self.bound)}"
         self.bound[name] = kind
         if kind == "float":
@@ -176,13 +185,13 @@ class Symbols:
         return self._symint(Expr.sym(name) - Expr.sym(other))
 
     def _bind(self, name: str) -> None:
-        self.hints[name], self.facts[name] = GUESS, (0, LIMIT)
+        self.hints[name], self.facts[name] = UNBACKED_HINT, (0, LIMIT)
 
     def is_late(self, names: Iterable[str]) -> bool:
         return any(n in self.bound for n in names)
 
-    def demand(self, condition: Truth | bool) -> bool:
-        """Assumes a condition, whatever it is today; False where it cannot be."""
+    def demand(self, condition: Condition | bool) -> bool:
+        """Assume a condition, whatever the hints say; False if it cannot hold."""
         if isinstance(condition, bool):
             return condition
         if condition.kind == "and":
@@ -200,7 +209,7 @@ class Symbols:
         return self._symint(expr) if expr.const is None else expr.const
 
     def symbol(self, name: str) -> Any:
-        """The number that a symbol is."""
+        """The number of a symbol."""
         return self.float(name) if name in self.floats else self.int(Expr.sym(name))
 
     def _symint(self, expr: Expr) -> torch.SymInt:
@@ -208,7 +217,7 @@ class Symbols:
         return torch.SymInt(node)
 
     def node(self, expr: Expr) -> SymbolicNode:
-        """The node of an integer; of equal ones the same, while nothing new is assumed."""
+        """The node of an integer; equal integers share a node until a new assumption is made."""
         found = self._nodes.get(expr)
         if found is None:
             found = self._nodes[expr] = SymbolicNode(self, expr)
@@ -225,16 +234,16 @@ class Symbols:
 
     @contextmanager
     def settled(self) -> Iterator[None]:
-        """The guards of the compile are made: what is not known cannot be assumed any more, and raises Specialise."""
+        """Context manager for the time after the guards are built: a new assumption raises `Specialise`."""
         before, self.is_settled = self.is_settled, True
         try:
             yield
         finally:
             self.is_settled = before
 
-    # asking ---------------------------------------------------------------------------------------------------
+    # queries --------------------------------------------------------------------------------------------------
     def resolve(self, expr: Expr) -> Expr:
-        """The expression over what is left of the symbols."""
+        """The expression over the remaining symbols, after replacements."""
         return expr.subst(self.replaced) if self.replaced and expr.const is None else expr
 
     def hint(self, expr: Expr) -> builtins.int:
@@ -248,7 +257,7 @@ class Symbols:
         )
 
     def known(self, kind: str, expr: Expr | Real) -> bool | None:
-        """Whether `expr kind 0`, as far as facts tell: of a float nothing."""
+        """Whether `expr kind 0` holds, as far as facts determine it; None for a float."""
         if isinstance(expr, Real):
             return None
         normal = self._normal(kind, self.resolve(expr))
@@ -272,15 +281,15 @@ class Symbols:
         return found
 
     def decide(self, kind: str, expr: Expr | Real) -> bool:
-        """Whether `expr kind 0`: what facts do not tell is as it is today, and assumed."""
+        """Whether `expr kind 0` holds.  If facts do not determine it, the answer of the hints is assumed."""
         if isinstance(expr, Real):
-            raise Specialise(sorted(expr.symbols), "its truth is not known before a call")
+            raise Specialise(sorted(expr.symbols), "the truth of a float expression is not known before a call")
         known = self.known(kind, expr)
         if known is not None:
             return known
         answer = HOLDS[kind](self.hint(expr))
         if kind != ">=" and self.is_late(self.resolve(expr).symbols):
-            answer = kind == "!="  # nothing speaks for equality but a guess
+            answer = kind == "!="  # equality of an unbacked symbol would be a mere guess
         if kind == ">=":
             self._assume(">=", expr if answer else -expr - 1)
         else:
@@ -294,8 +303,11 @@ class Symbols:
         return self.decide(">=", a - b)
 
     def within(self, value: Real, most: builtins.float) -> None:
-        """Assumes of the floats in `value` what keeps its magnitude at `most`, where it is finite: how large they are, and, of
-        what is divided by, how near to zero.  Specialise where nothing does, or today's are beyond it."""
+        """Assume bounds of the floats in `value` that limit its magnitude to `most`, as long as it is finite.
+
+        The bounds are greatest magnitudes and, for divisors, a least distance to zero.
+        Raises Specialise if no bounds suffice, or if the hints violate them.
+        """
         names = sorted(value.symbols & self.floats.keys())
         greatest = {n: self.late_limits.get(n, g) for n, g in self.greatest.items()}
         if self._keeps(value, most, [n for n in names if n not in greatest], greatest):
@@ -305,10 +317,10 @@ class Symbols:
         mine = [n for n in names if n not in greatest]
         if self._keeps(value, most, mine, greatest):
             return
-        raise Specialise(mine or names, "a dtype may not hold it")
+        raise Specialise(mine or names, "a dtype may not hold the float")
 
     def _keeps(self, value: Real, most: builtins.float, mine: list[str], greatest: dict[str, builtins.float]) -> bool:
-        """Assumes it of these, if it follows with what is known of the others."""
+        """Assume bounds of `mine` if they suffice, together with the known bounds of the other floats."""
         names = [*mine, *(value.symbols & greatest.keys())]
         for near in (0.0, 2.0**-40, 2.0**-8):
             least = {n: max(self._least(n), near if abs(self.floats[n]) >= near else 0.0) for n in names}
@@ -325,12 +337,12 @@ class Symbols:
         return False
 
     def _least(self, name: str) -> builtins.float:
-        """What the magnitude of a float is not below, as far as it was asked; 0 where that is not known."""
+        """A lower bound of a float's magnitude, from its interval; 0 if unknown."""
         low, high = self.intervals.get(name, (-math.inf, math.inf))
         return max(low, -high, 0.0) if low == low else 0.0
 
     def compare_float(self, op: str, name: str, number: builtins.float) -> bool:
-        """`name op number` of a float today, from now on assumed: an interval around today's value (of NaN: NaN)."""
+        """`name op number` for the float's hint.  Assumed: an interval around the hint (for NaN: NaN)."""
         if name in self.bound or not math.isfinite(number):
             self.pin_all([name])
         value = self.floats[name]
@@ -351,7 +363,7 @@ class Symbols:
         return answer
 
     def bounded(self, integers: Iterable[Expr]) -> bool:
-        """Whether floats hold these numbers today; from now on it is assumed."""
+        """Whether floats represent these integers exactly, by their hints; this is then assumed."""
         found = [*integers]
         plain = all(abs(factor) < EXACT for number in found for _, factor in number.terms)
         if not plain or any(abs(self.hint(number)) >= EXACT for number in found):
@@ -359,7 +371,7 @@ class Symbols:
         return all(self.at_least(Expr.of(EXACT - 1), n) and self.at_least(n, 1 - EXACT) for n in found)
 
     def compare_reals(self, op: str, left: Real | builtins.float, right: Real | builtins.float) -> bool | None:
-        """`left op right` of what guards compute with floats, as it is today, and assumed; None of other numbers."""
+        """`left op right` by the hints, which is then assumed; None for numbers that guards cannot compute."""
         left, right = self._without_extremes(left), self._without_extremes(right)
         sides = [side for side in (left, right) if isinstance(side, Real)]
         names = frozenset[str]().union(*(side.symbols for side in sides))
@@ -367,7 +379,7 @@ class Symbols:
             return None
         sums = (part for side in sides for number in integers_in(side) for part in number.sums())
         if any(abs(factor) > LIMIT for part in sums for _, factor in part.terms):
-            return None  # which guards do not count with
+            return None  # guards do not compute with such numbers
         numbers = {**self.hints, **self.floats}
         try:
             answer = COMPARISONS[op](value_of(left, numbers), value_of(right, numbers))
@@ -381,7 +393,7 @@ class Symbols:
         return answer
 
     def _without_extremes(self, value: Any) -> Any:
-        """A float with the lesser or greater of two in it as the one that it is today, which is assumed."""
+        """Replace each minimum or maximum in a float by the argument chosen for the hints; the choice is assumed."""
         if not isinstance(value, Real) or value.name is not None:
             return value
         args = tuple(map(self._without_extremes, value.args))
@@ -391,7 +403,7 @@ class Symbols:
         return value if args == value.args else Real(value.op, args)
 
     def pin(self, expr: Expr) -> builtins.int:
-        """The expression's value, from now on a constant."""
+        """The expression's value, which becomes a constant."""
         expr = self.resolve(expr)
         if expr.const is None:
             self.pin_all(expr.symbols & self.bound.keys())
@@ -401,9 +413,9 @@ class Symbols:
     def pin_all(self, names: Iterable[str]) -> None:
         names = sorted(names)
         if late := [n for n in names if n in self.bound]:
-            raise Specialise(late, "its value is not known before a call")
+            raise Specialise(late, "the value of an unbacked symbol is not known before a call")
         if wanted := [n for n in names if n in self.floats]:
-            raise Specialise(wanted, self.why or "it is not only computed with")
+            raise Specialise(wanted, self.why or "the float is used outside of arithmetic")
         for name in names:
             self.pin(Expr.sym(name))
 
@@ -411,7 +423,7 @@ class Symbols:
         return self.resolve(Expr.sym(name)).const is not None
 
     def _normal(self, kind: str, expr: Expr) -> Expr | None:
-        """An equivalent expression of fewer factors; None when it cannot be 0."""
+        """An equivalent expression with fewer factors; None if it cannot be 0."""
         if expr.const is not None:
             return expr
         expr = self._without_factors(expr)
@@ -433,7 +445,7 @@ class Symbols:
         return made
 
     def _without_factors(self, expr: Expr) -> Expr:
-        """Without the symbols, positive ones, that are factors of all of it."""
+        """The expression without positive symbols that are factors of all its terms."""
         monos = [list(mono) for mono, _ in expr.terms]
         for atom in expr.terms[0][0]:
             positive = atom.kind == "sym" and self.facts[atom.key][0] > 0
@@ -446,7 +458,7 @@ class Symbols:
         return made
 
     def _without_division(self, expr: Expr) -> Expr:
-        """`b // k >= c` is `b >= k*c`, and `a >= b // k` is `k*a + k > b`, where `k` is positive."""
+        """Rewrite `b // k >= c` as `b >= k*c`, and `a >= b // k` as `k*a + k > b`, for positive `k`."""
         for mono, c in expr.terms:
             if len(mono) != 1 or mono[0].kind != "//" or c not in (1, -1):
                 continue
@@ -461,11 +473,11 @@ class Symbols:
         return self.decide(*_LESS[op](a, b))
 
     def freeze(self) -> None:
-        """The guards are made: what facts and assumptions do not settle raises `Specialise` from now on."""
+        """Mark the guards as built: from now on, a new assumption raises `Specialise`."""
         self.is_settled = True
 
     def assume(self, relation: Relation) -> None:
-        """What another compile assumed, at its place, of symbols of which the same was known."""
+        """Add an assumption of another compile, with its place.  Both compiles must know the same about its symbols."""
         before, self.place = self.place, lambda: relation.place
         try:
             with self.because(relation.why):
@@ -475,7 +487,7 @@ class Symbols:
 
     @contextmanager
     def because(self, why: str) -> Iterator[None]:
-        """What is assumed meanwhile says why."""
+        """Context manager: assumptions inside get the reason `why`."""
         before, self.why = self.why, why
         try:
             yield
@@ -487,20 +499,20 @@ class Symbols:
             relation = Relation(kind, expr)
             raise Specialise(sorted(expr.symbols), f"{relation} would be assumed after the guards are made")
         if drawn := sorted(n for n in expr.symbols if self.bound.get(n) == "drawn"):
-            raise Specialise(drawn, "each call draws another")
+            raise Specialise(drawn, "each call draws another value")
         self.answers, self._nodes = {}, {}
         normal = self._normal(kind, self.resolve(expr))
         assert normal is not None
         beyond = sum(c for mono, c in normal.terms if not mono) - LIMIT
         if kind == ">=" and beyond > 0 and self.hint(normal) >= beyond:
             self._known[kind, normal] = True
-            normal -= beyond  # more is assumed: a number that guards can hold
+            normal -= beyond  # assume more, so that the guard's number fits into 64 bits
         late = self.is_late(normal.symbols)
         relation = Relation(kind, normal, self.place(), self.why)
         if any(abs(c) > LIMIT for part in normal.sums() for _, c in part.terms):
-            raise Specialise(sorted(normal.symbols), f"{relation} has numbers that guards cannot hold")
+            raise Specialise(sorted(normal.symbols), f"{relation} has numbers beyond 64 bits, which guards cannot hold")
         (self.late if late else self.relations).append(relation)
-        log.info("assumed: %s%s", relation, _Line(relation))
+        log.info("assumed: %s%s", relation, _LazyPlace(relation))
         self._known[kind, normal] = True
         if kind == ">=":
             opposite = self._normal(">=", -normal - 1)
@@ -517,14 +529,14 @@ class Symbols:
             self._guess_again(normal)
 
     def _sign(self, expr: Expr) -> None:
-        """An integer that is known not to be negative has no negative part, and the other way round."""
+        """A non-negative integer has no negative part, and a non-positive integer no positive part."""
         for p, q in self._parts.items():
             for zero, rest in ((q, expr - Expr.sym(p) + Expr.sym(q)), (p, expr - Expr.sym(q) + Expr.sym(p))):
                 if rest.const is not None and rest.const <= 0 and not self.is_static(zero):
                     self._replace(Expr.sym(zero))
 
     def _guess_again(self, expr: Expr) -> None:
-        """The hint of a bound symbol, for which `expr >= 0` by the hints of the others."""
+        """Choose a new hint for an unbacked symbol, so that `expr >= 0` holds for the hints of the others."""
         for name in sorted(expr.symbols & self.bound.keys()):
             factor = expr.coeff(name)
             if factor is not None and factor.const in (1, -1):
@@ -535,7 +547,7 @@ class Symbols:
                 return
 
     def _narrow(self, expr: Expr) -> None:
-        """The range of a symbol by an inequality in it alone."""
+        """Narrow the range of a symbol by an inequality in this symbol alone."""
         if len(expr.symbols) != 1:
             return
         (name,) = expr.symbols
@@ -549,7 +561,7 @@ class Symbols:
             self.facts[name] = (low, rest if high is None else min(high, rest))
 
     def _replace(self, expr: Expr) -> None:
-        """Solves `expr == 0` for a symbol that can be replaced by a number or by a multiple of another symbol."""
+        """Solve `expr == 0` for a symbol that a number or a multiple of another symbol can replace."""
         order = list(self.hints)
         for name in sorted(expr.symbols, key=lambda n: (n in self.bound, order.index(n)), reverse=True):
             factor = expr.coeff(name)
@@ -571,8 +583,8 @@ class Symbols:
             return
 
     # conditions -----------------------------------------------------------------------------------------------
-    def truth(self, condition: Truth | bool, *, ask: Callable[[str, Expr | Real], bool | None]) -> bool | None:
-        """The value of a condition whose relations `ask` answers (None: it does not know)."""
+    def truth(self, condition: Condition | bool, *, ask: Callable[[str, Expr | Real], bool | None]) -> bool | None:
+        """The value of a condition; `ask` decides its relations (None: unknown)."""
         if isinstance(condition, bool):
             return condition
         if condition.kind == "not":
@@ -603,14 +615,14 @@ def expr_of(value: Any) -> Expr:
 
 
 def hint_of(value: Any) -> Any:
-    """The number that an int, float, bool or one of our symbolic values is today."""
+    """The hint of an int, a float, a bool or one of our symbolic values."""
     if isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return value.node.hint
     return value
 
 
 def is_symbolic(value: Any) -> bool:
-    """Whether the value is a symbolic number that is no constant."""
+    """Whether the value is a symbolic number and not a constant."""
     if not isinstance(value, (torch.SymInt, torch.SymFloat, torch.SymBool)):
         return False
     if value.node.is_nested_int():
@@ -619,6 +631,6 @@ def is_symbolic(value: Any) -> bool:
 
 
 def symbols_of(value: Any) -> Symbols | None:
-    """The compile that a symbolic value belongs to."""
+    """The `Symbols` of the compile that a symbolic value belongs to, or None."""
     node = getattr(value, "node", None)
     return node.env if isinstance(node, SymbolicNode) and isinstance(node.env, Symbols) else None

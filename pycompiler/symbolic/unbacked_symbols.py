@@ -1,11 +1,12 @@
-"""Symbols that a call binds while it runs: `.item()`, and sizes that depend on data.
+"""Unbacked symbols: `.item()`, and sizes that depend on data, known only at run time.
 
-In: a graph's nodes that read such numbers.  Out: functions that are their targets, which run with real numbers, and what
-fake tensors answer while symbols stand for them (`BINDS`).
+In: a graph's nodes that read such numbers.  Out: functions that are the targets of these nodes and run with real numbers,
+and results of fake tensors while symbols stand for the numbers (`BINDS`).
 
-An integer read of data is the difference of two symbols, its positive and its negative part, since symbols are never
-negative.  What is assumed of bound symbols no guard can check: `Check` does, where all of a graph's symbols are bound, and
-raises `Unfit`; then the frame runs eagerly.  So capture binds nothing after something that cannot be done twice.
+Symbols are never negative.  So an integer read from data is the difference of two symbols, its positive and negative
+part.  No guard can check an assumption about an unbacked symbol.  `UnbackedCheck` does, as soon as all such symbols of a graph
+are known.  If an assumption fails, `UnbackedCheck` raises `Unfit` and the frame runs eagerly.
+So capture must not bind a symbol after an action that cannot be repeated.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ import torch
 from torch._ops import OpOverload
 
 from pycompiler.errors import Unfit
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.symbols import LIMIT, Specialise, Symbols, expr_of, symbols_of
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.symbols import LIMIT, Specialise, Symbols, expr_of, symbols_of
 
 aten = torch.ops.aten
 
@@ -30,12 +31,12 @@ def size(t: torch.Tensor, dim: int) -> Any:
 
 
 def positive(n: Any) -> Any:
-    """n, or 0 where n is negative."""
+    """n, or 0 if n is negative."""
     return _parts(n)[0]
 
 
 def negative(n: Any) -> Any:
-    """-n, or 0 where n is positive."""
+    """-n, or 0 if n is positive."""
     return _parts(n)[1]
 
 
@@ -43,7 +44,7 @@ def _parts(n: Any) -> tuple[Any, Any]:
     env = symbols_of(n)
     if env is None:
         if n < -LIMIT:
-            raise Unfit(f"{n}, whose opposite has more than 64 bits")
+            raise Unfit(f"{n}, whose negation does not fit into 64 bits")
         return max(n, 0), max(-n, 0)
     expr = env.resolve(expr_of(n))
     if env.known(">=", expr):
@@ -53,11 +54,14 @@ def _parts(n: Any) -> tuple[Any, Any]:
     signs = {c: mono for mono, c in expr.terms}
     if len(expr.terms) == 2 and signs.keys() == {1, -1} and all(len(m) == 1 for m in signs.values()):
         return tuple(env.int(Expr.of_atom(signs[c][0])) for c in (1, -1))  # type: ignore[return-value]
-    raise Specialise(expr.symbols, "the sign of a number that is no symbol")
+    raise Specialise(expr.symbols, "the sign of an expression that is not a single symbol")
 
 
-class Check:
-    """Called with the values of `names`; `symbols` knows what is assumed of them, and may learn more until its graph runs."""
+class UnbackedCheck:
+    """Called with the values of `names`; raises `Unfit` if an assumption of `symbols` fails.
+
+    `symbols` may gain further assumptions until the graph runs.
+    """
 
     def __init__(self, symbols: Symbols, names: Sequence[str]) -> None:
         self.symbols, self.names = symbols, tuple(names)
@@ -73,8 +77,8 @@ class Check:
                 raise Unfit(f"not {relation}, with {env}")
 
 
-# What operators give whose results depend on data -----------------------------------------------------------------
-New = Callable[..., Any]  # a number: "size" (and what it is at most), "int" or "float"
+# Fake results of operators whose sizes or numbers depend on data --------------------------------------------------
+New = Callable[..., Any]  # creates a number: "size" (with its greatest value), "int" or "float"
 
 
 def _nonzero(new: New, x: torch.Tensor) -> Any:

@@ -1,7 +1,7 @@
-"""Regions of autocast, counted per thread: behind the last one torch drops the casts of weights that it has kept.
+"""Autocast regions, counted per thread: after the outermost region, torch drops its cache of cast weights.
 
-A count that stays too high has torch use these casts when the weights have other values.  Captured graphs do not count; what
-runs behind them does.
+If the count stays too high, torch uses cached casts of weights whose values have changed.
+Captured graphs do not change the count; the code after them does.
 """
 
 from __future__ import annotations
@@ -10,16 +10,16 @@ import torch
 
 
 def autocast_nesting() -> int:
-    """How many autocast regions this thread is in."""
+    """The number of autocast regions around this thread's code."""
     try:
         torch.autocast_increment_nesting()
-    finally:  # a signal's handler may raise behind it
+    finally:  # a signal handler may raise after the increment
         regions = torch.autocast_decrement_nesting()
     return regions
 
 
 def step_nesting(by: int) -> None:
-    """Enter, or leave, as many autocast regions; as torch's own last exit, that of the last one drops the casts that are kept."""
+    """Enter (or leave, if negative) autocast regions.  Leaving the outermost one drops the cached casts, as in torch."""
     for _ in range(by):
         torch.autocast_increment_nesting()
     for _ in range(-by):
@@ -29,7 +29,6 @@ def step_nesting(by: int) -> None:
 
 
 def drop_casts() -> None:
-    """The casts of weights that autocast keeps, where no region of the caller's goes on: they would be used when the weights have
-    other values."""
+    """Drop the cached casts of weights, unless an autocast region is active: later weights may have other values."""
     if autocast_nesting() == 0:
         torch.clear_autocast_cache()

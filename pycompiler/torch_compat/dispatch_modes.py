@@ -1,4 +1,5 @@
-"""The base of our dispatch modes: torch wraps the calls of all others in its compiler's `disable`, which imports that."""
+"""The base class of our dispatch modes.  torch wraps calls of all other modes in `torch._dynamo.disable`, which imports
+dynamo."""
 
 from __future__ import annotations
 
@@ -6,7 +7,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 
 class OwnMode(TorchDispatchMode):
-    """A dispatch mode that torch's compiler never sees."""
+    """A dispatch mode that torch.compile never sees."""
 
     def __init_subclass__(cls) -> None:
         super().__init_subclass__()  # type: ignore[no-untyped-call]

@@ -1,8 +1,8 @@
-"""Distributed tensors (`torch.distributed.tensor.DTensor`): wrappers of this process's part, with a mesh and placements; and
-what a collective gives before it is waited for.
+"""Distributed tensors (`torch.distributed.tensor.DTensor`), and results of collectives before a wait.
 
-In: such a tensor, or what its class says of one.  Out: its parts as other wrappers have them; what guards compare.
-torch.distributed.tensor is not imported before the program does.
+A DTensor is a tensor subclass that holds this process's part, with a mesh and placements.
+In: such a tensor, or its class.  Out: its parts in the same form as for other tensor subclasses; data for guards.
+This module never imports torch.distributed.tensor before the program does.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import torch
 
 
 def dtensor() -> Any:
-    """The class, if it is loaded."""
+    """The DTensor class, if it is loaded."""
     return getattr(sys.modules.get("torch.distributed.tensor"), "DTensor", None)
 
 
@@ -24,23 +24,27 @@ def is_distributed(cls: type) -> bool:
     return cls.__name__ == "DTensor" and cls is dtensor()
 
 
-def is_awaited(cls: type) -> bool:
-    """The class of what a functional collective gives outside: its first use waits.  A graph waits whenever it uses one, since to
-    wait again costs nothing; the object's own note of it (`completed`) is left as it was."""
+def is_pending_collective(cls: type) -> bool:
+    """Whether `cls` is the result class of a functional collective outside of graphs: its first use waits.
+
+    A graph waits at each use, since a repeated wait costs nothing.  The object's flag `completed` stays unchanged.
+    """
     module = sys.modules.get("torch.distributed._functional_collectives")
     return cls.__name__ == "AsyncCollectiveTensor" and cls is getattr(module, "AsyncCollectiveTensor", None)
 
 
-def plain(tensor: Any) -> tuple[dict[str, Any], tuple[tuple[str, Any], ...], Any]:
-    """(tensors inside, the mesh, context), which torch's versions put together otherwise: whether it requires grad is autograd's,
-    above the class, as it is of all wrappers."""
+def flatten_parts(tensor: Any) -> tuple[dict[str, Any], tuple[tuple[str, Any], ...], Any]:
+    """(inner tensors, the mesh, context).  Versions of torch differ in their own form, so it is not used.
+
+    The context does not contain `requires_grad`: as for all tensor subclasses, autograd handles it above the class.
+    """
     spec = tensor._spec
     context = spec.placements, spec.tensor_meta, spec.shard_order, False
     return {"_local_tensor": tensor._local_tensor}, (("device_mesh", spec.mesh),), context
 
 
-def make(cls: Any, inner: dict[str, Any], context: Any, size: torch.Size, stride: tuple[int, ...]) -> torch.Tensor:
-    """One of what `plain` gives."""
+def build(cls: Any, inner: dict[str, Any], context: Any, size: torch.Size, stride: tuple[int, ...]) -> torch.Tensor:
+    """A DTensor from the result of `flatten_parts`."""
     module = sys.modules["torch.distributed.tensor._dtensor_spec"]
     placements, meta, order, requires_grad = context
     meta = module.TensorMeta(shape=size, stride=stride, dtype=meta.dtype)
@@ -49,7 +53,7 @@ def make(cls: Any, inner: dict[str, Any], context: Any, size: torch.Size, stride
 
 
 def is_known(tensor: Any) -> bool:
-    """Whether all that decides what operators do with it is in its text (`text_of`), and its mesh."""
+    """Whether the mesh and the str of `text_of` determine the behaviour of all operators on the tensor."""
     module = sys.modules["torch.distributed.tensor.placement_types"]
     known = (module.Shard, module.Replicate, module.Partial)
     return all(type(p) in known for p in tensor._spec.placements)
@@ -61,14 +65,14 @@ def text_of(tensor: Any) -> str:
 
 
 def replicated(context: Any) -> Any:
-    """The context of gradients of what has this one: they are no parts of sums."""
+    """The context of gradients of a tensor with this context: gradients are never partial sums."""
     module = sys.modules["torch.distributed.tensor.placement_types"]
     placements, *rest = context
     return (tuple(module.Replicate() if p.is_partial() else p for p in placements), *rest)
 
 
 def gradient_spec(spec: Any) -> Any:
-    """The spec that a gradient of an output is expected to have."""
+    """The expected spec of a gradient of an output."""
     if spec is None or not is_distributed(spec.cls):
         return spec
     return replace(spec, context=replicated(spec.context))

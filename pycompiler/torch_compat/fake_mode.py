@@ -1,8 +1,9 @@
 """Fake tensor modes: metadata without data.
 
-In: nothing.  Out: `new_fake_mode()`, a `FakeTensorMode`.  torch's own imports the peer compiler for three
-configuration values, which costs about a second and nine hundred modules; here those reads are answered from
-`_PeerConfig` until somebody else loads the peer.
+In: nothing.  Out: `new_fake_mode()`, a `FakeTensorMode`.  torch's own mode imports torch.compile for three configuration
+values and for the names of converted tensors, which costs about a second and nine hundred modules.  Here private copies
+of torch's methods read `_TorchCompileConfig` and `plain_sources.py`, until other code loads torch.compile.  torch's own
+functions stay as they are.
 """
 
 from __future__ import annotations
@@ -21,58 +22,59 @@ import torch
 import torch._refs.nn.functional
 from torch import _decomp
 from torch._ops import OpOverload
-from torch._subclasses import fake_tensor
-from torch._subclasses.fake_tensor import FakeTensorMode
+from torch._subclasses import fake_tensor, meta_utils
+from torch._subclasses.fake_tensor import FakeTensorConverter, FakeTensorMode
+from torch._subclasses.meta_utils import MetaConverter
 from torch.utils._mode_utils import no_dispatch
 
-from pycompiler.ir.composites import python_rules
-from pycompiler.ir.demands import check_demands
-from pycompiler.ir.effects import (
-    acts,
+from pycompiler.operators.argument_checks import check_arguments
+from pycompiler.operators.composite_rules import python_rules
+from pycompiler.operators.dtype_ranges import limit_numbers
+from pycompiler.operators.kernel_type_checks import check_types
+from pycompiler.operators.operator_effects import (
     count_writes,
     divides,
     draws,
     drops_nothing,
-    fails,
+    effect_flags,
+    has_lasting_effect,
+    has_side_effects,
+    is_foreign,
     is_on_lists,
-    noted,
     refuses,
-    tells,
 )
-from pycompiler.ir.jagged import new_nested_int
-from pycompiler.ir.kernels import check_types
-from pycompiler.ir.late import BINDS
-from pycompiler.ir.limits import limit_numbers
-from pycompiler.ir.process_groups import launches
-from pycompiler.ir.propagate import (
+from pycompiler.operators.process_groups import launches
+from pycompiler.operators.propagate import (
     by_rule,
     counted,
     is_ordinary,
-    laid_out,
-    other_path,
     short_path,
+    static_path,
+    with_kernel_layout,
     without_generator,
     wrapped,
 )
-from pycompiler.ir.subclasses import flatten, is_wrapper
-from pycompiler.ir.symbols import Specialise, hint_of
-from pycompiler.ir.today import Today
-from pycompiler.ir.unloaded import import_lazily, without_sympy
+from pycompiler.symbolic.concretize import Concretizer
+from pycompiler.symbolic.symbols import Specialise, hint_of
+from pycompiler.symbolic.unbacked_symbols import BINDS
+from pycompiler.torch_compat import plain_sources
+from pycompiler.torch_compat.jagged_tensors import new_nested_int
+from pycompiler.torch_compat.tensor_subclasses import flatten, is_tensor_subclass
 
-PEER = "torch._dynamo"
-# That a symbol's value is asked for is no failure of a shape function.
+DYNAMO = "torch._dynamo"
+# A query for a symbol's value is not a failure of a shape function.
 fake_tensor.log.addFilter(lambda record: not (record.exc_info and isinstance(record.exc_info[1], Specialise)))
 
 
 class _Quiet(logging.LoggerAdapter[logging.Logger]):
-    """torch's log of fake tensors: an operator that fails is a break's reason or eager's error, and no error of its own."""
+    """torch's log of fake tensors, at debug level: a failing operator is a graph break's reason or eager's error."""
 
     def exception(self, msg: object, *args: object, **kwargs: Any) -> None:
         self.debug(msg, *args, exc_info=True)
 
 
-class _PeerConfig:
-    """What fake tensors read of the peer's configuration, at its defaults."""
+class _TorchCompileConfig:
+    """Defaults of the configuration values of torch.compile that fake tensors read."""
 
     fake_tensor_cache_enabled = True
     fake_tensor_cache_crosscheck_enabled = False
@@ -80,11 +82,11 @@ class _PeerConfig:
 
 
 class _TorchView:
-    """The torch module, with the peer's configuration replaced as long as nobody has loaded the peer."""
+    """The torch module, with a replacement for torch.compile's configuration until torch.compile is loaded."""
 
     @property
     def _dynamo(self) -> Any:
-        return sys.modules.get(PEER) or types.SimpleNamespace(config=_PeerConfig)
+        return sys.modules.get(DYNAMO) or types.SimpleNamespace(config=_TorchCompileConfig, source=plain_sources)
 
     def __getattr__(self, name: str) -> Any:
         value = getattr(torch, name)
@@ -94,9 +96,9 @@ class _TorchView:
 
 
 def _import(name: str, *args: Any, **kwargs: Any) -> Any:
-    if name.startswith(PEER) and PEER not in sys.modules:
-        return _VIEW
-    module = import_lazily(name, *args, **kwargs)
+    if name.startswith(DYNAMO) and DYNAMO not in sys.modules:
+        return plain_sources if name == f"{DYNAMO}.source" else _VIEW
+    module = builtins.__import__(name, *args, **kwargs)
     return _VIEW if module is torch else module
 
 
@@ -106,7 +108,7 @@ _VIEW = _TorchView()
 if TYPE_CHECKING:
 
     class FakeMode(FakeTensorMode):  # type: ignore[no-untyped-call]
-        """What `new_fake_mode` makes: see `_mode_class`."""
+        """The class created by `_mode_class`."""
 
         effects: int
         refusals: int
@@ -118,12 +120,12 @@ if TYPE_CHECKING:
         kernels_draw: int
         tells: int
         others: int
-        foreign: tuple[OpOverload, ...]  # operators of other libraries that were dispatched
+        foreign: tuple[OpOverload, ...]  # dispatched operators of other libraries
         nested: int
         asks: bool
         symbolic: bool
         binder: Any
-        today: FakeMode | None  # of symbolic sizes: the mode that is asked about today's
+        today: FakeMode | None  # for symbolic sizes: the mode that answers for the hints
 
 
 _COUNTERS = {
@@ -147,36 +149,58 @@ _COUNTERS = {
 
 
 _IDS = itertools.count(1 << 32)
-# What a fake of offsets stands for in shapes; torch's own makes a symbol of its shape environment.
+# The size that a fake tensor of offsets stands for.  torch's own method creates a symbol of its shape environment.
 _NESTED_INTS: dict[str, Any] = {"create_symbolic_nested_int": lambda mode, *, nt_tensor_id=None: new_nested_int(_IDS)}
 
 
 @functools.cache
 def _mode_class() -> type[FakeMode]:
-    """FakeTensorMode with the methods that read the peer's configuration looking at `_VIEW` instead of torch.
+    """FakeTensorMode whose methods read torch.compile's configuration from `_VIEW` instead of torch.
 
-    `effects` counts the operators dispatched that do more than compute their results, `refusals` those that may raise an error of
-    data, `fails` those of other libraries, `meets` collectives, `once` those that no call may repeat, `draws` those of them that
-    take random numbers, `kernels_draw` those of torch's own, `tells` those that act by their schema, `writes` those that write,
-    `others` those that are not ordinary; while it `asks`, kernels say whether they take the arguments' types (`kernels.py`).
+    Counters of dispatched operators:
+
+    - `effects`: operators that do more than compute their results
+    - `refusals`: operators that may raise a data error
+    - `fails`: operators of other libraries; `meets`: collectives
+    - `once`: operators that must not be repeated; `draws`: the random ones among them; `kernels_draw`: torch's own
+      among these
+    - `tells`: operators with side effects by their schema; `writes`: in-place writes; `others`: non-ordinary operators
+
+    While `asks` is set, kernels check the dtypes of arguments (`operators/kernel_type_checks.py`).
     """
-    namespace = {
-        **vars(fake_tensor),
-        "torch": _VIEW,
+    changed = {
         "log": _Quiet(fake_tensor.log),
         "traceback": types.SimpleNamespace(
             extract_stack=list
-        ),  # where it was made: dear in deep calls, and nobody asks
-        "__builtins__": {**vars(builtins), "__import__": _import},
+        ),  # creation stacks: expensive in deep calls, and never used
     }
-    methods: dict[str, Any] = {"dispatch": _dispatch, **_COUNTERS, **_NESTED_INTS}
-    for name in ("__init__", "_dispatch_impl", "_make_cache_entry"):
-        method: Any = FakeTensorMode.__dict__.get(name)
-        if isinstance(method, types.FunctionType):
-            made = types.FunctionType(method.__code__, namespace, name, method.__defaults__, method.__closure__)
-            made.__kwdefaults__ = method.__kwdefaults__
-            methods[name] = made
+    methods = _copied_methods(FakeTensorMode, fake_tensor, ("__init__", "_dispatch_impl", "_make_cache_entry"), changed)
+    methods |= {"dispatch": _dispatch, **_COUNTERS, **_NESTED_INTS}
     return cast("type[FakeMode]", type("DetachedFakeTensorMode", (FakeTensorMode,), methods))
+
+
+@functools.cache
+def _converter_classes() -> tuple[type, type]:
+    """The converters of real tensors to fake ones, and to meta ones, which name a tensor by a class of `plain_sources.py`."""
+    fake = _copied_methods(FakeTensorConverter, fake_tensor, ("from_real_tensor",), {})
+    meta = _copied_methods(MetaConverter, meta_utils, ("meta_tensor", "_empty_create_subclass"), {})
+    return type("DetachedConverter", (FakeTensorConverter,), fake), type(
+        "DetachedMetaConverter", (MetaConverter,), meta
+    )
+
+
+def _copied_methods(
+    cls: type, module: types.ModuleType, names: Sequence[str], changed: Mapping[str, Any]
+) -> dict[str, Any]:
+    """Copies of a class's methods whose globals are `module`'s, except for `changed` and reads of torch.compile."""
+    space = {**vars(module), "torch": _VIEW, "__builtins__": {**vars(builtins), "__import__": _import}, **changed}
+    made: dict[str, Any] = {}
+    for name in names:
+        method: Any = cls.__dict__.get(name)
+        if isinstance(method, types.FunctionType):
+            made[name] = types.FunctionType(method.__code__, space, name, method.__defaults__, method.__closure__)
+            made[name].__kwdefaults__ = method.__kwdefaults__
+    return made
 
 
 @functools.cache
@@ -189,7 +213,7 @@ def _dispatch(
     mode: FakeMode, func: Any, types: Sequence[type], args: Sequence[Any] = (), kwargs: Mapping[str, Any] = {}
 ) -> Any:
     if any(cls is not fake_tensor.FakeTensor and hasattr(cls, "__tensor_flatten__") for cls in types):
-        return NotImplemented  # the class is asked, and calls operators on the tensors inside
+        return NotImplemented  # the class's own `__torch_dispatch__` runs, and calls operators on the inner tensors
     if func is _DEVICE and type(args[0]) is fake_tensor.FakeTensor:
         mode.others += 1
         return args[0].device
@@ -197,17 +221,17 @@ def _dispatch(
         found = mode.binder(func, args, kwargs)
         if found is not NotImplemented:
             return found
-    for name, n in zip(("effects", "writes", "once"), noted(func), strict=True):
+    for name, n in zip(("effects", "writes", "once"), effect_flags(func), strict=True):
         if n:
             setattr(mode, name, getattr(mode, name) + 1)
     drawn = draws(func) and not drops_nothing(func, args, kwargs)
     mode.once -= draws(func) and not drawn
     mode.effects -= draws(func) and not drawn
     mode.draws += drawn
-    mode.kernels_draw += drawn and not acts(func)  # whose code is torch's
-    mode.tells += tells(func)
+    mode.kernels_draw += drawn and not has_side_effects(func)  # kernels of torch itself
+    mode.tells += has_lasting_effect(func)
     mode.refusals += refuses(func, args)
-    if fails(func):
+    if is_foreign(func):
         mode.fails += 1
         mode.foreign += (func,)
     mode.meets += launches(func)
@@ -215,7 +239,7 @@ def _dispatch(
         check_types(func, args, kwargs, symbolic=mode.symbolic)
         mode.nested += 1
         try:
-            check_demands(func, args, kwargs)
+            check_arguments(func, args, kwargs)
         finally:
             mode.nested -= 1
     if func is torch.ops.aten.constant_pad_nd.default and mode.symbolic and mode.asks and mode.nested == 0:
@@ -232,14 +256,14 @@ def _dispatch(
     else:
         out = short_path(mode, func, args, kwargs)
     if out is None and not mode.symbolic:
-        out = other_path(mode, func, args, kwargs)
+        out = static_path(mode, func, args, kwargs)
         mode.others += out is not None
     if out is None:
         mode.others += 1
         mode.nested += 1
         try:
             told, named = _with_floats(func, args, kwargs) if mode.symbolic else (args, kwargs)
-            out = laid_out(mode, func, args, FakeTensorMode.dispatch(mode, func, types, told, named))
+            out = with_kernel_layout(mode, func, args, FakeTensorMode.dispatch(mode, func, types, told, named))
         finally:
             mode.nested -= 1
     count_writes(func, args, kwargs)
@@ -252,8 +276,10 @@ def _dispatch(
 
 
 def _with_floats(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Sequence[Any], Mapping[str, Any]]:
-    """The arguments of an operator on lists with today's floats, on which neither sizes nor dtypes hang: torch's shape functions
-    ask which they are."""
+    """The arguments of an operator on lists, with hints in place of symbolic floats.
+
+    Neither sizes nor dtypes depend on these floats, but torch's shape functions would query their values.
+    """
     if not is_on_lists(func):
         return args, kwargs
 
@@ -266,21 +292,23 @@ def _with_floats(func: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> t
 
 
 _DEVICE = torch.ops.prim.device.default
-_CHECK_OF_VALUES = torch.ops.aten._linalg_check_errors.default  # without a result: fakes have no values
+_CHECK_OF_VALUES = torch.ops.aten._linalg_check_errors.default  # has no result: fake tensors have no values
 
 
 def _ask_today(mode: FakeMode, func: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-    """torch's answer for today's sizes, of a mode without symbols."""
+    """torch's answer for the hints, from a mode without symbols."""
     if mode.today is None:
         mode.today = new_fake_mode()
-    today = Today(mode.today)
+    today = Concretizer(mode.today)
     with torch._C._DisablePythonDispatcher():
         return _dispatch(mode.today, func, (fake_tensor.FakeTensor,), today.of(args), today.of(kwargs))
 
 
 def _check_cut(x: torch.Tensor, pad: Sequence[Any], value: Any = 0) -> None:
-    """Raises as the kernel where padding below zero cuts off more than there is: torch's shape function looks at the
-    result's sizes only, and both ends of a dimension together may have one."""
+    """Raises as the kernel does if negative padding cuts off more than there is.
+
+    torch's shape function only checks the sizes of the result, which both ends of a dimension together may satisfy.
+    """
     for i, more in enumerate(pad[: 2 * x.dim()]):
         torch._check(x.shape[-1 - i // 2] + more >= 0, lambda: "narrow(): length must be non-negative.")
 
@@ -290,10 +318,10 @@ _EMPTY = types.CellType()
 
 @functools.cache
 def _defer_marks() -> None:
-    """Let torch's reference functions run without loading the peer.
+    """Let torch's reference functions run without loading torch.compile.
 
-    They are marked "not for the peer's capture" by a wrapper that imports the peer at its first call to look the mark
-    up, and caches what it found.  Until somebody else loads the peer, the cached answer is the function itself.
+    A wrapper marks them as hidden from torch.compile.  At its first call the wrapper imports torch.compile to look up
+    the mark, and caches the result.  Until other code loads torch.compile, the cached result is the function itself.
     """
     wrapper = torch._disable_dynamo(len).__code__
     spaces = [vars(m) for n, m in list(sys.modules.items()) if n.startswith(("torch._refs", "torch._decomp")) and m]
@@ -319,7 +347,7 @@ def _defer_mark(fn: types.FunctionType) -> None:
         return
 
     def unmarked(*args: Any, **kwargs: Any) -> Any:
-        if PEER in sys.modules and getattr(fn, "__dynamo_disable", None) is unmarked:
+        if DYNAMO in sys.modules and getattr(fn, "__dynamo_disable", None) is unmarked:
             delattr(fn, "__dynamo_disable")  # the next call looks the mark up
         return fn(*args, **kwargs)
 
@@ -327,8 +355,10 @@ def _defer_mark(fn: types.FunctionType) -> None:
 
 
 def _symbolic(plain: type[FakeMode]) -> type[FakeMode]:
-    """`plain` for symbolic sizes, which C++ kernels of meta tensors do not take: torch's Python dispatcher is on inside of
-    the mode.  Its cache would ask for sympy's expressions."""
+    """A version of `plain` for symbolic sizes: torch's Python dispatcher is active inside of the mode.
+
+    C++ kernels of meta tensors do not accept symbolic sizes.  The mode's cache is off, since it would read sympy expressions.
+    """
 
     def enter(mode: Any) -> Any:
         guard: Any = python_rules()
@@ -357,23 +387,29 @@ def _symbolic_mode_class() -> type[FakeMode]:
 
 @functools.cache
 def _begin_engine() -> None:
-    """Where there is no GPU, a fake mode tells torch of one.  Autograd's engine asks for devices at the first backward: it would
-    start a thread for it, and refuse to work in forks of the process.  A backward ahead of all fakes finds none."""
-    if torch.cuda.is_available():  # as fake modes ask
+    """Run an empty backward before the first fake mode exists, so that autograd's engine sees no GPU.
+
+    Without a GPU, a fake mode still makes torch believe in one.  The engine queries devices at its first backward.  It
+    would start a thread for the GPU, and refuse to work in forked processes.
+    """
+    if torch.cuda.is_available():  # as fake modes query it
         return
-    with contextlib.suppress(RuntimeError), torch.inference_mode(False), torch.enable_grad():  # it may refuse by now
+    # the engine may already refuse
+    with contextlib.suppress(RuntimeError), torch.inference_mode(False), torch.enable_grad():
         torch.zeros((), device="cpu", requires_grad=True).backward()  # type: ignore[no-untyped-call]
 
 
 def new_fake_mode(*, symbolic: bool = False) -> FakeMode:
-    """A FakeTensorMode that accepts real tensors among its inputs; sizes are ints, or if `symbolic` also SymInts of ours."""
+    """A FakeTensorMode that accepts real tensors among its inputs.  Sizes are ints, and with `symbolic` also our SymInts."""
     _begin_engine()
-    if PEER not in sys.modules:
+    if DYNAMO not in sys.modules:
         _defer_marks()
-    without_sympy()
     try:
-        return (_symbolic_mode_class() if symbolic else _mode_class())(allow_non_fake_inputs=True)
-    except (AttributeError, TypeError):  # another torch's constructor reads something else
+        made = (_symbolic_mode_class() if symbolic else _mode_class())(allow_non_fake_inputs=True)
+        converter: Any = made.fake_tensor_converter
+        converter.__class__, converter.meta_converter.__class__ = _converter_classes()
+        return made
+    except (AttributeError, TypeError):  # the constructor of another version of torch reads something else
         plain = _counting_class()
         return (_symbolic(plain) if symbolic else plain)(allow_non_fake_inputs=True)
 
@@ -386,7 +422,7 @@ def fake_like(
     dtype: torch.dtype,
     device: torch.device,
 ) -> torch.Tensor:
-    """A fake tensor that lies so, a leaf."""
+    """A fake leaf tensor with this layout."""
     with no_dispatch(), torch.no_grad(), torch.inference_mode(False):  # inference tensors have no version counter
         return wrapped(mode, _meta(shape, stride, offset, dtype), device)  # type: ignore[no-any-return]
 
@@ -395,23 +431,23 @@ Layout = tuple[Sequence[Any], Sequence[Any]]
 
 
 def fake_of(mode: FakeTensorMode, real: torch.Tensor, layout: Layout | None = None) -> torch.Tensor:
-    """A fake of `real`: same class, sizes, strides, dtype, device, leafness and `requires_grad`; no data.  `layout`: its
-    sizes and strides, where they are symbolic (then `real` is a plain strided tensor).
+    """A fake of `real`: same class, sizes, strides, dtype, device, leafness and `requires_grad`; no data.
 
+    `layout`: its sizes and strides if they are symbolic (then `real` is a plain strided tensor).
     Plain strided tensors are converted here, cheaply; all others by the mode's own converter.
     """
     if not is_plain(real):
         assert layout is None
-        if is_wrapper(type(real)):
+        if is_tensor_subclass(type(real)):
             return _fake_wrapper(mode, real)
-        if torch._C._functorch.is_functorch_wrapped_tensor(real):  # what the program sees of it
+        if torch._C._functorch.is_functorch_wrapped_tensor(real):  # the program sees the sizes of the functorch wrapper
             return fake_like(mode, real.size(), real.stride(), 0, real.dtype, real.device)
         return mode.from_tensor(real, static_shapes=True)
     sizes, strides = layout or (real.size(), real.stride())
     offset = int(real.storage_offset()) if layout is None else 0
     fake = fake_like(mode, sizes, strides, offset, real.dtype, real.device)
     if layout is None and (room := real.untyped_storage().nbytes()) > (memory := fake.untyped_storage()).nbytes():
-        memory.resize_(room)  # what views by strides may reach
+        memory.resize_(room)  # strided views may reach all of it
     if real.is_inference():
         fake._of_inference = True  # type: ignore[attr-defined]
     if not real.requires_grad:
@@ -421,7 +457,8 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor, layout: Layout | None = No
         with mode, torch.inference_mode(False), torch.enable_grad():
             made = fake.clone(memory_format=torch.preserve_format)
             if layout is None and (room := fake.untyped_storage().nbytes()) > made.untyped_storage().nbytes():
-                made.untyped_storage().resize_(room)  # of what has gaps, which a write makes a view again
+                # the clone of a tensor with gaps lacks memory for the view; a write turns it into a view again
+                made.untyped_storage().resize_(room)
             return made.as_strided(sizes, strides)
     if isinstance(real, torch.nn.Parameter):
         fake._is_param = True  # type: ignore[attr-defined]
@@ -429,17 +466,18 @@ def fake_of(mode: FakeTensorMode, real: torch.Tensor, layout: Layout | None = No
 
 
 def _fake_wrapper(mode: FakeTensorMode, real: torch.Tensor) -> torch.Tensor:
-    """The same wrapper around fakes."""
+    """The same tensor subclass with fake inner tensors."""
     leaves: list[torch.Tensor] = []
     spec = flatten(real, leaves)
     assert spec is not None
     with torch.inference_mode(False):
-        inside = (t.detach() if t.requires_grad else t for t in leaves)  # which means nothing: autograd lies above
+        # the inner `requires_grad` means nothing: autograd works above the class
+        inside = (t.detach() if t.requires_grad else t for t in leaves)
         return with_history(mode, spec.rebuild(iter([fake_of(mode, t) for t in inside])), real)
 
 
 def with_history(mode: FakeTensorMode, fake: torch.Tensor, real: torch.Tensor) -> torch.Tensor:
-    """A fake wrapper that requires grad, and has a history, as `real` does."""
+    """The fake of a tensor subclass, with `requires_grad` and an autograd history as in `real`."""
     if not real.requires_grad:
         return fake
     fake.requires_grad_()
@@ -450,8 +488,8 @@ def with_history(mode: FakeTensorMode, fake: torch.Tensor, real: torch.Tensor) -
 
 
 def fake_as(mode: FakeTensorMode, fake: torch.Tensor) -> torch.Tensor:
-    """Another fake that lies as this one, with what it is known of its memory; a wrapper around such."""
-    if not is_wrapper(type(fake)):
+    """Another fake tensor with the same layout and storage size; also for tensor subclasses."""
+    if not is_tensor_subclass(type(fake)):
         offset = fake.storage_offset()
         made = fake_like(mode, fake.size(), fake.stride(), int(offset), fake.dtype, fake.device)
         room = fake.untyped_storage().nbytes()
@@ -461,13 +499,14 @@ def fake_as(mode: FakeTensorMode, fake: torch.Tensor) -> torch.Tensor:
     leaves: list[torch.Tensor] = []
     spec = flatten(fake, leaves)
     assert spec is not None
-    known = {id(t): fake_as(mode, t) for t in leaves}  # one for each: offsets of several are one object
+    known = {id(t): fake_as(mode, t) for t in leaves}  # one fake per inner tensor: shared offsets stay one object
     with torch.inference_mode(False):
         return spec.rebuild(iter([known[id(t)] for t in leaves]))
 
 
 def is_inference(t: torch.Tensor) -> bool:
-    """Whether `t` is an inference tensor, or a fake of one: fakes count versions, so they are none themselves."""
+    """Whether `t` is an inference tensor or a fake of one.  Fakes count versions, so they are not inference tensors
+    themselves."""
     return t.is_inference() or getattr(t, "_of_inference", False)
 
 
@@ -477,8 +516,10 @@ _META = (type(torch.Tensor), type(torch.nn.Parameter))
 
 
 def is_transparent(cls: type) -> bool:
-    """Whether operators treat a subclass's tensors as plain ones, and give plain ones: it takes no part in calls (as
-    `torch.nn.Parameter`), and overrides nothing that tensors have."""
+    """Whether operators treat a subclass's tensors as plain tensors and return plain tensors.
+
+    The class takes no part in calls (as `torch.nn.Parameter`), and overrides nothing that tensors have.
+    """
     takes_part = (
         getattr(cls, "__torch_function__", None) is not torch._C._disabled_torch_function_impl
         or getattr(cls, "__torch_dispatch__", None) is not torch._C._disabled_torch_dispatch_impl
@@ -491,7 +532,7 @@ def is_transparent(cls: type) -> bool:
 
 
 def as_plain(real: torch.Tensor) -> torch.Tensor:
-    """An alias of a subclass's tensor as a plain one; its class is not asked."""
+    """An alias of a subclass's tensor as a plain tensor, without a call of its class."""
     with torch._C.DisableTorchFunction():
         return real.as_subclass(torch.Tensor)
 
@@ -506,7 +547,7 @@ def is_plain(t: torch.Tensor) -> bool:
 
 
 def _meta(shape: Sequence[Any], stride: Sequence[Any], offset: int, dtype: torch.dtype) -> torch.Tensor:
-    """A meta tensor that lies so, in a storage just large enough."""
+    """A meta tensor with this layout, in a storage just large enough."""
     if not offset:
         return torch.empty_strided(shape, stride, dtype=dtype, device="meta")
     last = sum((n - 1) * s for n, s in zip(shape, stride, strict=True)) if 0 not in shape else 0

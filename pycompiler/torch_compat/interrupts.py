@@ -1,15 +1,15 @@
 """Ctrl-C during a compile.
 
 torch calls Python from C++ functions that must not throw: an exception of a signal handler there ends the process.  So
-handlers wait for a safe point of the compile.  A signal that comes a second time does not wait.
+handlers wait for a safe point of the compile.  A second signal does not wait.
 
     with deferred():            # around a compile
-        check()                 # a safe point: runs the handlers of signals that came
+        check()                 # a safe point: runs the handlers of pending signals
         with allowed(): ...     # code that may be interrupted anywhere
 
-CPython looks for signals after calls, at backward jumps and where functions start, in this file too.  Wherever that is, the
-state is whole, and stays so when a handler raises: while no block is open `_on` does what the user's handler does; while one
-is, a signal that comes in a function of this file waits for its next `check`.
+CPython checks for signals after calls, at backward jumps and at function starts, in this file too.  The state is
+consistent at each such point, and stays so if a handler raises.  While no block is open, `_on` does what the user's
+handler does.  While a block is open, a signal that arrives inside a function of this file waits for its next `check`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ SIGNALS = (signal.SIGALRM, signal.SIGTERM, signal.SIGINT)
 
 
 class HandlerRaised(BaseException):
-    """Carries an exception of a user's handler through a compile, which takes an Exception for an error of its own."""
+    """Carries an exception of a user's handler through a compile, which would treat an Exception as an error of its own."""
 
     def __init__(self, error: Exception) -> None:
         super().__init__(error)
@@ -36,24 +36,24 @@ class Stopped(BaseException):
 
 
 _background = threading.local()
-stoppers: list[Callable[[], None]] = []  # end what background threads wait for outside of Python
+stop_callbacks: list[Callable[[], None]] = []  # end waits of background threads outside of Python
 
 
 def stop_now() -> None:
-    for stopper in stoppers:
+    for stopper in stop_callbacks:
         stopper()
 
 
 def stop_with(asked: Callable[[], bool]) -> None:
-    """From now on this thread's safe points raise `Stopped` when `asked()`."""
+    """From now on, this thread's safe points raise `Stopped` when `asked()` is true."""
     _background.asked = asked
 
 
 pending: list[tuple[int, FrameType | None]] = []
 _handlers: dict[
     int, Any
-] = {}  # the user's, which `_on` stands for; kept, as somebody may have read `_on` and set it again
-_blocks = 0  # of `deferred` that are open; only in the main thread
+] = {}  # the user's handlers, replaced by `_on`; never dropped, since other code may have read `_on` and may set it again
+_blocks = 0  # number of open `deferred` blocks; only in the main thread
 _waiting = False  # whether handlers wait; only the main thread reads and writes it
 
 
@@ -62,7 +62,7 @@ def _is_main() -> bool:
 
 
 def _on(number: int, frame: FrameType | None) -> None:
-    """Hears a signal in the place of the user's handler."""
+    """The installed signal handler, in place of the user's."""
     here = frame is not None and frame.f_globals is globals()
     if _waiting or (_blocks and here):
         again = any(n == number for n, _ in pending)
@@ -74,7 +74,7 @@ def _on(number: int, frame: FrameType | None) -> None:
 
 
 def _call(number: int, frame: FrameType | None) -> None:
-    """The user's handler; what it raises inside of a `deferred` block is carried to the block's end."""
+    """Call the user's handler.  Inside of a `deferred` block, its exception is carried to the block's end."""
     handler = _handlers.get(number)
     if handler is not None:
         try:
@@ -86,7 +86,7 @@ def _call(number: int, frame: FrameType | None) -> None:
 
 
 def _install() -> None:
-    """`_on` hears the signals that functions of the user hear."""
+    """Replace the user's Python handlers by `_on`."""
     for number in SIGNALS:
         handler = signal.getsignal(number)
         if callable(handler) and handler is not _on:
@@ -95,7 +95,7 @@ def _install() -> None:
 
 
 def _put_back() -> None:
-    """The user's handlers are in place again, whatever one of them raises meanwhile."""
+    """Restore the user's handlers, even if one of them raises meanwhile."""
     try:
         for number in SIGNALS:
             if signal.getsignal(number) is _on:
@@ -115,7 +115,7 @@ def check() -> None:
 
 
 class deferred:
-    """Handlers wait while this block runs in the main thread; what waits runs at its end."""
+    """Context manager: handlers wait while the block runs in the main thread, and run at its end."""
 
     def __enter__(self) -> None:
         global _blocks, _waiting
@@ -157,7 +157,7 @@ class deferred:
 
 
 class allowed:
-    """Handlers run at once while this block runs inside of `deferred`."""
+    """Context manager inside of `deferred`: handlers run at once."""
 
     def __enter__(self) -> None:
         global _waiting

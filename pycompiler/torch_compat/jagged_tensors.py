@@ -1,11 +1,12 @@
-"""torch's jagged tensors (`torch.nested`, layout `torch.jagged`): the wrapper class whose shape has a *nested int*.
+"""torch's jagged tensors (`torch.nested`, layout `torch.jagged`): the tensor subclass whose shape has a *nested int*.
 
-In: a tensor of torch's class.  Out: the tensors inside, and how the same is made of others.
-Example: of rows of length 2 and 3 with 4 columns, the tensors are `_values` (5 by 4) and `_offsets` ([0, 2, 5]), and the shape is
-(2, j, 4): `j` stands for the object `_offsets`.
+In: a tensor of torch's class.  Out: its inner tensors, and a function that builds such a tensor from others.
 
-The class is torch's, so what it does is known.  Two jagged tensors fit each other where their offsets are one object; so the
-tensors beside `_values` are the *structure*, which operators hand on: they are the same objects in results, never copies.
+Example: for rows of length 2 and 3 with 4 columns, the inner tensors are `_values` (5 by 4) and `_offsets` ([0, 2, 5]).
+The shape is (2, j, 4), where `j` stands for the object `_offsets`.
+
+The class is torch's, so its behaviour is known.  Two jagged tensors fit each other if their offsets are one object.
+So the tensors beside `_values` are the *structure*.  Operators pass the same objects on to results, never copies.
 """
 
 from __future__ import annotations
@@ -19,19 +20,19 @@ import torch
 
 _MODULE, _NAME = "torch.nested._internal.nested_tensor", "NestedTensor"
 VALUES = "_values"
-OWN = frozenset((VALUES,))  # of its attributes those that have names of torch.Tensor's
+OWN = frozenset((VALUES,))  # its attributes whose names torch.Tensor also has
 SHAPED = ("_offsets", "_lengths")
 CACHED = {"_min_seqlen_tensor": "min_seqlen", "_max_seqlen_tensor": "max_seqlen"}
-"""Tensors whose first size is a number that torch has computed; the class has properties by these names."""
+"""Tensors whose first size is a number computed by torch; the class has properties with these names."""
 
 
 def is_jagged(cls: type) -> bool:
-    """Whether it is torch's class, which is imported when the first one is made."""
+    """Whether `cls` is torch's class, which is imported when the first jagged tensor is created."""
     return cls is getattr(sys.modules.get(_MODULE), _NAME, None)
 
 
 def parts(tensor: Any) -> list[tuple[str, torch.Tensor]]:
-    """The tensors inside by their names, `_values` first."""
+    """The inner tensors by name, `_values` first."""
     own, cache = vars(tensor), tensor._metadata_cache
     found = [(n, own[n]) for n in (VALUES, *SHAPED)] + [(n, cache.get(key)) for n, key in CACHED.items()]
     return [(n, t) for n, t in found if t is not None]
@@ -52,14 +53,14 @@ def make(cls: Any, inside: Mapping[str, torch.Tensor], ragged_idx: int) -> torch
 
 
 def prepare() -> None:
-    """Have torch make the tensor that tells its dispatcher of the class; under a mode it would be a fake, for ever."""
+    """Let torch create the tensor that identifies the class to the dispatcher; under a mode it would become a fake, for ever."""
     from torch.nested._internal.nested_tensor import _nt_view_dummy
 
     _nt_view_dummy()
 
 
 def size(tensor: torch.Tensor, dim: int) -> Any:
-    """A size of a jagged tensor, as a call of the graph's."""
+    """A size of a jagged tensor, as a call in the graph."""
     return tensor.size(dim)
 
 
@@ -68,8 +69,8 @@ def is_nested_int(number: Any) -> bool:
 
 
 def new_nested_int(ids: Iterator[int]) -> torch.SymInt:
-    """One that is equal to no other."""
-    from torch.nested._internal.nested_int import NestedIntNode  # with torch's class
+    """A nested int equal to no other."""
+    from torch.nested._internal.nested_int import NestedIntNode  # imported together with torch's class
 
     node: Any = NestedIntNode(next(ids), 1)
     return torch.SymInt(node)
@@ -78,7 +79,7 @@ def new_nested_int(ids: Iterator[int]) -> torch.SymInt:
 def attention(query: Any, key: Any, value: Any, scale: float | None = None) -> Any:
     """Attention of heads of jagged tensors on the host, ragged in dimension 2.
 
-    torch looks at the lengths, to take the rows apart; of fakes it is computed of rows that are as long as the longest.
+    torch reads the lengths to separate the rows.  For fake tensors, all rows are padded to the greatest length.
     """
     from torch._subclasses.fake_tensor import FakeTensor
 
@@ -101,11 +102,11 @@ def attention(query: Any, key: Any, value: Any, scale: float | None = None) -> A
 
 
 def longest(tensor: Any) -> Any:
-    """The greatest length, if torch knows it without a look."""
+    """The greatest length, if torch knows it without reading data."""
     return tensor._maybe_max_seqlen
 
 
 def _padded(heads: Any) -> torch.Tensor:
-    """(rows, heads, length, width), with zeros behind shorter rows."""
+    """(rows, heads, length, width), with zeros after shorter rows."""
     made = heads.transpose(1, 2).flatten(2).to_padded_tensor(0.0)
     return made.unflatten(-1, [heads.size(1), heads.size(3)]).transpose(1, 2)  # type: ignore[no-any-return]

@@ -1,7 +1,7 @@
-"""What torch's fake tensors import of `torch._dynamo.source` to name a real tensor that they meet.
+"""A stand-in for `torch._dynamo.source`, which torch's converter of real tensors to fake ones imports.
 
-In: a name.  Out: an object that has it; of whose class nothing is asked where sizes are numbers.  Where somebody has loaded the
-peer, its own classes.
+In: a name.  Out: an object with this name; with static sizes, its class does not matter.
+Once torch.compile is loaded, its own classes are used.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 PEER = "torch._dynamo"
 
 
-class _Source:
+class _PlainSource:
     def __init__(self, *args: Any) -> None:
         self.name = ".".join(map(str, args))
 
@@ -24,4 +24,4 @@ def __getattr__(name: str) -> Any:
     if name.startswith("__"):
         raise AttributeError(name)
     source = sys.modules.get(f"{PEER}.source")
-    return _Source if source is None else getattr(source, name)
+    return _PlainSource if source is None else getattr(source, name)

@@ -1,7 +1,7 @@
-"""Settings of the process that compiles change: the collector's thresholds, the recursion limit, knobs; and locks.
+"""Process settings that compiles change: the collector's thresholds, the recursion limit, knobs; and locks.
 
-In: how a setting is read and written.  Out: a context manager for any number of threads.  A forked process has one thread:
-what the others changed is put back there (`os.register_at_fork`).
+In: functions that read and write a setting.  Out: a context manager for any number of threads.
+A forked process has one thread.  It restores the changes of the other threads (`os.register_at_fork`).
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ T = TypeVar("T")
 
 
 class Lock:
-    """``with lock():``, a lock of the threads of this process.  A forked one has none of its parent's, nor waits for them."""
+    """``with lock():``, a lock of the threads of this process.  A forked process does not inherit or wait for its
+    parent's locks."""
 
     def __init__(self) -> None:
         self._of: dict[int, threading.Lock] = {}
@@ -26,9 +27,9 @@ class Lock:
 
 
 class WhileInside(Generic[T]):
-    """A setting holds while any thread is inside: the first one in sets it, the last one out puts it back.
+    """A setting holds while any thread is inside: the first thread to enter sets it, the last one to leave restores it.
 
-    What others set meanwhile stays.
+    Changes made by other code meanwhile are kept.
     """
 
     def __init__(self, read: Callable[[], T], write: Callable[[T], object], wanted: Callable[[T], T]) -> None:
@@ -36,7 +37,7 @@ class WhileInside(Generic[T]):
         self.before = read()
         self.inside = 0
         self.lock = threading.Lock()
-        self.own = threading.local()  # .inside: how often this thread is
+        self.own = threading.local()  # .inside: the nesting depth of this thread
         os.register_at_fork(after_in_child=self.after_fork)
 
     def __enter__(self) -> None:

@@ -1,8 +1,9 @@
-"""The package's own builtins: what a program puts into `builtins` is called by the program, not by its compiler.
+"""The package's own builtins: a program's replacement of a builtin is called by the program, not by its compiler.
 
-In: nothing.  Out: every module of the package that is imported after this one finds a copy of the builtins behind its
-globals; `replaced`, since torch's Python, which compiles run as well, finds the program's.
-Example: after ``builtins.len = f`` graphs are not compiled, and what was compiled before calls `f` where the program does.
+In: nothing.  Out: each module of the package that is imported after this one gets a copy of the builtins.
+`replaced` reports replacements, since torch's Python code, which compiles run too, sees the program's builtins.
+
+Example: after ``builtins.len = f``, graphs are not compiled, and code compiled before calls `f` where the program does.
 """
 
 from __future__ import annotations
@@ -19,16 +20,16 @@ from typing import Any
 _NOW = vars(builtins)
 OWN: dict[str, Any] = dict(_NOW)
 
-# Put in place by shells, consoles and import hooks: nothing that a compile computes follows from them.
+# Replaced by shells, consoles and import hooks; no result of a compile depends on them.
 _OUTWARD = ("print", "input", "open", "breakpoint", "exit", "quit", "help", "copyright", "credits", "license", "_",
             "__import__", "__doc__", "__loader__", "__spec__")  # fmt: skip
 RELIED_ON = {name: value for name, value in OWN.items() if name not in _OUTWARD}
 _read, _VALUES = operator.itemgetter(*RELIED_ON), (*RELIED_ON.values(),)
-_all, _map = all, map  # as they are now: this module has no builtins of its own
+_all, _map = all, map  # bound now: this module itself has no own builtins
 
 
 def replaced() -> str:
-    """The name of a builtin that is not what it was when the package was imported, or ""."""
+    """The name of a builtin that has changed since the package was imported, or ""."""
     try:
         if _all(_map(operator.is_, _read(_NOW), _VALUES)):
             return ""
@@ -41,7 +42,7 @@ def replaced() -> str:
 
 
 class _Finder:
-    """What others find (import hooks of the program's, too), loaded with these builtins."""
+    """A finder that delegates to all others (also the program's import hooks), and loads modules with the package's builtins."""
 
     @staticmethod
     def find_spec(name: str, path: Any = None, target: types.ModuleType | None = None) -> ModuleSpec | None:
@@ -56,7 +57,7 @@ class _Finder:
 
 
 def _run(run: Callable[[types.ModuleType], None], module: types.ModuleType) -> None:
-    module.__dict__["__builtins__"] = OWN  # functions keep what they find there when they are made
+    module.__dict__["__builtins__"] = OWN  # functions bind this namespace when they are created
     run(module)
 
 

@@ -1,10 +1,11 @@
-"""Tensor subclasses that hold tensors and compute through `__torch_dispatch__` ("wrappers").
+"""Tensor subclasses that hold inner tensors and compute through `__torch_dispatch__` (in names: "wrappers").
 
-In: a wrapper.  Out: the tensors inside, and a `Spec`, by which the same wrapper is made of others.
+In: such a tensor.  Out: the inner tensors, and a `Spec` that rebuilds the same subclass from other tensors.
+
 Example: ``flatten(TwoTensor(a, b))`` gives ``[a, b], Spec(TwoTensor, (("a", None), ("b", None)), None, ...)``.
 
-torch's contract (`__tensor_flatten__`, `__tensor_unflatten__`) is what makes a class one of them: all that decides what operators
-do lies in the class, the tensors inside and the context.
+torch's contract (`__tensor_flatten__`, `__tensor_unflatten__`) defines these classes: the class, the inner tensors and
+the context determine the behaviour of all operators.
 """
 
 from __future__ import annotations
@@ -17,16 +18,16 @@ from typing import Any
 import torch
 from torch.utils import _pytree as pytree
 
-from pycompiler.ir import distributed, jagged
-from pycompiler.ir.distributed import is_distributed
-from pycompiler.ir.modes import OwnMode
-from pycompiler.ir.numbers import SYMBOLIC, number_at
-from pycompiler.ir.symbols import is_symbolic
+from pycompiler.symbolic.number_nodes import SYMBOLIC, number_at
+from pycompiler.symbolic.symbols import is_symbolic
+from pycompiler.torch_compat import distributed_tensors, jagged_tensors
+from pycompiler.torch_compat.dispatch_modes import OwnMode
+from pycompiler.torch_compat.distributed_tensors import is_distributed
 
-# What a wrapper's class says; capture guards them.
+# Methods of the class that define its behaviour; capture guards them.
 CONTRACT = ("__torch_dispatch__", "__tensor_flatten__", "__tensor_unflatten__", "__torch_function__")
 _ATTRIBUTES = ("__getattr__", "__setattr__", "__del__")
-# What else such a class may define although tensors have it: the graph calls torch's methods on wrappers by name.
+# Further names that such a class may override although tensors have them: the graph calls torch's methods by name.
 _OWN = frozenset(
     (*CONTRACT, "__new__", "__init__", "__init_subclass__", "__repr__", "__str__", "__module__", "__doc__", "__qualname__",
      "__dict__", "__weakref__", "__annotations__", "__slots__", "__firstlineno__", "__static_attributes__",
@@ -40,10 +41,10 @@ def _raw(cls: type, name: str) -> Any:
     return next((vars(c)[name] for c in type.mro(cls) if name in vars(c)), None)
 
 
-def is_wrapper(cls: type) -> bool:
-    """Whether a class keeps the contract, and nothing but `__torch_dispatch__` takes part in what operators do; or is torch's own
-    of jagged tensors."""
-    if jagged.is_jagged(cls):
+def is_tensor_subclass(cls: type) -> bool:
+    """Whether a class keeps the contract, and only `__torch_dispatch__` affects operators; also True for torch's jagged
+    tensors."""
+    if jagged_tensors.is_jagged(cls):
         return True
     if type(cls) is not type(torch.Tensor) or not issubclass(cls, torch.Tensor):
         return False
@@ -57,7 +58,8 @@ def is_wrapper(cls: type) -> bool:
         and getattr(cls, "__torch_function__", None) is not _DISABLED
     ):
         return False
-    if distributed.is_awaited(cls):  # its methods by names of tensors' read data, and wait before
+    # its methods that share a name with a tensor's method read data, and wait before
+    if distributed_tensors.is_pending_collective(cls):
         return True
     own = {n for c in type.mro(cls) if not issubclass(torch.Tensor, c) for n in vars(c)} - _OWN
     return not any(n in _ATTRIBUTES or hasattr(torch.Tensor, n) for n in own)
@@ -75,9 +77,10 @@ def held_by(tensor: torch.Tensor) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class Spec:
-    """How a wrapper is made: `parts` are the names of its tensors, each with the spec of a wrapper inside or None.
+    """How to build a tensor subclass.
 
-    Of a jagged tensor the context is its ragged dimension; sizes and strides follow from the tensors inside.
+    `parts`: the names of its inner tensors, each with the spec of a nested subclass or None.
+    The context of a jagged tensor is its ragged dimension; its sizes and strides follow from the inner tensors.
     """
 
     cls: type
@@ -85,22 +88,23 @@ class Spec:
     context: Any
     size: torch.Size
     stride: tuple[int, ...]
-    held: tuple[tuple[str, Any], ...] = ()  # what `__tensor_flatten__` names besides, which is no tensor (a mesh)
+    # further attributes named by `__tensor_flatten__` that are not tensors (a mesh)
+    held: tuple[tuple[str, Any], ...] = ()
 
     def rebuild(self, leaves: Iterator[torch.Tensor]) -> torch.Tensor:
         inner: dict[str, Any] = {
             name: next(leaves) if part is None else part.rebuild(leaves) for name, part in self.parts
         }
-        if jagged.is_jagged(self.cls):
-            return jagged.make(self.cls, inner, self.context)
+        if jagged_tensors.is_jagged(self.cls):
+            return jagged_tensors.make(self.cls, inner, self.context)
         inner |= self.held
         if is_distributed(self.cls):
-            return distributed.make(self.cls, inner, self.context, self.size, self.stride)
+            return distributed_tensors.build(self.cls, inner, self.context, self.size, self.stride)
         return self.cls.__tensor_unflatten__(inner, self.context, self.size, self.stride)  # type: ignore[attr-defined, no-any-return]
 
 
 def at(spec: Spec | None, env: Mapping[str, Any]) -> Spec | None:
-    """A spec whose sizes have symbols, where these have numbers."""
+    """A spec with symbolic sizes replaced by their values."""
     if spec is None or not has_symbols(spec):
         return spec
     size, stride = ([number_at(n, env) for n in ns] for ns in (spec.size, spec.stride))
@@ -109,22 +113,25 @@ def at(spec: Spec | None, env: Mapping[str, Any]) -> Spec | None:
 
 
 def has_symbols(spec: Spec | None) -> bool:
-    """Whether sizes are no numbers; those of what is inside of a jagged tensor are not in its spec."""
+    """Whether the spec has symbolic sizes; sizes of a jagged tensor's inner tensors are not in its spec."""
     if spec is None:
         return False
     return any(map(is_symbolic, (*spec.size, *spec.stride))) or any(has_symbols(part) for _, part in spec.parts)
 
 
-def told_by_symbols(spec: Spec | None) -> bool:
-    """Whether a context has symbols in it."""
+def context_has_symbols(spec: Spec | None) -> bool:
+    """Whether a context contains symbols."""
     if spec is None:
         return False
     held = any(isinstance(v, SYMBOLIC) for v in pytree.tree_leaves(spec.context))
-    return held or any(told_by_symbols(part) for _, part in spec.parts)
+    return held or any(context_has_symbols(part) for _, part in spec.parts)
 
 
-class Making:
-    """Makes a wrapper: called with the tensors among its class's arguments, which are at `places`; the last are by `names`."""
+class SubclassConstructor:
+    """Builds a tensor subclass from the tensors among its class's arguments.
+
+    The tensors are at `places`; the last arguments are passed by `names`.
+    """
 
     def __init__(self, cls: type, known: Sequence[Any], places: Sequence[int], names: tuple[str, ...]) -> None:
         self.cls, self.known, self.places, self.names = cls, tuple(known), tuple(places), names
@@ -139,18 +146,18 @@ class Making:
 
 
 def flatten(tensor: torch.Tensor, leaves: list[torch.Tensor]) -> Spec | None:
-    """Appends the plain tensors inside; None for a tensor that is one of them."""
-    if not is_wrapper(type(tensor)):
+    """Append the plain inner tensors; returns None for a plain tensor."""
+    if not is_tensor_subclass(type(tensor)):
         leaves.append(tensor)
         return None
-    if jagged.is_jagged(type(tensor)):
-        inside = jagged.parts(tensor)
+    if jagged_tensors.is_jagged(type(tensor)):
+        inside = jagged_tensors.parts(tensor)
         leaves += [t for _, t in inside]
         named = tuple((name, None) for name, _ in inside)
         return Spec(type(tensor), named, tensor._ragged_idx, torch.Size(()), ())  # type: ignore[attr-defined]
     held: tuple[tuple[str, Any], ...] = ()
     if is_distributed(type(tensor)):
-        found, held, context = distributed.plain(tensor)
+        found, held, context = distributed_tensors.flatten_parts(tensor)
     else:
         names, context = tensor.__tensor_flatten__()  # type: ignore[attr-defined]
         found = {name: getattr(tensor, name) for name in names}
@@ -159,11 +166,11 @@ def flatten(tensor: torch.Tensor, leaves: list[torch.Tensor]) -> Spec | None:
 
 
 def leaves_of(tensor: torch.Tensor, leaves: list[torch.Tensor]) -> None:
-    """Appends what `flatten` does, and asks for nothing else."""
-    if not is_wrapper(type(tensor)):
+    """Append the same tensors as `flatten`, with no other calls of the class."""
+    if not is_tensor_subclass(type(tensor)):
         leaves.append(tensor)
-    elif jagged.is_jagged(type(tensor)):
-        leaves += [t for _, t in jagged.parts(tensor)]
+    elif jagged_tensors.is_jagged(type(tensor)):
+        leaves += [t for _, t in jagged_tensors.parts(tensor)]
     else:
         for name in tensor.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
             inner = getattr(tensor, name)
@@ -172,11 +179,11 @@ def leaves_of(tensor: torch.Tensor, leaves: list[torch.Tensor]) -> None:
 
 
 def structural(spec: Spec | None) -> list[bool]:
-    """Of each tensor inside: whether operators hand it on as it is (`jagged.py`)."""
+    """For each inner tensor, whether operators pass it on unchanged (`jagged_tensors.py`)."""
     if spec is None:
         return [False]
-    if jagged.is_jagged(spec.cls):
-        return [name != jagged.VALUES for name, _ in spec.parts]
+    if jagged_tensors.is_jagged(spec.cls):
+        return [name != jagged_tensors.VALUES for name, _ in spec.parts]
     return [s for _, part in spec.parts for s in structural(part)]
 
 
@@ -195,7 +202,7 @@ def rebuild_all(specs: Sequence[Spec | None], leaves: Sequence[torch.Tensor]) ->
 
 
 def same(a: Spec | None, b: Spec | None) -> bool:
-    """Whether two specs are equal; a context whose comparison fails, or answers with no bool, is another one."""
+    """Whether two specs are equal.  A context whose comparison raises, or returns no bool, counts as different."""
     try:
         return (a == b) is True
     except Exception:
@@ -203,7 +210,7 @@ def same(a: Spec | None, b: Spec | None) -> bool:
 
 
 def alike(a: Spec | None, b: Spec | None) -> bool:
-    """Whether two specs are equal but for strides."""
+    """Whether two specs are equal except for strides."""
     if a is None or b is None:
         return a is b
     parts = len(a.parts) == len(b.parts) and all(
@@ -213,12 +220,12 @@ def alike(a: Spec | None, b: Spec | None) -> bool:
 
 
 def count(spec: Spec | None) -> int:
-    """How many plain tensors are inside."""
+    """The number of plain inner tensors."""
     return 1 if spec is None else sum(count(part) for _, part in spec.parts)
 
 
-class _Asked(OwnMode):
-    """Notes that an operator was asked for."""
+class _CallRecorder(OwnMode):
+    """A mode that records whether an operator was called."""
 
     asked = False
 
@@ -227,9 +234,9 @@ class _Asked(OwnMode):
         return func(*args, **(kwargs or {}))
 
 
-def answers_by_itself(tensor: torch.Tensor) -> bool:
-    """Whether sizes, strides, device and layout are what the tensor's own words say: its class is not asked."""
-    with _Asked() as mode:
+def has_own_metadata(tensor: torch.Tensor) -> bool:
+    """Whether sizes, strides, device and layout come from the tensor itself, without a call of its class."""
+    with _CallRecorder() as mode:
         for look in (torch.Tensor.size, torch.Tensor.stride, torch.Tensor.storage_offset, torch.Tensor.dim):
             look(tensor)
         for name in ("device", "layout", "is_nested"):

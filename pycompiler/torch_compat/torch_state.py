@@ -1,4 +1,4 @@
-"""State of torch's that captured code may change: how each part is read and written.
+"""torch's global state that captured code may change: how each part is read and written.
 
 In: nothing but torch.  Out: `read_state`, `write_state`, by the names of `STATE`.
 """
@@ -10,11 +10,11 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir import peer
-from pycompiler.ir.autocast import autocast_nesting, step_nesting
+from pycompiler.torch_compat import torch_compile
+from pycompiler.torch_compat.autocast_regions import autocast_nesting, step_nesting
 
 NESTING = "autocast_nesting"
-"""A count, in which graphs are neutral: no guard compares it, and what runs behind a graph steps it."""
+"""A count that graphs leave unchanged: no guard compares it, and the code after a graph steps it."""
 # name -> (read the state, write it): all state that captured code may change.
 STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     "grad": (torch.is_grad_enabled, torch._C._set_grad_enabled),
@@ -26,7 +26,7 @@ STATE: dict[str, tuple[Callable[[], Any], Callable[[Any], Any]]] = {
     NESTING: (autocast_nesting, lambda n: step_nesting(n - autocast_nesting())),
 }
 
-# What attention may use: name -> (read, write).
+# Backends that attention may use: name -> (read, write).
 ATTENTION = {
     name: (getattr(torch._C, f"_get_{name}_sdp_enabled"), getattr(torch._C, f"_set_sdp_use_{name}"))
     for name in ("flash", "mem_efficient", "math", "cudnn", "overrideable")
@@ -37,14 +37,14 @@ PRIORITY = torch._C._get_sdp_priority_order, torch._C._set_sdp_priority_order
 STATE["attention_priority"] = PRIORITY
 STATE["deterministic"] = (
     lambda: (torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled(),
-             peer.deterministic()),
-    peer.set_deterministic,
+             torch_compile.deterministic()),
+    torch_compile.set_deterministic,
 )  # fmt: skip
 STATE["default_dtype"] = torch.get_default_dtype, torch.set_default_dtype
-STAYS = {"deterministic", "default_dtype"}
-"""What no manager of torch's puts back when an error ends a graph."""
-PROCESS_WIDE = {*(f"attention_{name}" for name in ATTENTION), "attention_priority", *STAYS}
-"""State that all threads share; the rest is each thread's own."""
+NOT_RESTORED = {"deterministic", "default_dtype"}
+"""State that none of torch's context managers restores when an error ends a graph."""
+PROCESS_WIDE = {*(f"attention_{name}" for name in ATTENTION), "attention_priority", *NOT_RESTORED}
+"""State shared by all threads; all other state is per thread."""
 
 
 def read_state() -> dict[str, Any]:
@@ -52,7 +52,7 @@ def read_state() -> dict[str, Any]:
 
 
 def read_own_state() -> dict[str, Any]:
-    """What is this thread's alone."""
+    """The state of this thread alone."""
     return {name: read() for name, (read, _) in STATE.items() if name not in PROCESS_WIDE}
 
 
@@ -62,6 +62,6 @@ def write_state(state: dict[str, Any]) -> None:
             write(state[name])
 
 
-def leave(state: dict[str, Any]) -> None:
-    """An error ends a graph that was called with `state`: what managers of torch's put back is as it was."""
-    write_state({name: value for name, value in state.items() if name not in STAYS})
+def restore_after_error(state: dict[str, Any]) -> None:
+    """An error ends a graph that was called with `state`: restore the state that torch's context managers would restore."""
+    write_state({name: value for name, value in state.items() if name not in NOT_RESTORED})

@@ -1,7 +1,7 @@
-"""Warnings of code that runs while a frame is compiled are shown to nobody: who listens gets them.
+"""Warnings of code that runs while a frame is compiled: a listener receives them, and they are not printed.
 
-While a thread listens, `warnings.filters` begins with a filter that fits what that thread warns of, and what shows a warning
-gives it to the listener.  What others warn of goes its way.  Nothing else of `warnings` changes: registries stay as they are.
+While a thread listens, `warnings.filters` begins with a filter that matches this thread's warnings.  The function that
+shows a warning passes it to the listener.  Warnings of other threads are unaffected.  Registries do not change.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ from typing import Any
 
 import torch
 
-from pycompiler.ir.shared import Lock, WhileInside
+from pycompiler.torch_compat.process_settings import Lock, WhileInside
 
 IN_C = "(Triggered internally at "
-"""Part of what torch warns of in C++."""
+"""Part of torch's C++ warnings."""
 
 lock = Lock()
 _open: list[Listening] = []
 
 
 @dataclass(frozen=True)
-class Place:
-    """A line of a frame, of a module with this namespace."""
+class WarningLine:
+    """A line of a frame, in a module with this namespace."""
 
     code: CodeType
     lineno: int
@@ -40,35 +40,37 @@ class Place:
 
 
 @dataclass(frozen=True)
-class Heard:
-    """A warning, the line that it is about, and the frames that led to it, innermost first: the first `inside` of them are those
-    of what the listener called."""
+class CapturedWarning:
+    """A warning, its line, and the frames that led to it, innermost first.
+
+    `inside`: how many of these frames belong to the code that the listener called.
+    """
 
     message: str
     category: type[Warning]
     filename: str
     lineno: int
-    frames: tuple[Place, ...]
+    frames: tuple[WarningLine, ...]
     inside: int
 
 
 class Listening:
-    """``with Listening() as heard:``, a list.
+    """``with Listening() as heard:``, a list of warnings.
 
-    texts: nothing but these, which are not listed.  in_c: also what torch warns of in C++.
+    texts: only these texts, which are swallowed and not listed.  in_c: also torch's C++ warnings.
     """
 
     def __init__(self, texts: frozenset[str] | None = None, *, in_c: bool = True) -> None:
         self.texts, self.in_c = texts, in_c
-        self.heard: list[Heard] = []
+        self.heard: list[CapturedWarning] = []
 
-    def __enter__(self) -> list[Heard]:
+    def __enter__(self) -> list[CapturedWarning]:
         self.thread, self.caller = threading.get_ident(), sys._getframe(1)
         self.shows = vars(warnings).get("_showwarnmsg_impl")
         with lock():
             if not _open:
-                _Shown.before = warnings._showwarnmsg  # type: ignore[attr-defined]
-                warnings._showwarnmsg = _hear  # type: ignore[attr-defined]
+                _Original.before = warnings._showwarnmsg  # type: ignore[attr-defined]
+                warnings._showwarnmsg = _receive  # type: ignore[attr-defined]
             _open.append(self)
             warnings.filters.insert(0, _FILTER)  # type: ignore[attr-defined]
         return self.heard
@@ -78,17 +80,17 @@ class Listening:
             _open.remove(self)
             if _FILTER in warnings.filters:
                 warnings.filters.remove(_FILTER)  # type: ignore[attr-defined]
-            if not _open and warnings._showwarnmsg is _hear:  # type: ignore[attr-defined]
-                warnings._showwarnmsg = _Shown.before  # type: ignore[attr-defined]
+            if not _open and warnings._showwarnmsg is _receive:  # type: ignore[attr-defined]
+                warnings._showwarnmsg = _Original.before  # type: ignore[attr-defined]
         del self.caller
 
     def takes(self, text: str) -> bool:
-        """Whether it is told of this; who records warnings inside of it is told first."""
+        """Whether this listener receives the warning.  Code inside of it that records warnings has precedence."""
         mine = self.thread == threading.get_ident() and (self.texts is None or text in self.texts)
         return mine and (self.in_c or IN_C not in text) and vars(warnings).get("_showwarnmsg_impl") == self.shows
 
 
-class _Shown:
+class _Original:
     before: Callable[[Any], None]
 
 
@@ -97,7 +99,7 @@ def _listener(text: str) -> Listening | None:
 
 
 class _Message:
-    """In the place of a filter's pattern."""
+    """Stands in for a filter's pattern."""
 
     def match(self, text: str) -> bool:
         return _listener(text) is not None
@@ -106,17 +108,17 @@ class _Message:
 _FILTER: Any = ("always", _Message(), Warning, None, 0)
 
 
-def _hear(told: Any) -> None:
+def _receive(told: Any) -> None:
     listener = _listener(str(told.message))
     if listener is None:
-        _Shown.before(told)
+        _Original.before(told)
         return
-    if listener.texts is not None:  # nobody reads them, in each call
+    if listener.texts is not None:  # they are not read, and this runs in each call
         return
     frames = [*_frames(sys._getframe(1))]
     inside = next((i for i, f in enumerate(frames) if f is listener.caller), 0)
-    places = tuple(Place(f.f_code, f.f_lineno, f.f_globals) for f in frames)
-    listener.heard.append(Heard(str(told.message), told.category, told.filename, told.lineno, places, inside))
+    places = tuple(WarningLine(f.f_code, f.f_lineno, f.f_globals) for f in frames)
+    listener.heard.append(CapturedWarning(str(told.message), told.category, told.filename, told.lineno, places, inside))
 
 
 def _frames(frame: FrameType | None) -> Iterator[FrameType]:
@@ -126,11 +128,11 @@ def _frames(frame: FrameType | None) -> Iterator[FrameType]:
 
 
 ALWAYS = WhileInside(torch.is_warn_always_enabled, torch.set_warn_always, lambda before: True)
-"""While any thread is inside, torch warns of what it warns of once a process, and will all the same."""
+"""While any thread is inside, torch repeats all warnings that it otherwise issues once per process."""
 
 
 def line_of_call(code: CodeType, which: int = -1) -> int:
-    """The line of one of the calls in a function that hands on all of its arguments."""
+    """The line of one of the calls in a function that passes on all of its arguments."""
     starts, line, found = dict(dis.findlinestarts(code)), 0, []
     for instruction in dis.get_instructions(code):
         line = starts.get(instruction.offset) or line
@@ -147,8 +149,8 @@ def lines_of(code: CodeType, name: str) -> list[int]:
     return sorted(set(found))
 
 
-class Quiet:
-    """A graph of whose warnings, these texts, the frame tells itself."""
+class SilencedGraph:
+    """A graph whose warnings with these texts are swallowed; the frame issues them itself."""
 
     def __init__(self, run: Callable[..., Any], texts: frozenset[str]) -> None:
         self.run, self.texts = run, texts
@@ -158,4 +160,4 @@ class Quiet:
             return self.run(*args)
 
 
-__all__ = ["ALWAYS", "IN_C", "Heard", "Listening", "Place", "Quiet", "line_of_call", "lines_of"]
+__all__ = ["ALWAYS", "IN_C", "CapturedWarning", "Listening", "SilencedGraph", "WarningLine", "line_of_call", "lines_of"]

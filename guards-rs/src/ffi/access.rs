@@ -1,18 +1,18 @@
-//! Looking at Python objects without running Python code: what kind they are, what they contain.
+//! Reads Python objects without running Python code: their kinds and their contents.
 //!
-//! Nothing here lets another thread, the collector or the user's code run, so what is borrowed stays alive from one such
-//! look to the next (rule *quiet*).  What may run Python code is in `python.rs`.
+//! No function here lets another thread, the garbage collector or the user's code run.  So a borrowed object stays
+//! alive from one read to the next (rule *quiet*).  Operations that may run Python code are in `python.rs`.
 
 use super::dict_keys::{self, NoCollector};
-use super::object::{Obj, Raised, Res};
+use super::object::{clear_error, Obj, Raised, Res};
 use pyo3::ffi::*;
 use std::ptr::null_mut;
 
-/// Only Python code can tell: what asks has to own what it looks at.
+/// Only Python code can answer.  The caller has to own the object before it asks again.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MayRunPython;
 
-/// What a look gives that runs no Python code.
+/// The result of a read that runs no Python code.
 pub type Quiet<T> = Result<T, MayRunPython>;
 
 // Private CPython functions that are exported by every supported version and not declared by pyo3-ffi.
@@ -71,7 +71,7 @@ impl Obj {
         let list = [&raw mut PyTuple_Type, &raw mut PyList_Type, &raw mut PyDict_Type, &raw mut PyODict_Type];
         list.into_iter().any(|ty| self.ptr() == ty.cast())
     }
-    /// Whether this is a class with items by position that are read without Python code.
+    /// Whether this is a class whose items are read by position without Python code.
     pub fn is_sequence_type(self) -> bool {
         self.ptr() == (&raw mut PyTuple_Type).cast() || self.ptr() == (&raw mut PyList_Type).cast()
     }
@@ -129,7 +129,7 @@ impl Obj {
         // SAFETY: *live*.
         unsafe { PyWeakref_CheckRef(self.ptr()) != 0 }
     }
-    /// A `weakref.ref`, of no subclass.
+    /// Whether this is exactly a `weakref.ref`, not a subclass.
     #[inline]
     pub fn is_weakref_exact(self) -> bool {
         self.has_class(&raw mut _PyWeakref_RefType)
@@ -139,20 +139,20 @@ impl Obj {
         unsafe { PyCallable_Check(self.ptr()) != 0 }
     }
 
-    /// Hashing and comparing such a key runs no Python code of the user's.
+    /// Whether hashing and comparing this key runs no Python code of the user.
     pub fn is_plain_key(self) -> bool {
         self.is_str_exact() || self.is_int_exact() || self.is_bool() || self.is_bytes_exact() || self.is_none()
     }
 
-    /// Reading or comparing values of these types runs no Python code and has no parts.
+    /// Whether this value has no parts, and reading or comparing it runs no Python code.
     pub fn is_plain_constant(self) -> bool {
         self.is_plain_key() || self.is_float_exact() || self.is_complex_exact()
     }
 
     // ---- containers ----
 
-    /// The value of `key` in dict storage, unless comparing it with the keys there could run Python code: `scan` is the most
-    /// keys that are looked at one by one where the table does not say that all of them are strings.
+    /// The value of `key` in dict storage, unless a comparison with the keys there could run Python code.  If the table
+    /// does not state that all keys are strings, at most `scan` keys are checked one by one.
     #[inline]
     pub fn dict_find(self, key: Obj, scan: usize) -> Quiet<Option<Obj>> {
         debug_assert!(self.is_dict());
@@ -211,7 +211,7 @@ impl Obj {
         unsafe { PyList_GET_SIZE(self.ptr()) as usize }
     }
 
-    /// Item of list storage; None when out of range.
+    /// An item of list storage.  None if out of range.
     #[inline]
     pub fn list_item(self, i: usize) -> Option<Obj> {
         // SAFETY: callers check is_list; the bound is checked here.
@@ -225,7 +225,7 @@ impl Obj {
         unsafe { PyFloat_AS_DOUBLE(self.ptr()) }
     }
 
-    /// An exact int that fits (a bool is none).
+    /// The value of an exact int that fits.  A bool is not an exact int.
     pub fn exact_i64(self) -> Option<i64> {
         let mut overflow = 0;
         // SAFETY: *gil*, *live*; an exact int is converted without running code or setting an exception.
@@ -238,7 +238,7 @@ impl Obj {
         if !self.is_plain_constant() {
             return Err(MayRunPython);
         }
-        // SAFETY: *gil*, *live*; asking a plain constant runs no code and sets no exception.
+        // SAFETY: *gil*, *live*; the truth of a plain constant runs no code and sets no exception.
         Ok(unsafe { PyObject_IsTrue(self.ptr()) == 1 })
     }
 
@@ -266,10 +266,18 @@ impl Obj {
         }
     }
 
+    /// `as_str` for messages.  Returns `otherwise` for an object that is no str, and for a str that is no UTF-8.
+    pub fn text_or<'a>(&'a self, otherwise: &'a str) -> &'a str {
+        self.as_str().unwrap_or_else(|Raised| {
+            clear_error();
+            otherwise
+        })
+    }
+
     // ---- attributes ----
 
-    /// The storage of the instance dict, materialised; None for objects that have none, and for types (theirs is
-    /// reached through a proxy).
+    /// The instance dict, created if needed.  None for objects without one, and for types (their dict is reached
+    /// through a proxy).
     #[inline]
     pub fn instance_dict(self) -> Option<Obj> {
         if self.is_type() {
@@ -283,7 +291,7 @@ impl Obj {
                 return None;
             }
             if (*slot).is_null() {
-                // An object that has a slot but no dict yet: the getter makes and stores one.
+                // The object has a slot but no dict yet: the getter creates and stores one.
                 let made = PyObject_GenericGetDict(self.ptr(), null_mut());
                 if made.is_null() {
                     PyErr_Clear();
@@ -298,7 +306,8 @@ impl Obj {
 
     // ---- functions, methods, cells, weak references ----
 
-    /// `__code__` of a Python function (callers check is_function), and so on.
+    /// The `__code__` of a Python function (callers check is_function).  The next methods do the same for other
+    /// attributes.
     #[inline]
     pub fn func_code(self) -> Obj {
         // SAFETY: callers check is_function; a function always has a code object.
@@ -333,10 +342,10 @@ impl Obj {
         unsafe { Obj::borrow(PyMethod_Self(self.ptr())) }
     }
 
-    /// Contents of a cell (callers check is_cell).
+    /// The contents of a cell (callers check is_cell).
     #[inline]
     pub fn cell_get(self) -> Option<Obj> {
-        // SAFETY: callers check is_cell; the cell keeps what it returned a second reference to.
+        // SAFETY: callers check is_cell; the cell keeps a second reference to the returned object.
         unsafe {
             let p = PyCell_Get(self.ptr());
             if !p.is_null() {
@@ -346,7 +355,7 @@ impl Obj {
         }
     }
 
-    /// Target of a weak reference (callers check is_weakref), None when dead.
+    /// The referent of a weak reference (callers check is_weakref).  None if dead.
     #[inline]
     pub fn weakref_target(self) -> Option<Obj> {
         // SAFETY: callers check is_weakref; the result is borrowed, None stands for a dead target.

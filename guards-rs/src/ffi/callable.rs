@@ -1,7 +1,7 @@
-//! Heap types of callables: vectorcall, descriptor, garbage collection, weak references, `__dict__`.
+//! Heap types of callables, with vectorcall, descriptor protocol, garbage collection, weak references and `__dict__`.
 //!
-//! An object is a header around a `Callable`, which holds all behaviour and lists its methods and properties.  Its type is
-//! no PyO3 class because those are called through a tuple.
+//! An object is a header around a `Callable`, which has all behaviour and lists its methods and properties.  Its type
+//! is no PyO3 class, because a PyO3 class is called through an argument tuple.
 
 use super::caught::{self, object as finish};
 use super::class::Class;
@@ -10,7 +10,7 @@ use pyo3::ffi::*;
 use std::ffi::{c_int, c_void, CStr};
 use std::ptr::null_mut;
 
-/// What an object of such a type is and does.
+/// The behaviour of the objects of such a type.
 pub trait Callable: Sized + 'static {
     const NAME: &'static CStr;
     const DOC: &'static CStr;
@@ -21,7 +21,7 @@ pub trait Callable: Sized + 'static {
     fn class() -> &'static Class<Self>;
     fn new(args: Obj, kwargs: Option<Obj>) -> Res<Self>;
     fn call(this: Obj, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned>;
-    /// What a TailCall leads to.
+    /// Continues with the function of a TailCall.
     fn go_on(call: Owned) -> Res<Owned>;
     fn repr(this: Obj) -> Res<Owned>;
     fn visit(&self, f: &mut dyn FnMut(Obj));
@@ -75,10 +75,11 @@ unsafe extern "C" fn vectorcall<T: Callable>(
     finish(|| T::call(Obj::borrow(this), args, names))
 }
 
-/// The `T` of an object of its type, or None for another object.
+/// The `T` of an object of this type.  None for another object.
 #[inline]
 pub fn state<T: Callable>(o: &Obj) -> Option<&T> {
-    // SAFETY: the type was made at import, for T; a subtype has the same layout at its start; the object lives (*live*).
+    // SAFETY: the type was created at import, for T; a subtype has the same layout at its start; the object lives
+    // (*live*).
     unsafe { T::class().is_of(o.ptr()).then(|| (*o.ptr().cast::<Object<T>>()).state.as_ref())? }
 }
 
@@ -98,7 +99,7 @@ unsafe extern "C" fn new<T: Callable>(
     })
 }
 
-/// Accepts what `new` took.
+/// Accepts the arguments of `new`.
 unsafe extern "C" fn init(_: *mut PyObject, _: *mut PyObject, _: *mut PyObject) -> c_int {
     0
 }
@@ -110,7 +111,7 @@ unsafe extern "C" fn traverse<T: Callable>(o: *mut PyObject, visit: visitproc, a
         rc = visit((*object).dict, arg);
     }
     if let Some(state) = (*object).state.as_ref() {
-        // What is not visited counts as held from outside: the collector leaves it alone.
+        // An unvisited reference counts as held from outside, so the garbage collector keeps its object.
         caught::or_else((), || {
             state.visit(&mut |held| {
                 if rc == 0 {
@@ -167,7 +168,7 @@ unsafe extern "C" fn repr<T: Callable>(o: *mut PyObject) -> *mut PyObject {
     finish(|| T::repr(Obj::borrow(o)))
 }
 
-/// The I-th method.
+/// The method at index I.
 unsafe extern "C" fn method<T: Callable, const I: usize>(
     this: *mut PyObject,
     args: *const *mut PyObject,
@@ -184,7 +185,7 @@ type MethodFunction =
 
 const MAX_METHODS: usize = 8;
 
-/// A table of methods says nothing to the function of a method but the object: each has a function of its own.
+/// CPython passes only the object to a method's function, so each method has a function of its own.
 fn methods<T: Callable>() -> Vec<PyMethodDef> {
     let functions: [MethodFunction; MAX_METHODS] = [
         method::<T, 0>,
@@ -206,7 +207,7 @@ fn methods<T: Callable>() -> Vec<PyMethodDef> {
     T::METHODS.iter().zip(functions).map(row).chain([PyMethodDef::zeroed()]).collect()
 }
 
-/// `row`: the Property.
+/// `row` is the Property.
 unsafe extern "C" fn get(this: *mut PyObject, row: *mut c_void) -> *mut PyObject {
     finish(|| ((*row.cast::<Property>()).get)(Obj::borrow(this)))
 }
@@ -255,9 +256,9 @@ fn member(name: &'static CStr, offset: usize) -> PyMemberDef {
     }
 }
 
-/// Makes the type of `T`; once, at import.
+/// Creates the type of `T`; once, at import.
 pub fn make_type<T: Callable>() -> Res<Owned> {
-    // The tables are borrowed by the type for ever.
+    // The type refers to the tables for ever.
     let methods = Box::leak(methods::<T>().into_boxed_slice());
     let properties = Box::leak(properties::<T>().into_boxed_slice());
     let members = Box::leak(Box::new([
@@ -295,7 +296,7 @@ pub fn make_type<T: Callable>() -> Res<Owned> {
         flags: flags as u32,
         slots: slots.as_mut_ptr(),
     };
-    // SAFETY: *gil*; the slots have the signatures that their ids ask for; the tables live for ever.
+    // SAFETY: *gil*; the slots have the signatures of their ids; the tables live for ever.
     let ty = unsafe { Owned::steal(PyType_FromSpec(&mut spec)) }?;
     T::class().set(ty.clone());
     Ok(ty)
@@ -323,7 +324,7 @@ macro_rules! builtin {
 pub fn entered_function() -> Res<Owned> {
     builtin!(
         "entered",
-        "entered()\n--\n\nSaid by code that a TailCall leads to: from now on its frame alone holds the arguments.  What it has to raise, or None.",
+        "entered()\n--\n\nCalled by code that a TailCall leads to: from now on its frame alone holds the arguments.  Returns the error to raise, or None.",
         super::tailcall::entered
     )
 }
@@ -332,7 +333,7 @@ pub fn arrive_function() -> Res<Owned> {
     builtin!("arrive", "arrive(error)\n--\n\nRaises what `entered` has given, if anything.", super::tailcall::arrive)
 }
 
-/// What a call of a TailCall does.
+/// The `tp_call` of a TailCall.
 ///
 /// # Safety
 /// As CPython calls `tp_call` of a TailCall.

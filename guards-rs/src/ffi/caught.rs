@@ -1,30 +1,37 @@
-//! Where C calls us: a panic ends there, in an exception.  Unwinding into C would end the process.
+//! Entry points from C: a panic becomes a Python exception here, because unwinding into C would end the process.
 //!
-//! In: the body of a slot, a watcher or a hook.  Out: its value, or the value that tells C of an exception.  The message of a
-//! panic goes to stderr, by Rust's own hook.
+//! In: the body of a slot, a watcher or a hook.  Out: the body's value, or the value that reports an exception to C.
+//! Rust's own hook prints the message of the panic to stderr.
 
-use super::object::{runtime_error, Owned, Raised, Res};
+use super::object::{no_memory, runtime_error, Owned, Raised, Res};
 use pyo3::ffi::*;
+use std::any::Any;
 use std::panic::{catch_unwind, AssertUnwindSafe};
 use std::ptr::null_mut;
 
 const TEXT: &str = "internal error of the native engine (a panic; its message went to stderr)";
 
-/// The body's value; `otherwise`, with a RuntimeError set, where it panics.
+/// The body's value.  If the body panics: `otherwise`, with a RuntimeError set.
 #[inline]
 pub fn or_raise<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        raise();
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        raise(&*panic);
         otherwise
     })
 }
 
+/// PyO3's panic message when a constructor cannot create an object.  PyO3 has already printed the error then.
+const NO_OBJECT: &str = "Python API call failed";
+
 #[cold]
-fn raise() {
-    runtime_error(TEXT);
+fn raise(panic: &(dyn Any + Send)) {
+    match panic.downcast_ref::<&str>() {
+        Some(text) if *text == NO_OBJECT => no_memory(),
+        _ => runtime_error(TEXT),
+    };
 }
 
-/// The same for a body with an object as its value, of which null tells.
+/// The same for a body that returns an object.  Null reports an exception.
 #[inline]
 pub fn object(body: impl FnOnce() -> Res<Owned>) -> *mut PyObject {
     or_raise(null_mut(), || match body() {
@@ -33,28 +40,28 @@ pub fn object(body: impl FnOnce() -> Res<Owned>) -> *mut PyObject {
     })
 }
 
-/// The same where C expects no exception, and one may be set already: the panic's goes to `sys.unraisablehook`.
+/// The same where C expects no exception, and one may be pending.  The panic's exception goes to `sys.unraisablehook`.
 #[inline]
 pub fn or_report<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
-    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|_| {
-        report();
+    catch_unwind(AssertUnwindSafe(body)).unwrap_or_else(|panic| {
+        report(&*panic);
         otherwise
     })
 }
 
 #[cold]
-fn report() {
+fn report(panic: &(dyn Any + Send)) {
     let (mut class, mut error, mut trace) = (null_mut(), null_mut(), null_mut());
-    // SAFETY: *gil*: C called us; what was pending is fetched, and restored behind the report.
+    // SAFETY: *gil*: C called us; the pending exception is fetched, and restored after the report.
     unsafe {
         PyErr_Fetch(&mut class, &mut error, &mut trace);
-        raise();
+        raise(panic);
         PyErr_WriteUnraisable(null_mut());
         PyErr_Restore(class, error, trace);
     }
 }
 
-/// The same in the middle of a collection, where no Python code may run: the message on stderr is all there is.
+/// The same during garbage collection, where no Python code may run.  The message on stderr is the only report.
 #[inline]
 pub fn or_else<T>(otherwise: T, body: impl FnOnce() -> T) -> T {
     catch_unwind(AssertUnwindSafe(body)).unwrap_or(otherwise)
@@ -65,7 +72,7 @@ mod tests {
     use super::*;
     use crate::ffi::object::clear_error;
 
-    /// Panics here are meant: they print nothing.
+    /// Silences expected panics.
     fn quietly(body: impl FnOnce()) {
         let before = std::panic::take_hook();
         std::panic::set_hook(Box::new(|_| ()));
@@ -91,9 +98,14 @@ mod tests {
                 assert!(is_runtime_error());
                 clear_error();
             });
+            let constructor = "Python API call failed"; // PyO3's message
+            quietly(|| assert!(object(|| std::panic::panic_any(constructor)).is_null()));
+            // SAFETY: *gil*.
+            assert!(unsafe { PyErr_ExceptionMatches(PyExc_MemoryError) } != 0);
+            clear_error();
             let value = object(|| Owned::int(7));
             assert!(!value.is_null());
-            // SAFETY: the reference that `object` gave.
+            // SAFETY: the reference that `object` returned.
             unsafe { Py_DECREF(value) };
         });
     }

@@ -1,4 +1,4 @@
-//! Where a Python type that is made at import is kept.
+//! Storage for a Python type that is created at import.
 
 use super::object::Owned;
 use pyo3::ffi::{PyObject, PyTypeObject, PyType_IsSubtype, Py_TYPE};
@@ -6,7 +6,8 @@ use std::marker::PhantomData;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicPtr, Ordering};
 
-/// The type whose objects hold a `T`: only what makes the type for `T` stores it here, so what is of this type has one.
+/// The Python type whose objects hold a `T`.  Only the code that creates the type for `T` sets it, so each object of it
+/// has a `T`.
 pub struct Class<T>(AtomicPtr<PyTypeObject>, PhantomData<fn() -> T>);
 
 impl<T> Class<T> {
@@ -15,7 +16,7 @@ impl<T> Class<T> {
         Class(AtomicPtr::new(null_mut()), PhantomData)
     }
 
-    /// Keeps the type for ever.
+    /// Sets the type, which is never freed.
     pub(super) fn set(&self, class: Owned) {
         self.0.store(class.into_ptr().cast(), Ordering::Relaxed);
     }
@@ -28,7 +29,7 @@ impl<T> Class<T> {
     }
 
     /// # Safety
-    /// A live object; the type was made.
+    /// A live object; the type exists.
     #[inline]
     pub(super) unsafe fn is_of(&self, o: *mut PyObject) -> bool {
         self.is_exactly_of(o) || PyType_IsSubtype(Py_TYPE(o), self.0.load(Ordering::Relaxed)) != 0

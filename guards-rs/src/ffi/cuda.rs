@@ -1,8 +1,8 @@
 //! The driver of NVIDIA GPUs, `libcuda.so.1`, opened at run time: modules, functions and their launches.
 //!
-//! In: a binary that Triton's compiler made, the name of its function, a device.  Out: `Function::launch`, which starts it on
-//! the stream that torch works on.  Contexts are the devices' primary ones, torch's own; modules are never unloaded, for
-//! their kernels may still run.
+//! In: a binary from Triton's compiler, the name of its function, a device.  Out: `Function::launch`, which starts it
+//! on torch's current stream.  Contexts are the primary contexts of the devices, as in torch.  Modules are never
+//! unloaded, because their kernels may still run.
 
 use std::collections::HashMap;
 use std::ffi::{c_char, c_int, c_uint, c_void, CStr, CString};
@@ -14,7 +14,7 @@ use super::aten::{Failure, Outcome};
 type Raw = *mut c_void;
 type Code = c_int;
 
-/// Shared memory that a program has without asking for it.
+/// Shared memory that a program can use without an attribute.
 const PLAIN_SHARED: u32 = 48 << 10;
 const MAX_DYNAMIC_SHARED: c_int = 8; // CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
 
@@ -26,7 +26,7 @@ macro_rules! table {
         fn resolve(library: Raw) -> Outcome<Calls> {
             Ok(Calls { $($field: {
                 let address = find(library, $name).ok_or_else(|| Failure(format!("the GPU's driver has no {:?}", $name)))?;
-                // SAFETY: the driver's interface is stable: a name, with its version suffix, fixes the signature.
+                // SAFETY: the driver's interface is stable: a name with its version suffix fixes the signature.
                 unsafe { std::mem::transmute::<Raw, $ty>(address) }
             },)* })
         }
@@ -64,11 +64,11 @@ pub struct Driver {
 #[derive(Default)]
 struct Devices {
     contexts: HashMap<i32, usize>,
-    /// By binary and device.
+    /// Modules by binary and device.
     modules: HashMap<(Box<[u8]>, i32), usize>,
 }
 
-/// The driver in use, once it is open: never closed, for functions refer to it.
+/// The open driver.  Never closed, because functions refer to it.
 static OPEN: AtomicPtr<Driver> = AtomicPtr::new(std::ptr::null_mut());
 
 fn find(library: Raw, name: &CStr) -> Option<Raw> {
@@ -83,27 +83,27 @@ fn open_library(path: &CStr) -> Option<Raw> {
     (!library.is_null()).then_some(library)
 }
 
-/// The driver at `path`; torch's own library tells its streams, unless the driver's does (one of a test).
+/// Opens the driver at `path`.  torch's library reports the current stream, unless the driver's library (of a test)
+/// does.
 fn open(path: &CStr) -> Outcome<Driver> {
-    let library =
-        open_library(path).ok_or_else(|| Failure(format!("no driver of a GPU: {}", super::aten::dl_error())))?;
+    let library = open_library(path).ok_or_else(|| Failure(format!("no GPU driver: {}", super::aten::dl_error())))?;
     let calls = resolve(library)?;
     let torch = || super::torch::symbol(CURRENT_STREAM).map(|address| address as Raw);
     let stream = find(library, CURRENT_STREAM)
         .or_else(torch)
-        .ok_or_else(|| Failure("the loaded torch does not tell its CUDA streams".into()))?;
+        .ok_or_else(|| Failure("the loaded torch does not export its CUDA streams".into()))?;
     // SAFETY: torch's C ABI declares `int32_t f(int32_t device, void** stream)`.
     let stream = unsafe { std::mem::transmute::<Raw, CurrentStream>(stream) };
     let driver = Driver { calls, stream, devices: Mutex::default() };
-    // SAFETY: the first call of the driver; repeated ones do nothing.
+    // SAFETY: the first call of the driver; repeated calls do nothing.
     driver.checked(unsafe { (driver.calls.init)(0) }, "cuInit")?;
     Ok(driver)
 }
 
-/// The driver, opened when it is first asked for.
+/// The driver, opened at the first use.
 pub fn driver() -> Outcome<&'static Driver> {
     let now = OPEN.load(Ordering::Acquire);
-    // SAFETY: what OPEN points to is never freed.
+    // SAFETY: the target of OPEN is never freed.
     if let Some(driver) = unsafe { now.as_ref() } {
         return Ok(driver);
     }
@@ -113,11 +113,11 @@ pub fn driver() -> Outcome<&'static Driver> {
         Ordering::AcqRel,
         Ordering::Acquire,
     );
-    // SAFETY: as above; another thread may have been first, and ours is then left alone.
-    unsafe { OPEN.load(Ordering::Acquire).as_ref() }.ok_or_else(|| Failure("no driver of a GPU".into()))
+    // SAFETY: as above; another thread may have been first, and ours is then leaked.
+    unsafe { OPEN.load(Ordering::Acquire).as_ref() }.ok_or_else(|| Failure("no GPU driver".into()))
 }
 
-/// From now on plans are built for the driver at `path`, a test's; None: the machine's own.
+/// Builds later plans for the driver at `path`, which belongs to a test.  None selects the machine's own driver.
 pub fn use_driver(path: Option<&str>) -> Outcome<()> {
     let driver = match path.map(CString::new) {
         None => std::ptr::null_mut(),
@@ -140,14 +140,14 @@ impl Driver {
     fn described(&self, code: Code) -> String {
         let text = |of: unsafe extern "C" fn(Code, *mut *const c_char) -> Code| {
             let mut text = std::ptr::null();
-            // SAFETY: gives null, or a text that the driver keeps for ever.
+            // SAFETY: the result is null, or a string that the driver keeps for ever.
             unsafe { (of(code, &mut text) == 0 && !text.is_null()).then(|| CStr::from_ptr(text).to_string_lossy()) }
         };
         let name = text(self.calls.error_name).unwrap_or_else(|| format!("error {code} of the GPU's driver").into());
         text(self.calls.error_text).map_or_else(|| name.to_string(), |text| format!("{name} ({text})"))
     }
 
-    /// The primary context of a device, kept for as long as the process lives.
+    /// The primary context of a device, retained for the life of the process.
     fn context(&self, devices: &mut Devices, device: i32) -> Outcome<usize> {
         if let Some(context) = devices.contexts.get(&device) {
             return Ok(*context);
@@ -162,21 +162,21 @@ impl Driver {
         Ok(context as usize)
     }
 
-    /// Makes a context the thread's own until the guard goes; free where it is already.
+    /// Makes a context current until the guard is dropped.  Free if the context is already current.
     #[inline]
-    fn enter(&self, context: usize) -> Outcome<Option<Entered<'_>>> {
+    fn enter(&self, context: usize) -> Outcome<Option<ContextScope<'_>>> {
         let mut now = std::ptr::null_mut();
         // SAFETY: room for the result.
         let code = unsafe { (self.calls.current_context)(&mut now) };
         if code == 0 && now as usize == context {
             return Ok(None);
         }
-        // SAFETY: a context that `retain_context` gave.
+        // SAFETY: a context returned by `retain_context`.
         self.checked(unsafe { (self.calls.push_context)(context as Raw) }, "cuCtxPushCurrent")?;
-        Ok(Some(Entered(self)))
+        Ok(Some(ContextScope(self)))
     }
 
-    /// A function of a binary, loaded onto a device; `shared`: bytes of shared memory of each program.
+    /// A function of a binary, loaded onto a device.  `shared`: bytes of shared memory of each program.
     pub fn function(
         &'static self,
         image: &[u8],
@@ -193,7 +193,7 @@ impl Driver {
             Some(module) => *module as Raw,
             None => {
                 let mut module = std::ptr::null_mut();
-                // SAFETY: a whole ELF file, which tells its own length; the driver copies it.
+                // SAFETY: a whole ELF file, which contains its own length; the driver copies it.
                 let code = unsafe { (self.calls.load_module)(&mut module, image.as_ptr().cast()) };
                 self.checked(code, "cuModuleLoadData")?;
                 devices.modules.insert(key, module as usize);
@@ -212,12 +212,12 @@ impl Driver {
     }
 }
 
-struct Entered<'a>(&'a Driver);
+struct ContextScope<'a>(&'a Driver);
 
-impl Drop for Entered<'_> {
+impl Drop for ContextScope<'_> {
     fn drop(&mut self) {
         let mut left = std::ptr::null_mut();
-        // SAFETY: takes back what `enter` pushed on this thread.
+        // SAFETY: pops the context that `enter` pushed on this thread.
         unsafe { (self.0.calls.pop_context)(&mut left) };
     }
 }
@@ -234,11 +234,11 @@ pub struct Function {
 }
 
 impl Function {
-    /// The stream that torch puts work of this thread on.
+    /// torch's current stream of this thread.
     #[inline]
     pub fn stream(&self) -> Outcome<usize> {
         let mut stream = std::ptr::null_mut();
-        // SAFETY: an existing device (a context of it was made) and room for the result.
+        // SAFETY: an existing device (it has a context) and room for the result.
         let code = unsafe { (self.driver.stream)(self.device, &mut stream) };
         super::aten::checked(code, "aoti_torch_get_current_cuda_stream")?;
         Ok(stream as usize)
@@ -251,8 +251,9 @@ impl Function {
             words.iter_mut().map(|w| std::ptr::from_mut(w).cast()).collect();
         let _entered = self.driver.enter(self.context)?;
         let [x, y, z] = grid;
-        // SAFETY: a loaded function, torch's stream on its device, and a word for each parameter: the number and the types
-        // of the parameters were compared when the plan was made.  The driver copies the arguments before it returns.
+        // SAFETY: a loaded function, torch's stream on its device, and a word for each parameter: the number and the
+        // types of the parameters were compared when the plan was built.  The driver copies the arguments before it
+        // returns.
         let code = unsafe {
             (self.driver.calls.launch)(
                 self.raw as Raw,

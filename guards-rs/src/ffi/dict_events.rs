@@ -1,37 +1,38 @@
-//! Events of dicts: from CPython 3.12 on a dict calls back, before it changes and when it dies.
+//! Events of dicts.  From CPython 3.12 on, a watched dict calls back before it changes and when it dies.
 //!
-//! In: dicts, each with a tag.  Out: `News`, which hears of the first of them that changes or dies, by its tag; until then
-//! each of them lives and holds what it held.  One of the eight callbacks that an interpreter has is taken for all of them,
-//! when the first dict is watched; where none is left (`available`), versions have to do.
+//! In: dicts, each with a tag.  Out: `FirstEvent`, which has the tag of the first dict that changes or dies.  Until then each
+//! of them is alive and unchanged.  All of them share one of the interpreter's eight callbacks, taken when the first
+//! dict is watched.  If no callback is left (see `available`), dict versions are used instead.
 //!
-//! The callback finds who asked by the dict's address: a dict that dies says so, and its entry goes.  It runs with the GIL,
-//! in the middle of whatever changes the dict, also of the collector: it marks, and touches no object.  A subscription ends
-//! with its `News`; the last one of a dict takes the mark off the dict, which is alive then.
+//! The callback finds the subscribers by the dict's address.  A dying dict removes its entry.  The callback runs with
+//! the GIL, in the middle of any change of the dict, also during garbage collection.  So it only sets a mark and
+//! touches no object.  A subscription ends with its `FirstEvent`.  The last subscription of a dict unwatches the dict, which
+//! is then still alive.
 
 use super::object::Obj;
 use std::cell::Cell;
 use std::rc::Rc;
 
-/// What became of the dicts that a recording depends on.
+/// The first event of the dicts that a recording depends on.
 #[derive(Default)]
-pub struct News {
+pub struct FirstEvent {
     heard: Rc<Cell<Option<u32>>>,
     dicts: Vec<usize>,
 }
 
-impl News {
-    /// The tag of a dict that changed or died.
+impl FirstEvent {
+    /// The tag of the first dict that changed or died.
     #[inline]
     pub fn heard(&self) -> Option<u32> {
         self.heard.get()
     }
 
-    /// How many dicts are watched.
+    /// The number of watched dicts.
     pub fn len(&self) -> usize {
         self.dicts.len()
     }
 
-    /// Asks for news of a dict (once for each); false where there are none.
+    /// Subscribes to a dict (once for each dict).  False if the dict cannot be watched.
     pub fn watch(&mut self, dict: Obj, tag: u32) -> bool {
         let subscribed = registry::subscribe(dict, &self.heard, tag);
         if subscribed {
@@ -41,7 +42,7 @@ impl News {
     }
 }
 
-impl Drop for News {
+impl Drop for FirstEvent {
     fn drop(&mut self) {
         registry::unsubscribe(&self.dicts, &self.heard);
     }
@@ -64,7 +65,7 @@ mod registry {
 
     type Callback = unsafe extern "C" fn(c_int, *mut PyObject, *mut PyObject, *mut PyObject) -> c_int;
 
-    /// The last of PyDict_WatchEvent: the dict dies.
+    /// The last value of PyDict_WatchEvent: the dict dies.
     const DEALLOCATED: c_int = 5;
 
     extern "C" {
@@ -75,9 +76,9 @@ mod registry {
         fn Py_IsFinalizing() -> c_int;
     }
 
-    type Heard = Rc<Cell<Option<u32>>>;
-    /// Who asked about a dict, each with the tag to hear.
-    type Asked = SmallVec<[(Heard, u32); 1]>;
+    type EventCell = Rc<Cell<Option<u32>>>;
+    /// The subscribers of a dict, each with its tag.
+    type Asked = SmallVec<[(EventCell, u32); 1]>;
 
     /// Hashes an address.
     #[derive(Default)]
@@ -97,11 +98,11 @@ mod registry {
 
     #[derive(Default)]
     struct Registry {
-        /// Unknown, or the number of the callback; negative where none was left.
+        /// The id of the callback; negative if none was left; None if not requested yet.
         watcher: Option<c_int>,
-        /// Dicts that are alive and watched, by address, and who asked.
+        /// Live watched dicts, by address, with their subscribers.
         dicts: HashMap<usize, Asked, BuildHasherDefault<Address>>,
-        /// A dict that lives for ever, and what hears of each of its events.
+        /// A dict that lives for ever, and a function that is called at each of its events.
         told: Option<(usize, fn())>,
     }
 
@@ -111,7 +112,7 @@ mod registry {
         REGISTRY.with(|registry| f(registry.get_or_insert_default()))
     }
 
-    /// An exception that is set stays set.
+    /// Keeps a pending exception pending.
     unsafe extern "C" fn on_event(event: c_int, dict: *mut PyObject, _: *mut PyObject, _: *mut PyObject) -> c_int {
         let heard = |r: &mut Registry| {
             if let Some((_, tell)) = r.told.filter(|(told, _)| *told == dict as usize) {
@@ -148,12 +149,12 @@ mod registry {
         with(|r| r.watcher().is_some())
     }
 
-    /// How many dicts are watched now.
+    /// The number of dicts that are watched now.
     pub fn watched() -> usize {
         with(|r| r.dicts.len())
     }
 
-    pub fn subscribe(dict: Obj, heard: &Heard, tag: u32) -> bool {
+    pub fn subscribe(dict: Obj, heard: &EventCell, tag: u32) -> bool {
         with(|r| {
             let Some(watcher) = r.watcher() else { return false };
             // SAFETY: *gil*, *live*; callers pass dicts; no Python code runs.
@@ -166,8 +167,8 @@ mod registry {
         })
     }
 
-    /// From now on `tell` is called before each change of this dict, which lives for ever, and of no other; false where there is
-    /// no callback left.  It touches no object.
+    /// Calls `tell` before each later change of this dict, which lives for ever, and of no other dict.  `tell` must
+    /// touch no object.  False if no callback is left.
     pub fn tell(dict: Obj, tell: fn()) -> bool {
         with(|r| {
             let Some(watcher) = r.watcher() else { return false };
@@ -181,11 +182,11 @@ mod registry {
         })
     }
 
-    pub fn unsubscribe(dicts: &[usize], heard: &Heard) {
+    pub fn unsubscribe(dicts: &[usize], heard: &EventCell) {
         if dicts.is_empty() {
             return;
         }
-        // SAFETY: has no preconditions.  At the end of the interpreter dicts die without a word.
+        // SAFETY: has no preconditions.  When the interpreter finalizes, dicts die without an event.
         let ends = unsafe { Py_IsFinalizing() } != 0;
         with(|r| {
             for dict in dicts {
@@ -197,7 +198,8 @@ mod registry {
                 r.dicts.remove(dict);
                 let told = r.told.is_some_and(|(told, _)| told == *dict);
                 if let Some(watcher) = r.watcher.filter(|w| *w >= 0 && !ends && !told) {
-                    // SAFETY: *gil*; a dict in the registry lives, for it would have told its death; no Python code runs.
+                    // SAFETY: *gil*; a dict in the registry is alive, since its death would have removed it; no Python
+                    // code runs.
                     unsafe { PyDict_Unwatch(watcher, *dict as *mut PyObject) };
                 }
             }

@@ -1,12 +1,13 @@
-//! What a look into a dict, or at an instance's dict, may set off: comparing keys runs their `__eq__`, and on CPython 3.11
-//! making a dict may start the garbage collector (from 3.12 on it waits for the next bytecode).
+//! Code that a read of a dict, or of an instance's dict, may run.  Comparing keys runs their `__eq__`.  On CPython
+//! 3.11, creating a dict may also start the garbage collector; from 3.12 on it waits for the next bytecode.
 
 use super::object::{clear_error, Obj, Owned, Res};
 use pyo3::ffi::*;
 use std::mem::offset_of;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-// pycore_dict.h: after a reference count and two bytes of sizes, the kind of the table; 0: keys of any type.
+// pycore_dict.h: the kind of the table follows a reference count and two bytes of sizes.  Kind 0 allows keys of any
+// type.
 const KIND: usize = size_of::<usize>() + 2;
 
 #[inline]
@@ -16,10 +17,10 @@ fn kind(dict: Obj) -> u8 {
     unsafe { *((*(keys as *const usize) + KIND) as *const u8) }
 }
 
-/// Unknown, not where it is expected, there.
+/// 0: unknown; 1: the kind is not at the expected place; 2: it is.
 static KNOWN: AtomicU8 = AtomicU8::new(0);
 
-/// Whether the table of a dict says that all keys are exact strings.
+/// Whether the table of a dict states that all keys are exact strings.
 #[inline]
 pub fn are_strings(dict: Obj) -> bool {
     match KNOWN.load(Ordering::Relaxed) {
@@ -49,12 +50,12 @@ fn probe() -> bool {
     works
 }
 
-/// Whether looking at the instance dict of an object would make it.
+/// Whether reading the instance dict of an object would create the dict.
 #[cfg(not(Py_3_12))]
 #[inline]
 pub fn is_to_be_made(o: Obj) -> bool {
     const MANAGED_DICT: std::ffi::c_ulong = 1 << 4;
-    // SAFETY: *live*; objects of such classes have the pointer to their inline values four words before them.
+    // SAFETY: *live*; objects of such classes have the pointer to their inline values four words before the object.
     o.class_flag(MANAGED_DICT) && unsafe { *(o.id() as *const usize).sub(4) } != 0
 }
 
@@ -69,7 +70,7 @@ extern "C" {
     fn PyGC_Enable() -> std::ffi::c_int;
 }
 
-/// The garbage collector does not start while this lives.
+/// While this value is alive, the garbage collector does not start.
 pub struct NoCollector(bool);
 
 impl NoCollector {

@@ -1,20 +1,21 @@
-//! How a dict tells that it changed: by a version or by an event, whichever every kind of change leads to in this interpreter.
+//! Probe: finds whether dict versions or dict events report every kind of change in this interpreter.
 //!
-//! What an interpreter misses depends on its patch release: CPython 3.13.0 says nothing of a store to an attribute that
-//! lies in the object itself, though the instance dict that somebody asked for shows it.  So every kind of change is tried
-//! once, also by bytecode that has been specialised for instances with and without a dict of their own.  Where attributes in
-//! objects are the trouble, they are moved into the dict (`prepare`), as `popitem` does; the dict stays the same object.
+//! The gaps depend on the patch release.  Example: CPython 3.13.0 reports nothing for a store to an attribute that lies
+//! in the object itself, although an instance dict that was read before shows the change.  So the probe tries every
+//! kind of change once, also by bytecode that is specialised for instances with and without a dict of their own.  If
+//! attributes inside objects cause the gap, `prepare` moves them into the dict, as `popitem` does.  The dict stays the
+//! same object.
 
-use super::dict_events::{self, News};
+use super::dict_events::{self, FirstEvent};
 use super::object::{clear_error, Obj, Owned, Raised, Res};
 use super::sync::GilCell;
 use super::words::{dict_version, first_changed};
 use pyo3::ffi::*;
 use std::mem::offset_of;
 
-/// What tells that a dict changed.
+/// How a dict reports a change.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sign {
+pub enum ChangeSign {
     Nothing,
     Version,
     Event,
@@ -22,8 +23,8 @@ pub enum Sign {
 
 #[derive(Clone, Copy)]
 struct Found {
-    sign: Sign,
-    /// Attributes in objects are moved into the dict.
+    sign: ChangeSign,
+    /// Whether attributes inside objects must be moved into the dict.
     moves: bool,
 }
 
@@ -33,23 +34,23 @@ fn found() -> Found {
     if let Some(found) = FOUND.read(|f| *f) {
         return found;
     }
-    let best = [Sign::Event, Sign::Version].into_iter().find_map(probe);
-    let found = best.unwrap_or(Found { sign: Sign::Nothing, moves: false });
+    let best = [ChangeSign::Event, ChangeSign::Version].into_iter().find_map(probe);
+    let found = best.unwrap_or(Found { sign: ChangeSign::Nothing, moves: false });
     FOUND.replace(Some(found));
     found
 }
 
-/// What this interpreter's dicts have; probed once.
-pub fn sign() -> Sign {
+/// The sign that works for dicts of this interpreter; probed once.
+pub fn sign() -> ChangeSign {
     found().sign
 }
 
-/// For tests: another sign, if it works here; None: the best one.  Trees that are built later rely on it.
-pub fn force(sign: Option<Sign>) -> Sign {
+/// For tests: selects another sign if it works here.  None selects the best one.  Only trees built later use it.
+pub fn force(sign: Option<ChangeSign>) -> ChangeSign {
     match sign {
         None => drop(FOUND.replace(None)),
-        Some(Sign::Nothing) => drop(FOUND.replace(Some(Found { sign: Sign::Nothing, moves: false }))),
-        Some(sign) => drop(FOUND.replace(probe(sign).or(Some(Found { sign: Sign::Nothing, moves: false })))),
+        Some(ChangeSign::Nothing) => drop(FOUND.replace(Some(Found { sign: ChangeSign::Nothing, moves: false }))),
+        Some(sign) => drop(FOUND.replace(probe(sign).or(Some(Found { sign: ChangeSign::Nothing, moves: false })))),
     }
     found().sign
 }
@@ -59,33 +60,33 @@ extern "C" {
     fn PyThreadState_LeaveTracing(thread: *mut PyThreadState);
 }
 
-/// No trace or profile function of this thread sees what runs while this lives.
-struct Untraced(*mut PyThreadState);
+/// While this value is alive, no trace or profile function of this thread sees the code that runs.
+struct TracingPause(*mut PyThreadState);
 
-impl Untraced {
-    fn new() -> Untraced {
+impl TracingPause {
+    fn new() -> TracingPause {
         // SAFETY: the GIL is held, as for every caller of this module, so this thread has a state.
         unsafe {
             let thread = PyThreadState_Get();
             PyThreadState_EnterTracing(thread);
-            Untraced(thread)
+            TracingPause(thread)
         }
     }
 }
 
-impl Drop for Untraced {
+impl Drop for TracingPause {
     fn drop(&mut self) {
         // SAFETY: as above; a thread's state lives as long as the thread holds the GIL.
         unsafe { PyThreadState_LeaveTracing(self.0) }
     }
 }
 
-/// The way to rely on `sign` here.
-fn probe(sign: Sign) -> Option<Found> {
-    if sign == Sign::Event && !dict_events::available() {
+/// How to use `sign` in this interpreter.  None if it misses changes.
+fn probe(sign: ChangeSign) -> Option<Found> {
+    if sign == ChangeSign::Event && !dict_events::available() {
         return None;
     }
-    let _untraced = Untraced::new();
+    let _untraced = TracingPause::new();
     let works = |found: &Found| {
         tells_of_every_change(*found).unwrap_or_else(|Raised| {
             clear_error();
@@ -95,22 +96,23 @@ fn probe(sign: Sign) -> Option<Found> {
     [false, true].into_iter().map(|moves| Found { sign, moves }).find(works)
 }
 
-/// Whether a dict shows attributes that lie in objects: of an instance, or of instances of its class.
+/// Whether a dict shows attributes that lie in objects: of one instance, or of the instances of its class.
 fn is_split(dict: Obj) -> bool {
     let values = dict.id() + offset_of!(PyDictObject, ma_used) + 3 * size_of::<usize>();
-    // SAFETY: *live*; callers check that it is a dict; the word after that of its keys.
+    // SAFETY: *live*; callers check that it is a dict; the word follows the word of its keys.
     unsafe { *(values as *const usize) != 0 }
 }
 
-/// Whether a dict that shows attributes shows as many as there are.  `clear` of 3.13 says that it is empty, then drops them
-/// one by one: what a finalizer sees in between must neither be moved nor relied on, as nobody is told of the rest.
+/// Whether a dict that shows attributes shows all of them.  `clear` of 3.13 first makes the dict empty, then drops the
+/// attributes one by one.  A dict in that state must not be moved or watched: the remaining drops cause no event.  A
+/// finalizer can see it.
 fn is_whole(dict: Obj) -> bool {
     if !cfg!(Py_3_13) {
         return true;
     }
     let words = dict.id() + offset_of!(PyDictObject, ma_used) + 3 * size_of::<usize>();
-    // SAFETY: *live*; callers check that it is such a dict: the word is the address of CPython 3.13's `_dictvalues`, which
-    // begins with the number of its places and has them after eight bytes.
+    // SAFETY: *live*; callers check that it is such a dict.  The word is the address of CPython 3.13's `_dictvalues`,
+    // which starts with the number of its places; the places follow after eight bytes.
     let there = unsafe {
         let values = *(words as *const usize);
         let places = *(values as *const u8) as usize;
@@ -119,7 +121,8 @@ fn is_whole(dict: Obj) -> bool {
     there as isize == dict.dict_len() as isize
 }
 
-/// Makes a dict tell of every change; false when it cannot.  Runs no code but that of others who watch the dict.
+/// Prepares a dict so that it reports every change.  False if that fails.  Runs no code except other watchers of the
+/// dict.
 pub fn prepare(dict: Obj) -> bool {
     if !is_split(dict) {
         return true;
@@ -136,7 +139,7 @@ pub fn prepare(dict: Obj) -> bool {
     })
 }
 
-/// The last item leaves and comes again: nothing else about the dict changes, its order neither.
+/// Removes the last item and adds it again.  Nothing else about the dict changes, nor does its order.
 fn move_values(dict: Obj) -> Res<bool> {
     if dict.dict_len() == 0 {
         let none = Owned::none();
@@ -144,13 +147,13 @@ fn move_values(dict: Obj) -> Res<bool> {
         dict.own().attr(c"popitem")?.call(&[], None)?;
     } else {
         let item = dict.own().attr(c"popitem")?.call(&[], None)?;
-        dict.own().dict_set(item.tuple_item(0), item.tuple_item(1))?; // there is room: the table has just been made
+        dict.own().dict_set(item.tuple_item(0), item.tuple_item(1))?; // there is room: `popitem` has just built the table
     }
     Ok(!is_split(dict))
 }
 
-// Every way to change a dict, by name, applied to `d`; instances, changed through attributes by bytecode that is used to
-// instances like them or unlike them.  `ready` is what the engine does to a dict before it relies on it.
+// Every way to change a dict `d`, by name.  Instances are changed through attributes, by bytecode specialised for
+// instances like them or unlike them.  `ready` does what the engine does to a dict before it watches it.
 const PROBE: &std::ffi::CStr = c"
 import types, collections
 class Thing:
@@ -214,7 +217,7 @@ fn tells_of_every_change(found: Found) -> Res<bool> {
             return Ok(false);
         }
         for step in steps.tuple_items() {
-            let sign = Watched::new(found.sign, dict);
+            let sign = DictWatch::new(found.sign, dict);
             step.own().call(&[], None)?;
             if !sign.changed() {
                 return Ok(false);
@@ -222,12 +225,12 @@ fn tells_of_every_change(found: Found) -> Res<bool> {
         }
     }
     match found.sign {
-        Sign::Version => has_versions_of_its_own(),
+        ChangeSign::Version => has_versions_of_its_own(),
         _ => tells_its_death(found, &get("doomed")?),
     }
 }
 
-/// Two fresh dicts never share a version.
+/// Checks that two new dicts never share a version.
 fn has_versions_of_its_own() -> Res<bool> {
     let (a, b) = (Owned::dict()?, Owned::dict()?);
     Ok(!dict_version(*a).had_value_of(dict_version(*b)))
@@ -242,7 +245,7 @@ fn tells_its_death(found: Found, doomed: &Owned) -> Res<bool> {
         if found.moves && is_split(dict) && !move_values(dict)? {
             return Ok(false);
         }
-        let mut news = News::default();
+        let mut news = FirstEvent::default();
         news.watch(dict, 0);
         holder.own().attr(c"clear")?.call(&[], None)?;
         if news.heard().is_none() {
@@ -252,25 +255,25 @@ fn tells_its_death(found: Found, doomed: &Owned) -> Res<bool> {
     Ok(true)
 }
 
-enum Watched {
+enum DictWatch {
     Version(super::words::Word),
-    Event(News),
+    Event(FirstEvent),
 }
 
-impl Watched {
-    fn new(sign: Sign, dict: Obj) -> Watched {
-        if sign == Sign::Version {
-            return Watched::Version(dict_version(dict));
+impl DictWatch {
+    fn new(sign: ChangeSign, dict: Obj) -> DictWatch {
+        if sign == ChangeSign::Version {
+            return DictWatch::Version(dict_version(dict));
         }
-        let mut news = News::default();
+        let mut news = FirstEvent::default();
         news.watch(dict, 0);
-        Watched::Event(news)
+        DictWatch::Event(news)
     }
 
     fn changed(&self) -> bool {
         match self {
-            Watched::Version(word) => first_changed(&[*word]).is_some(),
-            Watched::Event(news) => news.heard().is_some(),
+            DictWatch::Version(word) => first_changed(&[*word]).is_some(),
+            DictWatch::Event(news) => news.heard().is_some(),
         }
     }
 }

@@ -1,9 +1,9 @@
-//! PEP 523: the interpreter frame of each supported CPython, and the evaluation function that we install.
+//! PEP 523: the interpreter frame of each supported CPython, and the evaluation function that the engine installs.
 //!
-//! A frame that we answer ourselves must be cleared exactly once.  On 3.11 the caller of the evaluation function does it
-//! (`_PyEval_Vector`).  From 3.12 on the evaluation function does, and CPython exports nothing to clear with, so the frame
-//! is finished by the default function itself: it is made to execute one RETURN_VALUE with our result on its stack,
-//! or, for an exception, entered as by `generator.throw()`.
+//! A frame that the engine answers itself must be cleared exactly once.  On 3.11 the caller of the evaluation function
+//! (`_PyEval_Vector`) clears it.  From 3.12 on the evaluation function must do so, but CPython exports no function for
+//! it.  So the default function finishes the frame: it executes one RETURN_VALUE with our result on the frame's stack.
+//! For an exception, it is entered as by `generator.throw()`.
 
 use super::caught;
 use super::object::{import, Obj, Owned, Raised, Res};
@@ -15,7 +15,7 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicIsize, AtomicPtr, AtomicU16, Ordering};
 
-/// A reference in a frame, or null.  From 3.14 on its low bits say whether it owns what it points to (pycore_stackref.h).
+/// A reference in a frame, or null.  From 3.14 on, its low bits say whether the frame owns it (pycore_stackref.h).
 #[derive(Clone, Copy)]
 #[repr(transparent)]
 struct Slot(usize);
@@ -37,7 +37,7 @@ impl Slot {
     #[cfg(Py_3_14)]
     fn of(value: Owned) -> Slot {
         let p = value.into_ptr();
-        // SAFETY: *live*: the reference is handed to the slot; the flags are those of an object's header.
+        // SAFETY: *live*: the reference is handed to the slot; the flags are in the object's header.
         Slot(p as usize | usize::from(unsafe { (*p).ob_refcnt.refcnt_and_flags.ob_flags } & 1))
     }
 }
@@ -84,7 +84,7 @@ struct RawFrame {
 
 #[cfg(Py_3_12)]
 impl RawFrame {
-    /// Pushes a value on the frame's stack.
+    /// Pushes a value onto the frame's stack.
     #[cfg(not(Py_3_14))]
     unsafe fn push(&mut self, value: Owned) {
         *self.localsplus.as_mut_ptr().add(self.stacktop as usize) = Slot::of(value);
@@ -102,7 +102,7 @@ const OWNED_BY_THREAD: u8 = 0;
 
 type EvalFunction = unsafe extern "C" fn(*mut PyThreadState, *mut RawFrame, c_int) -> *mut PyObject;
 
-// Private functions of CPython, exported by every supported version; 3.12 gave the last three other names.
+// Private functions of CPython, exported by every supported version.  3.12 renamed the last three.
 extern "C" {
     fn _PyEval_EvalFrameDefault(thread: *mut PyThreadState, frame: *mut RawFrame, throw: c_int) -> *mut PyObject;
     fn _PyInterpreterState_GetEvalFrameFunc(interpreter: *mut PyInterpreterState) -> EvalFunction;
@@ -115,7 +115,7 @@ extern "C" {
     fn _PyCode_SetExtra(code: *mut PyObject, index: Py_ssize_t, extra: *mut c_void) -> c_int;
 }
 
-/// The frame of a Python function at its first instruction; live while its evaluation function runs.
+/// The frame of a Python function at its first instruction.  Alive while its evaluation function runs.
 #[derive(Clone, Copy)]
 pub struct Frame(*mut RawFrame);
 
@@ -133,37 +133,37 @@ impl Frame {
         // SAFETY: frames owned by a thread hold their function.
         unsafe { Obj::borrow((*self.0).function.object()) }
     }
-    /// The i-th parameter, `i` below the number of parameters of the code.
+    /// The i-th parameter.  `i` is below the number of parameters of the code.
     pub fn parameter(self, i: usize) -> Option<Obj> {
         // SAFETY: parameters are the first of the frame's local slots.
         unsafe { Obj::borrow_opt((*(*self.0).localsplus.as_ptr().add(i)).object()) }
     }
 }
 
-/// What becomes of a frame.
-pub enum Answer {
-    /// Let the interpreter run it.
+/// How to continue with a frame.
+pub enum FrameAction {
+    /// The interpreter runs the frame.
     Default,
     Done(Res<Owned>),
 }
 
-/// Who decides about frames.
+/// Decides about frames.
 pub trait Evaluator: 'static {
-    /// Whether it looks at this thread's frames now.
+    /// Whether the evaluator handles this thread's frames now.
     fn active() -> bool;
-    fn evaluate(frame: Frame) -> Answer;
-    /// The evaluation function was taken away for a while: put it back if it is still wanted.
+    fn evaluate(frame: Frame) -> FrameAction;
+    /// The evaluation function was removed for a while.  Installs it again if it is still needed.
     fn taken_away();
 }
 
-/// What ran frames before us, and our own evaluation function.
+/// The evaluation function that was in place before ours, and our own.
 static PREVIOUS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
 static OURS: AtomicPtr<c_void> = AtomicPtr::new(null_mut());
-/// A filler and a RETURN_VALUE.
+/// The two instructions of a returning frame: a filler and a RETURN_VALUE.
 static RETURN: [AtomicU16; 2] = [AtomicU16::new(0), AtomicU16::new(0)];
 
 thread_local! {
-    /// The frame that this thread handed to somebody else's evaluation function last, of those that still run.
+    /// The last frame that this thread passed to another library's evaluation function and that still runs.
     static HANDED_ON: Cell<*mut RawFrame> = const { Cell::new(null_mut()) };
 }
 
@@ -172,7 +172,8 @@ unsafe fn default(thread: *mut PyThreadState, frame: *mut RawFrame, throw: c_int
     if previous as *const () == _PyEval_EvalFrameDefault as *const () {
         return _PyEval_EvalFrameDefault(thread, frame, throw);
     }
-    // Whoever put theirs in front of ours again, after we did so with theirs, gives us the frame back.
+    // Another library may install its function in front of ours again, after ours was installed in front of it.  Then
+    // it passes the frame back to us.
     let before = HANDED_ON.replace(frame);
     let result = if before == frame {
         _PyEval_EvalFrameDefault(thread, frame, throw)
@@ -194,13 +195,13 @@ unsafe fn finish(thread: *mut PyThreadState, frame: *mut RawFrame, result: Res<O
         Ok(value) => {
             let f = &mut *frame;
             f.push(value);
-            // 3.12 keeps the instruction before the next one, later ones the next one.
+            // 3.12 stores the instruction before the next one; later versions store the next one.
             let at = if cfg!(Py_3_13) { 1 } else { 0 };
             f.instruction = RETURN[at].as_ptr();
             default(thread, frame, 0)
         }
         Err(Raised) => {
-            // Before its first instruction a frame is no part of tracebacks; 3.12 still is there.
+            // A frame before its first instruction does not appear in tracebacks.  On 3.12 it already points there.
             if cfg!(Py_3_13) {
                 let f = &mut *frame;
                 f.instruction = f.instruction.wrapping_sub(1);
@@ -215,20 +216,21 @@ unsafe extern "C" fn evaluate<E: Evaluator>(
     frame: *mut RawFrame,
     throw: c_int,
 ) -> *mut PyObject {
-    // A frame that comes back from the evaluation function we handed it to is answered already, maybe finished.
+    // A frame that another library's function passes back to us is answered already, and may be finished.
     if throw != 0 || (*frame).owner != OWNED_BY_THREAD || !E::active() || HANDED_ON.get() == frame {
         return default(thread, frame, throw);
     }
     if stack::is_low() {
         return without_hook::<E>(thread, frame);
     }
-    match caught::or_raise(Answer::Done(Err(Raised)), || E::evaluate(Frame(frame))) {
-        Answer::Default => default(thread, frame, throw),
-        Answer::Done(result) => finish(thread, frame, result),
+    match caught::or_raise(FrameAction::Done(Err(Raised)), || E::evaluate(Frame(frame))) {
+        FrameAction::Default => default(thread, frame, throw),
+        FrameAction::Done(result) => finish(thread, frame, result),
     }
 }
 
-/// Recursion that has used up the C stack goes on as without us: calls from Python to Python then take none of it.
+/// If recursion has used up the C stack, the frame runs without the hook.  Calls from Python to Python then use no C
+/// stack.
 #[cold]
 unsafe fn without_hook<E: Evaluator>(thread: *mut PyThreadState, frame: *mut RawFrame) -> *mut PyObject {
     uninstall();
@@ -237,7 +239,7 @@ unsafe fn without_hook<E: Evaluator>(thread: *mut PyThreadState, frame: *mut Raw
     result
 }
 
-/// Puts our evaluation function, which asks `E`, in front of the one in place.
+/// Installs our evaluation function, which calls `E`, in front of the current one.
 pub fn install<E: Evaluator>() -> Res<()> {
     if RETURN[1].load(Ordering::Relaxed) == 0 {
         let opmap = import(c"opcode")?.attr(c"opmap")?;
@@ -259,7 +261,7 @@ pub fn install<E: Evaluator>() -> Res<()> {
     Ok(())
 }
 
-/// Takes it away again, unless somebody put theirs in front of it.
+/// Removes our evaluation function, unless another library has installed one in front of it.
 pub fn uninstall() {
     // SAFETY: *gil*; PREVIOUS holds the evaluation function found by `install`.
     unsafe {
@@ -275,21 +277,21 @@ pub fn uninstall() {
     }
 }
 
-/// What callbacks said of a code object; stored in the code object and freed with it.
+/// The answers of callbacks for a code object, stored in the code object and freed with it.
 ///
-/// CompiledFunctions are referred to weakly: a code object may live as long as the process, and the cycle collector does
-/// not look into it.  Whoever answered keeps them alive.
+/// CompiledFunctions are referenced weakly: a code object may live as long as the process, and the garbage collector
+/// does not look into it.  The callback that answered keeps them alive.
 #[derive(Default)]
-struct Remembered {
-    /// (generation of the callback, weak reference to its CompiledFunction or None), the latest first.
+struct CachedAnswers {
+    /// (generation of the callback, weak reference to its CompiledFunction or None), latest first.
     answers: SmallVec<[(u64, Option<Owned>); 1]>,
 }
 
-/// So many callbacks' answers are kept for one code object.
+/// At most this many callbacks' answers are stored for one code object.
 const MAX_ANSWERS: usize = 4;
 
-pub enum Answered {
-    /// Not asked yet, or the CompiledFunction is gone.
+pub enum CachedAnswer {
+    /// The callback was not called yet, or the CompiledFunction is gone.
     Unknown,
     Nothing,
     Compiled(Owned),
@@ -299,7 +301,7 @@ static EXTRA: AtomicIsize = AtomicIsize::new(-1);
 
 unsafe extern "C" fn free_remembered(p: *mut c_void) {
     if !p.is_null() {
-        caught::or_report((), || drop(Box::from_raw(p.cast::<Remembered>())));
+        caught::or_report((), || drop(Box::from_raw(p.cast::<CachedAnswers>())));
     }
 }
 
@@ -314,10 +316,10 @@ fn extra_index() -> Py_ssize_t {
     index
 }
 
-/// The Remembered of a code object; null when there is none or no room for one.
-fn extra(code: Obj) -> *mut Remembered {
+/// The CachedAnswers of a code object.  Null if it has none, or if the interpreter has no index left.
+fn extra(code: Obj) -> *mut CachedAnswers {
     let mut p = null_mut();
-    // SAFETY: *gil*, *live*; the extra is null or a Remembered that `remember` stored.
+    // SAFETY: *gil*, *live*; the extra is null or a CachedAnswers that `remember` stored.
     unsafe {
         if extra_index() < 0 || _PyCode_GetExtra(code.ptr(), extra_index(), &mut p) < 0 {
             PyErr_Clear();
@@ -327,23 +329,24 @@ fn extra(code: Obj) -> *mut Remembered {
     p.cast()
 }
 
-/// What the callback of this generation, or one that spoke for all (`for_ever`), said of `code`.
+/// The answer for `code` of the callback of this generation, or of a callback that answered for all generations
+/// (`for_ever`).
 #[inline]
-pub fn remembered(code: Obj, generation: u64, for_ever: u64) -> Answered {
+pub fn remembered(code: Obj, generation: u64, for_ever: u64) -> CachedAnswer {
     // SAFETY: see `extra`; nothing below runs Python code while the reference is used.
-    let Some(known) = (unsafe { extra(code).as_ref() }) else { return Answered::Unknown };
+    let Some(known) = (unsafe { extra(code).as_ref() }) else { return CachedAnswer::Unknown };
     let answer = known.answers.iter().find(|(g, _)| *g == generation || *g == for_ever);
     match answer {
-        None => Answered::Unknown,
-        Some((_, None)) => Answered::Nothing,
+        None => CachedAnswer::Unknown,
+        Some((_, None)) => CachedAnswer::Nothing,
         Some((_, Some(reference))) => match reference.weakref_target() {
-            Some(compiled) => Answered::Compiled(compiled.own()),
-            None => Answered::Unknown,
+            Some(compiled) => CachedAnswer::Compiled(compiled.own()),
+            None => CachedAnswer::Unknown,
         },
     }
 }
 
-/// Remembers an answer; an interpreter without room for it forgets (the callback is asked again).
+/// Stores an answer.  If the interpreter has no room for it, the answer is lost and the callback is called again.
 pub fn remember(code: Obj, generation: u64, compiled: Option<Obj>) {
     let reference = match compiled.map(super::words::weakref) {
         Some(None) => return,
@@ -351,7 +354,7 @@ pub fn remember(code: Obj, generation: u64, compiled: Option<Obj>) {
         None => None,
     };
     if extra(code).is_null() {
-        let p = Box::into_raw(Box::<Remembered>::default());
+        let p = Box::into_raw(Box::<CachedAnswers>::default());
         // SAFETY: *gil*, *live*; on success the code object owns `p`, otherwise it is freed here.
         unsafe {
             if extra_index() < 0 || _PyCode_SetExtra(code.ptr(), extra_index(), p.cast()) < 0 {
@@ -362,7 +365,7 @@ pub fn remember(code: Obj, generation: u64, compiled: Option<Obj>) {
         }
     }
     let mut forgotten = Vec::new();
-    // SAFETY: see `extra`; what is forgotten is dropped after the last use of the reference.
+    // SAFETY: see `extra`; forgotten answers are dropped after the last use of the reference.
     if let Some(known) = unsafe { extra(code).as_mut() } {
         while let Some(i) = known.answers.iter().position(|(g, _)| *g == generation) {
             forgotten.push(known.answers.remove(i));

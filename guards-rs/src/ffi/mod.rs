@@ -1,16 +1,25 @@
-//! The only unsafe code of the engine: CPython's and torch's C interfaces behind small wrappers.
+//! The only unsafe code of the engine: small wrappers around the C interfaces of CPython and torch.
 //!
-//! Rules that every wrapper rests on (SAFETY comments refer to them by name):
-//! - *gil*: the calling thread holds the GIL.  Everything here is reached from CPython slots, PyO3 methods or the
-//!   frame hook, which all hold it; the two places that release it say so.
-//! - *live*: an `Obj` is borrowed.  Whoever makes one guarantees that a holder (the caller's arguments, a container
-//!   that was just read, a cache entry) outlives its use.
-//! - *quiet*: methods of `Obj` run no Python code, whatever the object is: neither the user's (`__eq__`, `__hash__`,
-//!   `__getattr__`, `__len__` …) nor the collector's, and no other thread's.  What may run any is a method of `Owned`
-//!   (`python.rs`) and gives an `Owned`: borrowing ends there, and who goes on owns what it goes on with.
+//! SAFETY comments refer to these rules by name.  Every wrapper rests on them:
+//! - *gil*: the calling thread holds the GIL.  CPython slots, PyO3 methods and the frame hook are the only entries, and
+//!   all of them hold it.  The two places that release the GIL say so.
+//! - *live*: an `Obj` is borrowed.  The code that creates an `Obj` guarantees that a holder outlives its use: the
+//!   caller's arguments, a container that was just read, or a cache entry.
+//! - *quiet*: methods of `Obj` run no Python code, whatever the object is.  They run no code of the user (`__eq__`,
+//!   `__hash__`, `__getattr__`, `__len__`, …), no garbage collection and no other thread.  An operation that may run
+//!   such code is a method of `Owned` (`python.rs`) and returns an `Owned`.  Borrowing ends there: later code must own
+//!   the objects it uses.
 //!
-//! The ground floor calls nobody: nothing here names a module above.  What a Python type or the evaluation function calls up
-//! is a trait that its owner implements: `callable::Callable`, `aten::pytype::Executable`, `frame::Evaluator`.
+//! Nothing here names a module outside `ffi`.  A Python type or the evaluation function calls upwards through a trait
+//! that the upper module implements: `callable::Callable`, `aten::pytype::Executable`, `frame::Evaluator`.
+//!
+//! Reading order:
+//! - `object.rs`, `access.rs`, `python.rs`: references, and operations on them;
+//! - `caught.rs`, `sync.rs`, `stack.rs`: panics, locks, the C stack;
+//! - `callable.rs`, `tailcall.rs`, `frame.rs`: calls;
+//! - `words.rs`, `dict_events.rs`, `dict_probe.rs`, `dict_keys.rs`, `mro.rs`: proofs that objects are unchanged;
+//! - `torch.rs`, `tensor_words.rs`, `state.rs`, `profiling.rs`: torch, as guards and calls read it;
+//! - `aten/`, `cuda.rs`, `plan_call.rs`: torch and GPUs, as plans use them.
 
 #![allow(unsafe_code)]
 

@@ -1,7 +1,8 @@
 //! Attributes of classes, looked up without running Python code.
 //!
-//! A class's dict may have keys that are no strings (`type(name, bases, {key: value})`), whose `__eq__` a lookup would run.
-//! That there is none is looked up once for each state of a class: a change of it or of a base gives it another version.
+//! The dict of a class may have keys that are no strings (`type(name, bases, {key: value})`).  A lookup would run the
+//! `__eq__` of such a key.  Their absence is checked once for each version of a class; a change of the class or a base
+//! changes the version.
 
 use super::access::{MayRunPython, Quiet};
 use super::dict_keys;
@@ -13,13 +14,13 @@ extern "C" {
     fn _PyType_Lookup(ty: *mut PyTypeObject, name: *mut PyObject) -> *mut PyObject;
 }
 
-/// Looks one name up in classes; remembers the last class, with its version, that a quiet lookup is possible in.
+/// Looks up one name in classes.  Remembers the last class, with its version, in which the lookup is quiet.
 pub struct ClassAttribute {
     name: Obj,
     quiet_in: Cell<(usize, u32)>,
 }
 
-/// The version of a class, 0 while it has none; callers check that it is one.
+/// The version of a class; 0 if it has none.  Callers check that `class` is a class.
 #[inline]
 pub fn version(class: Obj) -> u32 {
     // SAFETY: *live*; callers checked that it is a type.
@@ -27,12 +28,12 @@ pub fn version(class: Obj) -> u32 {
 }
 
 impl ClassAttribute {
-    /// The holder of this keeps `name` alive.
+    /// The owner of this value keeps `name` alive.
     pub fn new(name: Obj) -> Self {
         ClassAttribute { name, quiet_in: Cell::new((0, 0)) }
     }
 
-    /// What the mro of `class` has under the name; None as well for what is no class.
+    /// The attribute in the mro of `class`.  None if absent, or if `class` is no class.
     #[inline]
     pub fn find(&self, class: Obj) -> Quiet<Option<Obj>> {
         if !class.is_type() {
@@ -55,18 +56,18 @@ impl ClassAttribute {
         Ok(found)
     }
 
-    /// The same, whatever the keys do.
+    /// The same lookup for keys that may run Python code.
     pub fn ask(&self, class: &Owned) -> Option<Owned> {
         if !class.is_type() {
             return None;
         }
-        // An mro may be replaced, and the classes in it dropped, while keys are compared.
+        // While keys are compared, the mro may be replaced and its classes dropped.
         let _held = mro(class.get()).own();
         lookup(class.get(), self.name).map(Obj::own)
     }
 }
 
-/// Through CPython's type cache; borrowed from a class of the mro.  Callers check that `class` is one.
+/// Looks up through CPython's type cache.  Borrowed from a class of the mro.  Callers check that `class` is a class.
 #[inline]
 fn lookup(class: Obj, name: Obj) -> Option<Obj> {
     // SAFETY: *gil*, *live*; a type and a string.
@@ -78,13 +79,13 @@ fn mro(class: Obj) -> Obj {
     unsafe { Obj::borrow((*class.ptr().cast::<PyTypeObject>()).tp_mro) }
 }
 
-/// Static classes of the interpreter have their dict elsewhere from 3.12 on.
+/// From 3.12 on, static classes of the interpreter store their dict elsewhere.
 #[cfg(Py_3_12)]
 fn has_only_strings(class: Obj) -> bool {
     extern "C" {
         fn PyType_GetDict(ty: *mut PyTypeObject) -> *mut PyObject;
     }
-    // SAFETY: *live*; a new reference, to a dict that the class keeps, or null.
+    // SAFETY: *live*; a new reference to a dict that the class keeps, or null.
     unsafe { Owned::steal(PyType_GetDict(class.ptr().cast())) }.is_ok_and(|dict| dict_keys::are_strings(dict.get()))
 }
 

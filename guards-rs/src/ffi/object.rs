@@ -14,23 +14,23 @@ pub struct Raised;
 
 pub type Res<T> = Result<T, Raised>;
 
-/// A borrowed, non-null reference (rules *gil* and *live* of the parent module).  It is not `Send`: code that runs without the
-/// GIL (`sync::without_gil`) cannot be given one.
+/// A borrowed, non-null reference (rules *gil* and *live* of the parent module).  It is not `Send`, so code that runs
+/// without the GIL (`sync::without_gil`) cannot receive one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(transparent)]
 pub struct Obj(NonNull<PyObject>);
 
-/// An object that is never freed, so that it may be kept anywhere.
+/// An object that is never freed, so any structure may store it.
 #[derive(Clone, Copy, Debug)]
 pub struct Immortal(Obj);
 
-// SAFETY: the address of an object that lives as long as the process; what is done with it is done by `get`, under rule *gil*.
+// SAFETY: the object lives as long as the process; every use goes through `get`, under rule *gil*.
 unsafe impl Send for Immortal {}
 // SAFETY: as for Send.
 unsafe impl Sync for Immortal {}
 
 impl Immortal {
-    /// Takes a reference that is never given back.
+    /// Takes a reference that is never dropped.
     pub fn new(value: Owned) -> Immortal {
         Immortal(Obj::forever(value))
     }
@@ -41,7 +41,7 @@ impl Immortal {
     }
 }
 
-/// A strong reference.  Unlike `Py<PyAny>` its drop is a plain decref, for slots that PyO3 does not know of.
+/// A strong reference.  Unlike `Py<PyAny>` it drops by a plain decref, for slots that PyO3 does not know.
 #[derive(PartialEq, Eq, Debug)]
 #[repr(transparent)]
 pub struct Owned(Obj);
@@ -79,7 +79,7 @@ impl Owned {
         NonNull::new(p).map(|p| Owned(Obj(p))).ok_or(Raised)
     }
 
-    /// Gives the reference away, to C.
+    /// Hands the reference over to C.
     #[inline]
     pub fn into_ptr(self) -> *mut PyObject {
         let p = self.0.ptr();
@@ -100,6 +100,10 @@ impl Owned {
     pub fn into_py(self, py: pyo3::Python<'_>) -> pyo3::Py<pyo3::PyAny> {
         // SAFETY: an owned, non-null reference is handed over.
         unsafe { pyo3::Py::from_owned_ptr(py, self.into_ptr()) }
+    }
+
+    pub fn into_bound(self, py: pyo3::Python<'_>) -> pyo3::Bound<'_, pyo3::PyAny> {
+        self.into_py(py).into_bound(py)
     }
 
     pub fn none() -> Owned {
@@ -192,24 +196,24 @@ impl Owned {
 }
 
 /// Strong references to many objects at once.
-pub struct Held(SmallVec<[Obj; 16]>);
+pub struct References(SmallVec<[Obj; 16]>);
 
-impl Held {
+impl References {
     #[inline]
-    pub fn new(objects: &[Obj]) -> Held {
+    pub fn new(objects: &[Obj]) -> References {
         objects.iter().for_each(|o| std::mem::forget(o.own()));
-        Held(SmallVec::from_slice(objects))
+        References(SmallVec::from_slice(objects))
     }
 }
 
-impl Drop for Held {
+impl Drop for References {
     #[inline]
     fn drop(&mut self) {
         self.0.iter().for_each(|o| drop(Owned(*o)));
     }
 }
 
-/// Drops the pending exception.  One that is to end more than what raised it (Ctrl-C, an exit) is raised again a little later.
+/// Drops the pending exception.  An exception that is no `Exception` (Ctrl-C, an exit) is raised again a little later.
 pub fn clear_error() {
     // SAFETY: *gil*; an exception may or may not be set.
     unsafe {
@@ -220,20 +224,20 @@ pub fn clear_error() {
     }
 }
 
-/// Whether the pending exception is an error, and is not to end more than what raised it.
+/// Whether the pending exception is an `Exception`, and not one like Ctrl-C or an exit.
 pub fn is_error() -> bool {
     // SAFETY: *gil*; an exception is set.
     unsafe { PyErr_ExceptionMatches(PyExc_Exception) != 0 }
 }
 
-/// Whether the pending exception says that memory or stack are short, whatever was done.
+/// Whether the pending exception reports a shortage of memory or stack, which any operation may raise.
 pub fn is_shortage() -> bool {
     // SAFETY: *gil*; an exception is set.
     unsafe { PyErr_ExceptionMatches(PyExc_MemoryError) != 0 || PyErr_ExceptionMatches(PyExc_RecursionError) != 0 }
 }
 
-/// Drops the pending exception of a question that raises none itself: unless memory or stack were short, a signal's handler
-/// raised it while the question was asked, and it is raised again a little later.
+/// Drops the pending exception of a query that raises no exception itself.  Unless memory or stack were short, a signal
+/// handler raised it during the query; then it is raised again a little later.
 pub fn clear_foreign_error() {
     if !is_shortage() {
         raise_later();
@@ -242,11 +246,11 @@ pub fn clear_foreign_error() {
     unsafe { PyErr_Clear() }
 }
 
-/// The pending exception is raised by this thread where it next runs Python code; where handlers of signals do not run, only its
-/// class is kept, which is all that another thread gives.
+/// Raises the pending exception again when this thread next runs Python code.  In threads that run no signal handlers,
+/// CPython can only raise an exception class, so only the class is used.
 fn raise_later() {
     extern "C" fn raise(error: *mut std::ffi::c_void) -> std::ffi::c_int {
-        // SAFETY: *gil*; the reference is the one that was taken below.
+        // SAFETY: *gil*; the reference was taken below.
         unsafe { restore_error(error.cast()) }
         -1
     }
@@ -258,12 +262,12 @@ fn raise_later() {
             Py_XDECREF(error);
         } else if Py_AddPendingCall(Some(raise), error.cast()) < 0 {
             Py_XDECREF(error);
-            PyErr_SetInterrupt(); // too many wait
+            PyErr_SetInterrupt(); // too many calls are pending
         }
     }
 }
 
-/// Whether this thread began the process.
+/// Whether this thread is the main thread of the process.
 fn is_main_thread() -> bool {
     // SAFETY: without preconditions.
     #[cfg(target_os = "linux")]
@@ -275,7 +279,7 @@ fn is_main_thread() -> bool {
     true
 }
 
-/// The pending exception, which is so no more: a new reference.
+/// Takes the pending exception, as a new reference.  No exception is pending afterwards.
 ///
 /// # Safety
 /// *gil*; an exception is set.
@@ -291,7 +295,8 @@ pub unsafe fn take_error() -> *mut PyObject {
     error
 }
 
-/// Asks `question` about the pending exception, which is pending again behind it unless the question raises: then that is.
+/// Evaluates `question` on the pending exception, which is pending again afterwards.  If the question raises, its
+/// exception is pending instead.
 pub fn pending(question: impl FnOnce(Obj) -> Res<bool>) -> bool {
     // SAFETY: *gil*; an exception is set; the reference that is taken is given back by restoring it.
     unsafe {
@@ -304,7 +309,7 @@ pub fn pending(question: impl FnOnce(Obj) -> Res<bool>) -> bool {
     }
 }
 
-/// Raises the exception, with the traceback that it has.
+/// Raises the exception with its own traceback.
 ///
 /// # Safety
 /// *gil*; `error` is an exception, and its reference is taken.
@@ -314,7 +319,7 @@ unsafe fn restore_error(error: *mut PyObject) {
     PyErr_Restore(class, error, PyException_GetTraceback(error));
 }
 
-/// Drops the pending exception if it is one of `class`.
+/// Drops the pending exception if it is an instance of `class`.
 pub fn caught(class: Obj) -> bool {
     // SAFETY: *gil*; an exception is set, `class` is an exception class.
     unsafe {
@@ -353,6 +358,14 @@ pub fn runtime_error(text: &str) -> Raised {
     raise(unsafe { Obj::borrow(PyExc_RuntimeError) }, text)
 }
 
+/// Sets a MemoryError.  The interpreter keeps a spare instance for this.
+#[cold]
+pub fn no_memory() -> Raised {
+    // SAFETY: *gil*.
+    unsafe { PyErr_NoMemory() };
+    Raised
+}
+
 pub fn value_error(text: &str) -> Raised {
     // SAFETY: as in type_error.
     raise(unsafe { Obj::borrow(PyExc_ValueError) }, text)
@@ -362,7 +375,7 @@ extern "C" {
     fn PyImport_GetModule(name: *mut PyObject) -> *mut PyObject;
 }
 
-/// A module; one that is loaded comes from `sys.modules`, not from the `__import__` that a program may have put in place.
+/// Returns a module.  A loaded module comes from `sys.modules`, not from an `__import__` that the program has replaced.
 pub fn import(name: &CStr) -> Res<Owned> {
     // SAFETY: *gil*; a NUL-terminated name; a new reference, or null with or without an exception.
     unsafe {
@@ -436,7 +449,7 @@ impl Obj {
         unsafe { Obj::borrow(Py_None()) }
     }
 
-    /// Borrowed from a reference that is never given back.
+    /// A borrowed reference to an object whose reference is never dropped.
     pub fn forever(value: Owned) -> Obj {
         let borrowed = value.get();
         std::mem::forget(value);
@@ -471,7 +484,7 @@ impl Obj {
     }
 }
 
-/// A strong reference to an instance of one of our PyO3 classes, cheap to follow.
+/// A strong reference to an instance of a PyO3 class of the engine, cheap to dereference.
 pub struct Handle<T>(ManuallyDrop<Py<T>>);
 
 impl<T> Handle<T> {
@@ -518,7 +531,7 @@ impl<T: PyClass<Frozen = True> + Sync> std::ops::Deref for Handle<T> {
     }
 }
 
-/// Shows a reference that the visited object owns to the cycle collector.
+/// Shows a reference of the visited object to the garbage collector.
 pub fn visit_obj(visit: &pyo3::PyVisit<'_>, o: Obj) -> Result<(), pyo3::PyTraverseError> {
     // SAFETY: a Py made of a borrowed pointer and never dropped.
     let py: ManuallyDrop<Py<pyo3::PyAny>> =

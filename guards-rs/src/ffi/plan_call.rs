@@ -1,4 +1,4 @@
-//! Running a native plan from the engine, without a Python call in between.
+//! Runs a native plan from the engine, without a Python call in between.
 
 use super::aten::pytype::{self, Executable};
 use super::object::{Obj, Owned, Raised, Res};
@@ -9,7 +9,7 @@ use std::ptr::null_mut;
 
 pub type Outputs = SmallVec<[Owned; 4]>;
 
-/// The outputs of the plan `target`, or None when it is another callable.
+/// The outputs of the plan `target`.  None if `target` is another callable.
 #[inline]
 pub fn run_plan<P: Executable>(target: Obj, inputs: &[Obj]) -> Option<Res<Outputs>> {
     // SAFETY: *gil*, *live*: the entry holds its target, the caller its inputs; an Obj has the layout of a pointer;
@@ -25,7 +25,7 @@ pub fn run_plan<P: Executable>(target: Obj, inputs: &[Obj]) -> Option<Res<Output
     }
 }
 
-/// Whether `target` is a plan that runs alike whatever is passed for the input.
+/// Whether `target` is a plan whose results do not depend on the input.
 pub fn ignores<P: Executable>(target: &Owned, input: usize) -> bool {
     // SAFETY: *gil*, *live*: an Owned is a live object.
     unsafe { pytype::as_plan::<P>(target.ptr()).is_some_and(|plan| !plan.needs(input)) }

@@ -1,8 +1,8 @@
-//! Whether somebody looks at calls: one comparison of two words.
+//! Whether a profiler or watcher is active: one comparison of two words.
 //!
-//! torch's profiler says that it is on in a variable of a Python module.  The version of that module's dict is the word that is
-//! compared: while it is the one that was seen last, nobody looks.  Where dicts have no version that moves, a word that never
-//! changes stands there, and the dict's events stir.
+//! torch's profiler stores whether it is on in a variable of a Python module.  The compared word is the version of that
+//! module's dict: no profiler is active while the version is the last seen one.  If dicts have no changing version, the
+//! compared word is a constant, and events of the dict call `stir`.
 
 use super::dict_events;
 use super::words::version_word;
@@ -15,27 +15,29 @@ static SEEN: AtomicU64 = AtomicU64::new(0);
 
 #[inline]
 fn now() -> u64 {
-    // SAFETY: a static, or a word of a dict that lives for ever (`look_at`); it is written with the GIL held, which callers hold.
+    // SAFETY: a static, or a word of a dict that lives for ever (`look_at`); it is written with the GIL held, which
+    // callers hold.
     unsafe { *AT.load(Relaxed) }
 }
 
-/// Whether something may have changed since `rest`, or `stir` was called.
+/// Whether the module may have changed since `rest`, or `stir` was called.
 #[inline]
 pub fn on() -> bool {
     now() != SEEN.load(Relaxed)
 }
 
-/// Nobody looks, until the next change.
+/// Records that nothing is active.  `on` is false until the next change.
 pub fn rest() {
     SEEN.store(now(), Relaxed);
 }
 
-/// Somebody looks, until `rest`.
+/// Makes `on` true until `rest`.
 pub fn stir() {
     SEEN.store(!now(), Relaxed);
 }
 
-/// From now on the version of `variables` is the word, or each of its events stirs; false where neither can be had.
+/// Compares the version of `variables` from now on, or calls `stir` at each of its events.  False if neither is
+/// possible.
 pub fn look_at(variables: Owned) -> Res<bool> {
     let probe = Owned::dict()?;
     let (key, word) = (Owned::interned("probe")?, version_word(*probe));

@@ -1,5 +1,5 @@
-//! Operations that may run Python code, the user's included: methods of `Owned` only, for such code may drop every other
-//! holder of what they look at.  What they give is owned as well.
+//! Operations that may run Python code, including the user's.  They are methods of `Owned` only, because such code may
+//! drop every other holder of the object.  Their results are owned too.
 
 use super::object::{clear_error, Obj, Owned, Raised, Res};
 use pyo3::ffi::*;
@@ -8,7 +8,7 @@ use std::ptr::null_mut;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 impl Owned {
-    /// The value of `key` in dict storage: keys may have an `__eq__` and a `__hash__` of their own.
+    /// The value of `key` in dict storage.  Keys may have an `__eq__` and a `__hash__` written in Python.
     pub fn dict_get(&self, key: &Owned) -> Res<Option<Owned>> {
         debug_assert!(self.is_dict());
         // SAFETY: *gil*, *live*; callers check is_dict; nothing runs between the lookup and the new reference.
@@ -22,7 +22,7 @@ impl Owned {
     }
 
     pub fn dict_set(&self, key: Obj, value: Obj) -> Res<()> {
-        // SAFETY: *gil*, *live*; raises for what is no dict.
+        // SAFETY: *gil*, *live*; raises if `self` is no dict.
         unsafe { ok(PyDict_SetItem(self.ptr(), key.ptr(), value.ptr())) }
     }
 
@@ -48,7 +48,7 @@ impl Owned {
         unsafe { truth(PyObject_RichCompareBool(self.ptr(), other.ptr(), Py_EQ)) }
     }
 
-    /// Any iterable as a fresh tuple.
+    /// A new tuple of the items of any iterable.
     pub fn to_tuple(&self) -> Res<Owned> {
         // SAFETY: *gil*, *live*.
         unsafe { Owned::steal(PySequence_Tuple(self.ptr())) }
@@ -83,7 +83,7 @@ impl Owned {
     }
 
     pub fn is_instance(&self, class: Obj) -> Res<bool> {
-        // SAFETY: *gil*, *live*; raises for what is no class.
+        // SAFETY: *gil*, *live*; raises if `class` is no class.
         unsafe { truth(PyObject_IsInstance(self.ptr(), class.ptr())) }
     }
 
@@ -103,7 +103,7 @@ impl Owned {
         unsafe { Owned::steal(PyObject_GenericGetAttr(self.ptr(), name.ptr())) }
     }
 
-    /// Calls with positional arguments, then one per name in `kwnames`.
+    /// Calls with positional arguments, followed by one keyword argument for each name in `kwnames`.
     #[inline]
     pub fn call(&self, args: &[Obj], kwnames: Option<Obj>) -> Res<Owned> {
         let names = kwnames.map_or(null_mut(), Obj::ptr);
@@ -112,14 +112,14 @@ impl Owned {
         unsafe { Owned::steal(PyObject_Vectorcall(self.ptr(), args.as_ptr().cast::<*mut PyObject>(), npos, names)) }
     }
 
-    /// Whether a call takes references to its arguments before it does anything else: a plain function's frame does, if it
-    /// is called as functions are (`learn_calls` has seen how).
+    /// Whether a call takes references to its arguments before it does anything else.  The frame of a plain function
+    /// does, if the function has the usual vectorcall (which `learn_calls` has read).
     #[inline]
     pub fn holds_arguments(&self) -> bool {
         self.is_function() && vectorcall(self.get()) == CALLS.load(Ordering::Relaxed)
     }
 
-    /// Looks how a function that nobody changed is called, at a new one like `self`, if that is one.
+    /// Reads the vectorcall of unmodified functions, from a new function with the code of `self`.
     pub fn learn_calls(&self) -> Res<()> {
         if self.is_function() && CALLS.load(Ordering::Relaxed) == 0 {
             // SAFETY: *gil*, *live*; a function has a code object and globals.
@@ -137,7 +137,7 @@ impl Owned {
     pub fn repr(&self) -> String {
         // SAFETY: *gil*, *live*.
         match unsafe { Owned::steal(PyObject_Repr(self.ptr())) } {
-            Ok(text) => text.as_str().unwrap_or("<unprintable>").to_owned(),
+            Ok(text) => text.text_or("<unprintable>").to_owned(),
             Err(_) => {
                 clear_error();
                 "<unprintable>".to_owned()
@@ -146,7 +146,7 @@ impl Owned {
     }
 }
 
-/// The address of the code that calls functions; 0: not known yet.
+/// The address of the usual vectorcall of functions; 0 while unknown.
 static CALLS: AtomicUsize = AtomicUsize::new(0);
 
 #[inline]

@@ -1,17 +1,18 @@
-//! How much of this thread's C stack is left.
+//! Free space on this thread's C stack.
 //!
-//! CPython 3.11 counts Python calls, not bytes: with a raised `sys.setrecursionlimit`, or while a capture has raised it,
-//! recursion through compiled callables would run off the stack.  Callers check here before they call on.
+//! CPython 3.11 limits the number of Python calls, not the bytes of the C stack.  With a raised
+//! `sys.setrecursionlimit`, or while a capture has raised it, recursion through compiled callables could overflow the
+//! stack.  Callers check here first.
 
 use super::object::{raise, Obj, Raised};
 use pyo3::ffi::PyExc_RecursionError;
 use std::cell::Cell;
 
-/// What must be left for the code that is called next: a torch operator takes some tens of kilobytes.
+/// Space reserved for the code that is called next.  A torch operator uses some tens of kilobytes.
 const RESERVE: usize = 1 << 20;
 
 thread_local! {
-    /// The address below which the stack is nearly used up; 0: not known yet.
+    /// The address below which the stack is nearly used up; 0 while unknown.
     static LOWEST: Cell<usize> = const { Cell::new(0) };
 }
 

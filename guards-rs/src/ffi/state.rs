@@ -1,7 +1,8 @@
-//! torch's thread-local and global state, by exported C++ symbols: a few words a call.
+//! torch's thread-local and global state, read through exported C++ symbols: a few words for each call.
 //!
-//! Two words are torch's own summary of a thread: the dispatch keys that are included and excluded.  They change with dispatch
-//! modes, transforms of `torch.func`, tracing, autocast, inference mode and whatever else takes part in the dispatch.
+//! Two words are torch's own summary of a thread: the included and the excluded dispatch keys.  They change with
+//! dispatch modes, transforms of `torch.func`, tracing, autocast, inference mode, and all other state that affects
+//! dispatch.
 
 use super::object::{import, Immortal, Obj, Owned, Raised, Res};
 use super::torch::{load, resolve, symbol};
@@ -12,7 +13,8 @@ type Flag = unsafe extern "C" fn() -> bool;
 type Byte = unsafe extern "C" fn() -> c_char;
 type OfContext = unsafe extern "C" fn(usize) -> bool;
 
-/// A flag of torch's global context: where it lies, when its getter's code says so, else the getter.
+/// A flag of torch's global context.  `At` is its address if the code of its getter reveals it; otherwise `By` is the
+/// getter.
 #[derive(Clone, Copy)]
 enum ContextFlag {
     At(usize),
@@ -24,13 +26,13 @@ enum ContextFlag {
 impl ContextFlag {
     fn find(name: &CStr, context: usize) -> ContextFlag {
         let Some(getter) = symbol(name) else { return ContextFlag::Never };
-        // `movzbl offset(%rdi), %eax; ret`: the getter does nothing but read one byte of its object.
+        // `movzbl offset(%rdi), %eax; ret`: the getter only reads one byte of its object.
         let code: [u8; 8] = load(getter);
         match code {
             [0x0f, 0xb6, 0x87, a, b, c, d, 0xc3] if cfg!(target_arch = "x86_64") => {
                 ContextFlag::At(context.wrapping_add_signed(i32::from_le_bytes([a, b, c, d]) as isize))
             }
-            // SAFETY: the names below are those of `bool Context::…() const` in the known versions (`torch::symbol`).
+            // SAFETY: the names below are names of `bool Context::…() const` in the known versions (`torch::symbol`).
             _ => ContextFlag::By(unsafe { std::mem::transmute::<usize, OfContext>(getter) }, context),
         }
     }
@@ -46,7 +48,7 @@ impl ContextFlag {
     }
 }
 
-// Deterministic algorithms, and which kernels `scaled_dot_product_attention` may take.
+// Deterministic algorithms, and the kernels that `scaled_dot_product_attention` may use.
 const CONTEXT_FLAGS: [&CStr; 8] = [
     c"_ZNK2at7Context23deterministicAlgorithmsEv",
     c"_ZNK2at7Context31deterministicAlgorithmsWarnOnlyEv",
@@ -58,7 +60,7 @@ const CONTEXT_FLAGS: [&CStr; 8] = [
     c"_ZNK2at7Context25userEnabledOverrideableSDPEv",
 ];
 
-/// Whether a level of forward-mode AD is open; an older torch says so in Python only, in a module's variable.
+/// Whether a level of forward-mode AD is open.  An older torch exposes this only as a variable of a Python module.
 #[derive(Clone, Copy)]
 enum ForwardLevel {
     By(Flag),
@@ -75,7 +77,7 @@ impl ForwardLevel {
     fn in_python() -> Res<ForwardLevel> {
         let module = import(c"torch.autograd.forward_ad")?;
         let (variables, name) = (module.get().instance_dict().ok_or(Raised)?, Owned::interned("_current_level")?);
-        // Kept for ever, as torch keeps its modules.
+        // Never dropped, because torch never drops its modules.
         Ok(ForwardLevel::In(Immortal::new(variables.own()), Immortal::new(name)))
     }
 
@@ -92,14 +94,15 @@ impl ForwardLevel {
     }
 }
 
-/// Where in a thread's state of saved-tensor hooks the ends of its deque are: equal while there are no hooks.
+/// Saved-tensor hooks of a thread: a deque in its state, empty if its two iterators are equal.
 #[derive(Clone, Copy)]
 struct Hooks {
     state: unsafe extern "C" fn() -> usize,
 }
 
 impl Hooks {
-    // libstdc++: a deque begins with its map and the map's size, then an iterator of four words, then another one.
+    // libstdc++: a deque starts with its map and the map's size, followed by an iterator of four words and another
+    // iterator.
     const FIRST: usize = 16;
     const LAST: usize = 48;
 
@@ -107,7 +110,7 @@ impl Hooks {
         load::<usize>(state + Self::FIRST) != load::<usize>(state + Self::LAST)
     }
 
-    /// None where the deque is not laid out as expected.
+    /// None if the deque does not have the expected layout.
     fn find() -> Option<Hooks> {
         type State = unsafe extern "C" fn() -> usize;
         let hooks = Hooks { state: resolve!(c"_ZN2at23SavedTensorDefaultHooks13get_tls_stateEv" as State) };
@@ -136,7 +139,7 @@ impl Hooks {
 /// Addresses of this thread's own state.
 #[derive(Clone, Copy)]
 struct Thread {
-    /// Dispatch keys included, then those excluded.
+    /// The address of the included dispatch keys, followed by the excluded ones.
     keys: usize,
     hooks: usize,
 }
@@ -145,7 +148,7 @@ thread_local! {
     static THREAD: Cell<Thread> = const { Cell::new(Thread { keys: 0, hooks: 0 }) };
 }
 
-/// The getters.
+/// The getters of all parts of the state.
 #[derive(Clone, Copy)]
 pub struct StateSymbols {
     grad_mode: Flag,
@@ -163,7 +166,7 @@ pub struct StateSymbols {
 pub type Words = [u64; 5];
 
 impl StateSymbols {
-    /// `by_offset`: false for the slower ways, in tests.
+    /// `by_offset`: false selects the slower access, for tests.
     pub fn find(by_offset: bool) -> Option<Self> {
         type Count = unsafe extern "C" fn() -> i64;
         let context = resolve!(c"_ZN2at13globalContextEv" as unsafe extern "C" fn() -> usize);
@@ -189,13 +192,13 @@ impl StateSymbols {
 
     #[cold]
     fn find_thread(&self) -> Thread {
-        // SAFETY: dlsym gives the address of a thread-local variable in the calling thread; so does the getter.
+        // SAFETY: dlsym returns the address of a thread-local variable in the calling thread; so does the getter.
         let found = Thread { keys: symbol(KEYS).unwrap_or(0), hooks: unsafe { (self.hooks.state)() } };
         THREAD.with(|t| t.set(found));
         found
     }
 
-    /// The state packed into words: keys included and excluded, flags, dtypes, and the number of function modes.
+    /// The state packed into words: included keys, excluded keys, flags, dtypes, and the number of function modes.
     #[inline]
     pub fn read(&self) -> Words {
         const CPU: i8 = 0;
@@ -230,7 +233,8 @@ impl StateSymbols {
         }
     }
 
-    /// Whether words tell whether the state is plain: a function mode may be the default device, and hooks torch's own.
+    /// Whether words describe the whole state.  A function mode may be the default device, and hooks may be torch's
+    /// own.
     #[inline]
     pub fn are_complete(words: &Words) -> bool {
         words[4] == 0 && words[2] & 1 << CONTEXT_FLAGS.len() == 0

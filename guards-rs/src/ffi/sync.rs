@@ -1,4 +1,4 @@
-//! State shared by the GIL, and the lock of one function's compilations.
+//! State protected by the GIL, and the lock for the compilations of one function.
 
 use super::object::{check_signals, Res};
 use pyo3::ffi::{PyEval_RestoreThread, PyEval_SaveThread};
@@ -6,20 +6,20 @@ use std::cell::RefCell;
 use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-/// A RefCell in a static or a PyO3 class: only the holder of the GIL borrows it, and no borrow spans Python code.
+/// A RefCell in a static or a PyO3 class.  Only the holder of the GIL borrows it, and no borrow spans Python code.
 ///
-/// A borrow takes no token that proves the GIL.  Two things keep it from code that runs without: such code is a closure that
-/// must be `Send` (`without_gil`), or the steps of a plan, which borrow none; and builds with debug assertions (`.ci/tools
-/// checked`) ask the interpreter at each borrow.
+/// A borrow takes no token that proves the GIL.  Two things prevent a borrow by code without the GIL.  First, such code
+/// is either a closure that must be `Send` (`without_gil`), or the steps of a plan, which borrow no cell.  Second,
+/// builds with debug assertions (`.ci/tools checked`) query the interpreter at each borrow.
 #[derive(Default)]
 pub struct GilCell<T>(RefCell<T>);
 
 // SAFETY: rule *gil*: borrows are made and dropped while the GIL is held, hence by one thread at a time.
 unsafe impl<T> Sync for GilCell<T> {}
-// SAFETY: as for Sync; what is dropped with the cell is dropped by a slot of a type or never, so with the GIL as well.
+// SAFETY: as for Sync; a slot of a type drops the contents, with the GIL, or they are never dropped.
 unsafe impl<T> Send for GilCell<T> {}
 
-/// Panics in builds with debug assertions where this thread has no GIL.
+/// In builds with debug assertions: panics if this thread does not hold the GIL.
 #[inline]
 fn assert_gil() {
     // SAFETY: has no preconditions.
@@ -43,7 +43,7 @@ impl<T> GilCell<T> {
         f(&self.0.borrow())
     }
 
-    /// As `read`, but None while somebody has it for writing (the cycle collector may come at any time).
+    /// As `read`, but None while the cell is borrowed for writing.  Garbage collection may start at any time.
     pub fn try_read<R>(&self, f: impl FnOnce(&T) -> R) -> Option<R> {
         assert_gil();
         self.0.try_borrow().ok().map(|v| f(&v))
@@ -73,12 +73,13 @@ pub fn without_gil<T: Send>(f: impl FnOnce() -> T + Send) -> T {
             unsafe { PyEval_RestoreThread(self.0) };
         }
     }
-    // SAFETY: *gil* on entry; restored when `_saved` goes, after a panic too.
+    // SAFETY: *gil* on entry; restored when `_saved` is dropped, also after a panic.
     let _saved = Saved(unsafe { PyEval_SaveThread() });
     f()
 }
 
-/// Who compiles a function now: a thread of a process.  A forked process has its parent's owners, but not their threads.
+/// The thread and process that compile a function now.  A forked process inherits the owner of its parent, but not its
+/// threads.
 #[derive(Default)]
 pub struct CompileLock {
     owner: Mutex<Option<(u64, u32)>>,
@@ -86,12 +87,12 @@ pub struct CompileLock {
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Acquired {
-    /// Got it at once.
+pub enum Acquisition {
+    /// The lock was free.
     Now,
-    /// Got it after another thread's compilation: its entry may fit.
+    /// Another thread compiled first; its entry may fit.
     Waited,
-    /// This thread already compiles the function, or it compiles another one and may not wait.
+    /// This thread already compiles the function, or it compiles another one and must not wait.
     Refused,
 }
 
@@ -100,24 +101,25 @@ impl CompileLock {
         self.owner.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// `may_wait` is false for a thread that holds another such lock: it must not wait, or two could wait for each other.
-    pub fn acquire(&self, may_wait: bool) -> Res<Acquired> {
+    /// `may_wait` is false for a thread that holds another such lock.  It must not wait, or two threads could wait for
+    /// each other.
+    pub fn acquire(&self, may_wait: bool) -> Res<Acquisition> {
         let (me, process) = (thread_id(), std::process::id());
         let mut waited = false;
         loop {
             {
                 let mut owner = self.owner();
                 match *owner {
-                    // A forked process has new threads with the numbers of its parent's.
-                    Some(other) if other == (me, process) => return Ok(Acquired::Refused),
+                    // A forked process has new threads with the same ids as its parent's.
+                    Some(other) if other == (me, process) => return Ok(Acquisition::Refused),
                     Some((_, theirs)) if theirs == process => {
                         if !may_wait {
-                            return Ok(Acquired::Refused);
+                            return Ok(Acquisition::Refused);
                         }
                     }
                     _ => {
                         *owner = Some((me, process));
-                        return Ok(if waited { Acquired::Waited } else { Acquired::Now });
+                        return Ok(if waited { Acquisition::Waited } else { Acquisition::Now });
                     }
                 }
             }
@@ -143,30 +145,30 @@ mod tests {
     use super::*;
 
     #[test]
-    #[cfg_attr(miri, ignore)] // asks CPython for the thread's number
+    #[cfg_attr(miri, ignore)] // needs the thread id of CPython
     fn a_thread_that_compiles_is_refused_its_own_lock() {
         let lock = CompileLock::default();
-        assert_eq!(lock.acquire(true), Ok(Acquired::Now));
-        assert_eq!(lock.acquire(true), Ok(Acquired::Refused));
+        assert_eq!(lock.acquire(true), Ok(Acquisition::Now));
+        assert_eq!(lock.acquire(true), Ok(Acquisition::Refused));
         lock.release();
-        assert_eq!(lock.acquire(false), Ok(Acquired::Now));
+        assert_eq!(lock.acquire(false), Ok(Acquisition::Now));
     }
 
     #[test]
-    #[cfg_attr(miri, ignore)] // asks CPython for the thread's number
+    #[cfg_attr(miri, ignore)] // needs the thread id of CPython
     fn a_thread_that_may_not_wait_is_refused_anothers() {
         let lock = CompileLock::default();
-        assert_eq!(lock.acquire(true), Ok(Acquired::Now));
+        assert_eq!(lock.acquire(true), Ok(Acquisition::Now));
         let other = std::thread::scope(|scope| scope.spawn(|| lock.acquire(false)).join().ok());
-        assert_eq!(other, Some(Ok(Acquired::Refused)));
+        assert_eq!(other, Some(Ok(Acquisition::Refused)));
     }
 
     #[test]
-    #[cfg_attr(miri, ignore)] // asks CPython for the thread's number
+    #[cfg_attr(miri, ignore)] // needs the thread id of CPython
     fn a_lock_of_a_parent_process_is_free_in_its_child() {
         let lock = CompileLock::default();
         *lock.owner() = Some((thread_id(), std::process::id() + 1));
-        assert_eq!(lock.acquire(false), Ok(Acquired::Now));
+        assert_eq!(lock.acquire(false), Ok(Acquisition::Now));
     }
 
     #[test]

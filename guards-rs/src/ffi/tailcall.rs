@@ -1,11 +1,13 @@
-//! `tail_call(f, *args)`: the object by which generated frame code asks the engine to continue elsewhere.
+//! `tail_call(f, *args)`: generated frame code returns this object to make the engine continue with another function.
 //!
-//! It is all that holds the arguments.  CPython lends a frame what it is called with and keeps its own references to the end of
-//! the call; a frame of the program would have had the only ones.  So the code that is called says `entered()` once it needs no
-//! more that somebody could begin anew with the same arguments: from then on the frame alone holds them.
+//! The object is the only holder of the arguments.  CPython lends a frame its arguments and keeps its own references
+//! until the call ends; a frame of the program would have had the only references.  So the called code calls
+//! `entered()` as soon as it needs nothing for which the call could be started again with the same arguments.  From
+//! then on the frame alone holds them.
 //!
-//! What is raised before that code runs (by a compile, by a signal's handler) is raised where the frame goes on, for the handlers
-//! that are active there: `entered()` gives it to the function as it is written, which raises it by `arrive`.
+//! An exception raised before that code runs (by a compile, by a signal handler) must be raised where the frame
+//! continues, under the exception handlers active there.  `entered()` returns it to the code of the function, which
+//! raises it by `arrive`.
 
 use super::object::{runtime_error, type_error, Obj, Owned, Raised, Res};
 use pyo3::ffi::*;
@@ -18,11 +20,11 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 #[repr(C)]
 struct TailCall {
     base: PyVarObject,
-    /// The arguments are let go of: what `items` says of them is no reference any more.
+    /// The arguments were dropped: `items` has no references to them any more.
     left: Cell<bool>,
-    /// The entry that was found has raised.
+    /// The entry found for the call has raised.
     ran: Cell<bool>,
-    /// What was raised before the code ran; owned.
+    /// The exception raised before the code ran; owned.
     error: Cell<*mut PyObject>,
     items: [*mut PyObject; 0],
 }
@@ -30,7 +32,7 @@ struct TailCall {
 static TYPE: AtomicPtr<PyObject> = AtomicPtr::new(null_mut());
 
 thread_local! {
-    /// The call whose code runs next, or has run without saying `entered` so far.
+    /// The call whose code runs next, or runs but has not called `entered` yet.
     static ENTERING: Cell<Option<Owned>> = const { Cell::new(None) };
 }
 
@@ -38,7 +40,7 @@ unsafe fn items<'a>(o: *mut PyObject) -> &'a [Obj] {
     std::slice::from_raw_parts((*o.cast::<TailCall>()).items.as_ptr().cast::<Obj>(), Py_SIZE(o) as usize)
 }
 
-/// The items that are references: null while `make` fills them.
+/// The items that are owned references.  Null while `make` fills them.
 unsafe fn held<'a>(o: *mut PyObject) -> &'a [*mut PyObject] {
     let call = &*o.cast::<TailCall>();
     let n = Py_SIZE(o) as usize;
@@ -75,7 +77,7 @@ unsafe extern "C" fn dealloc(o: *mut PyObject) {
     Py_DECREF(ty.cast());
 }
 
-/// Makes the type; once, at import.  `call`: what a call of such an object does.
+/// Creates the type; once, at import.  `call` is the `tp_call` of its objects.
 pub fn make_type(call: ternaryfunc) -> Res<Owned> {
     let mut slots = [
         PyType_Slot { slot: Py_tp_call, pfunc: call as *mut c_void },
@@ -96,12 +98,12 @@ pub fn make_type(call: ternaryfunc) -> Res<Owned> {
     Ok(ty)
 }
 
-/// `args[0]` is the function.
+/// Creates a TailCall.  `args[0]` is the function.
 pub fn make(args: &[Obj]) -> Res<Owned> {
     if !args.first().is_some_and(|f| f.is_callable()) {
         return Err(type_error("tail_call(f, *args): f must be callable"));
     }
-    // SAFETY: *gil*; the type was made at import; alloc zeroes the items, which are then filled with new references.
+    // SAFETY: *gil*; the type was created at import; alloc zeroes the items, which are then filled with new references.
     unsafe {
         let o = PyType_GenericAlloc(TYPE.load(Ordering::Relaxed).cast(), args.len() as Py_ssize_t);
         if o.is_null() {
@@ -115,7 +117,7 @@ pub fn make(args: &[Obj]) -> Res<Owned> {
     }
 }
 
-/// The function and its arguments, when `o` is a TailCall; it holds the arguments until `has_left`.
+/// The function and its arguments, if `o` is a TailCall.  It holds the arguments until `has_left`.
 #[inline]
 pub fn view(o: &Owned) -> Res<Option<(Obj, &[Obj])>> {
     if o.class().ptr() != TYPE.load(Ordering::Relaxed) {
@@ -129,25 +131,25 @@ pub fn view(o: &Owned) -> Res<Option<(Obj, &[Obj])>> {
     Ok(all.split_first().map(|(f, rest)| (*f, rest)))
 }
 
-/// Whether a TailCall holds its arguments no more.
+/// Whether a TailCall has dropped its arguments.
 #[inline]
 pub fn has_left(call: Obj) -> bool {
-    // SAFETY: *live*; callers have it from `view`, which compared the class.
+    // SAFETY: *live*; callers got it from `view`, which compared the class.
     unsafe { (*call.ptr().cast::<TailCall>()).left.get() }
 }
 
-/// The entry that was found for this call has raised.
+/// Records that the entry found for this call has raised.
 pub fn has_run(call: Obj) {
-    // SAFETY: *live*; callers have it from `view`, which compared the class.
+    // SAFETY: *live*; callers got it from `view`, which compared the class.
     unsafe { (*call.ptr().cast::<TailCall>()).ran.set(true) }
 }
 
-/// Keeps the pending exception for the function that this call leads to; false where its code has run.
+/// Stores the pending exception for the function of this call.  False if the function's code has already run.
 pub fn keep_error(call: Obj) -> bool {
     if has_left(call) {
         return false;
     }
-    // SAFETY: as for `has_run`; *gil*, an exception is set, and what is fetched is owned.
+    // SAFETY: as for `has_run`; *gil*; an exception is set, and the fetched exception is owned.
     unsafe {
         let state = &*call.ptr().cast::<TailCall>();
         if state.ran.get() || !state.error.get().is_null() {
@@ -158,42 +160,43 @@ pub fn keep_error(call: Obj) -> bool {
     true
 }
 
-/// `arrive(error)`: raises what `entered()` has given, if anything.
+/// `arrive(error)`: raises the exception that `entered()` returned, if any.
 pub fn arrive(args: &[Obj]) -> Res<Owned> {
     let [error] = args else { return Err(type_error("arrive(error) takes one argument")) };
     if error.is_none() {
         return Ok(Owned::none());
     }
-    // SAFETY: *gil*, *live*; an exception that is no instance of BaseException is a SystemError of CPython's.
+    // SAFETY: *gil*, *live*; for an object that is no BaseException, CPython raises a SystemError.
     unsafe { PyErr_SetObject(Py_TYPE(error.ptr()).cast(), error.ptr()) }
     Err(Raised)
 }
 
-/// While this lives, `entered()` means this call, of whose function the code is about to run (None: a call of another kind).
-pub struct Entering(Option<Owned>);
+/// While this value is alive, `entered()` applies to this call, whose function's code is about to run.  None for a
+/// normal call.
+pub struct CallMark(Option<Owned>);
 
-impl Entering {
+impl CallMark {
     #[inline]
-    pub fn new(call: Option<Obj>) -> Entering {
-        Entering(ENTERING.with(|e| e.replace(call.map(Obj::own))))
+    pub fn new(call: Option<Obj>) -> CallMark {
+        CallMark(ENTERING.with(|e| e.replace(call.map(Obj::own))))
     }
 }
 
-impl Drop for Entering {
+impl Drop for CallMark {
     #[inline]
     fn drop(&mut self) {
         drop(ENTERING.with(|e| e.replace(self.0.take())));
     }
 }
 
-/// `entered()`: the running frame needs its arguments nowhere but in itself.  It is given what it has to raise, or None.
+/// `entered()`: makes the running frame the only holder of its arguments.  Returns the exception to raise, or None.
 pub fn entered(args: &[Obj]) -> Res<Owned> {
     if !args.is_empty() {
         return Err(type_error("entered() takes no arguments"));
     }
     if let Some(call) = ENTERING.with(Cell::take) {
-        // SAFETY: `Entering` is given TailCalls; the references are this object's, each dropped once: `left` is set before
-        // the first of them goes, which may run code.
+        // SAFETY: `CallMark` receives TailCalls.  The references belong to this object and are dropped once: `left` is
+        // set before the first drop, which may run code.
         unsafe {
             let arguments = held(call.ptr());
             (*call.ptr().cast::<TailCall>()).left.set(true);

@@ -1,7 +1,7 @@
-//! The memory of a tensor that its guard depends on, compared sixteen bytes at a time.
+//! Compares the memory of a tensor that its guard depends on, sixteen bytes at a time.
 //!
-//! In: what a guard wants of sizes, strides, dtype and keys.  Out: a `Pattern`, against which any tensor can be held, and
-//! `Known`: tensors seen before, each by its addresses and a pattern that it shares with others.
+//! In: the sizes, strides, dtype and keys that a guard requires.  Out: a `Pattern` that any tensor can be compared
+//! with, and `RecordedTensors`: tensors seen before, each with its addresses and a shared pattern.
 //!
 //! Example: a contiguous 8×8 matrix is four pieces: (dims, size), (size), (stride, stride), (dtype, keys).
 
@@ -12,36 +12,36 @@ use std::collections::HashMap;
 use std::mem::offset_of;
 
 const WORD: usize = 8;
-/// Pieces compared without a jump in between; the last one is repeated to fill a block.
+/// Number of pieces compared without a jump in between.  The last piece is repeated to fill a block.
 const BLOCK: usize = 4;
-/// How many tensors ahead memory is asked for: the distance that hides the latency of a cache further out.
+/// Number of tensors to prefetch ahead.  This distance hides the latency of an outer cache.
 const AHEAD: usize = 8;
 
-/// Two neighbouring words of a TensorImpl, and which of their bits matter.
+/// Two neighbouring words of a TensorImpl, with a mask of the bits that matter.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Piece {
+struct WordPair {
     offset: usize,
     want: [u64; 2],
     mask: [u64; 2],
 }
 
-/// What words of a TensorImpl must be.
+/// The required values of words of a TensorImpl.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Pattern {
-    blocks: SmallVec<[[Piece; BLOCK]; 1]>,
+    blocks: SmallVec<[[WordPair; BLOCK]; 1]>,
 }
 
-/// What a pattern is made of; a size or stride that is None may be anything.
-pub struct Wanted<'a> {
+/// The requirements of a pattern.  A size or stride of None is not compared.
+pub struct PatternSpec<'a> {
     pub keys: u64,
     pub dtype: i32,
     pub sizes: &'a [Option<i64>],
-    /// Empty where strides are not compared.
+    /// Empty if strides are not compared.
     pub strides: &'a [Option<i64>],
 }
 
-/// Distinct words in ascending order, paired where they are neighbours.
-fn pieces(words: &[(usize, u64, u64)]) -> Vec<Piece> {
+/// Pairs neighbouring words.  `words` are distinct and in ascending order.
+fn pieces(words: &[(usize, u64, u64)]) -> Vec<WordPair> {
     let mut out = Vec::new();
     let mut rest = words;
     while let [(offset, value, mask), tail @ ..] = rest {
@@ -49,17 +49,17 @@ fn pieces(words: &[(usize, u64, u64)]) -> Vec<Piece> {
         out.push(match tail {
             [(next, value1, mask1), after @ ..] if *next == offset + WORD => {
                 rest = after;
-                Piece { offset: *offset, want: [*value, *value1], mask: [*mask, *mask1] }
+                WordPair { offset: *offset, want: [*value, *value1], mask: [*mask, *mask1] }
             }
-            // With the word before it, which is in the TensorImpl as well: the first word there is never compared.
-            _ => Piece { offset: offset - WORD, want: [0, *value], mask: [0, *mask] },
+            // Paired with the word before it, which is also in the TensorImpl: the first word there is never compared.
+            _ => WordPair { offset: offset - WORD, want: [0, *value], mask: [0, *mask] },
         });
     }
     out
 }
 
 #[inline]
-fn holds(block: &[Piece; BLOCK], imp: usize) -> bool {
+fn holds(block: &[WordPair; BLOCK], imp: usize) -> bool {
     let mut apart = [0u64; 2];
     for piece in block {
         let have: [u64; 2] = load(imp + piece.offset);
@@ -71,8 +71,8 @@ fn holds(block: &[Piece; BLOCK], imp: usize) -> bool {
 }
 
 impl Pattern {
-    /// None for tensors whose sizes lie elsewhere, and where the layout is not what this file expects.
-    pub fn new(wanted: &Wanted<'_>, layout: Layout) -> Option<Pattern> {
+    /// None for tensors that store their sizes elsewhere, and for a layout that this file does not expect.
+    pub fn new(wanted: &PatternSpec<'_>, layout: Layout) -> Option<Pattern> {
         let n = wanted.sizes.len();
         if n > INLINE_DIMS || (!wanted.strides.is_empty() && wanted.strides.len() != n) {
             return None;
@@ -94,13 +94,13 @@ impl Pattern {
         usable.then(|| Pattern::of(&pieces(&words)))?
     }
 
-    fn of(pieces: &[Piece]) -> Option<Pattern> {
+    fn of(pieces: &[WordPair]) -> Option<Pattern> {
         let last = *pieces.last()?;
-        let block = |chunk: &[Piece]| std::array::from_fn(|i| chunk.get(i).copied().unwrap_or(last));
+        let block = |chunk: &[WordPair]| std::array::from_fn(|i| chunk.get(i).copied().unwrap_or(last));
         Some(Pattern { blocks: pieces.chunks(BLOCK).map(block).collect() })
     }
 
-    /// The same, with the whole word that holds the dtype, and the device, as it is in `imp` now.
+    /// The same pattern, but with the whole word that holds dtype and device as it is in `imp` now.
     fn with_device(&self, imp: usize, layout: Layout) -> Pattern {
         let mut out = self.clone();
         for piece in out.blocks.iter_mut().flatten() {
@@ -118,7 +118,7 @@ impl Pattern {
         self.blocks.iter().all(|block| holds(block, imp))
     }
 
-    /// Whether a tensor has it (callers compared its class with that of a tensor seen before).
+    /// Whether a tensor fits the pattern.  The caller has checked that its class is a tensor class.
     #[inline]
     pub fn fits(&self, t: Obj, layout: Layout) -> bool {
         let imp = load(t.id() + layout.handle);
@@ -126,9 +126,10 @@ impl Pattern {
     }
 }
 
-/// A tensor seen before.  `metadata`: of autograd, or 0; then a gradient is required by a flag in them.
+/// A tensor seen before.  `metadata` is the address of its autograd metadata, or 0.  With metadata, a flag there states
+/// that a gradient is required.
 #[derive(Clone, Copy)]
-struct Seen {
+struct RecordedTensor {
     object: usize,
     imp: usize,
     metadata: usize,
@@ -139,33 +140,33 @@ struct Seen {
 struct Group {
     class: usize,
     pattern: Pattern,
-    tensors: Vec<Seen>,
+    tensors: Vec<RecordedTensor>,
 }
 
-/// Tensors seen before.  May be compared only while something else proves the objects alive.
-pub struct Known {
+/// Tensors seen before.  They may be compared only while other checks prove the objects alive.
+pub struct RecordedTensors {
     handle: usize,
     autograd: Autograd,
     groups: Vec<Group>,
     by_pattern: HashMap<(usize, Pattern), usize>,
 }
 
-impl Known {
-    /// None where it is not known how a tensor says that it requires a gradient.
-    pub fn new(layout: Layout) -> Option<Known> {
+impl RecordedTensors {
+    /// None if the probe did not find how a tensor stores that it requires a gradient.
+    pub fn new(layout: Layout) -> Option<RecordedTensors> {
         let autograd = layout.autograd?;
-        Some(Known { handle: layout.handle, autograd, groups: vec![], by_pattern: HashMap::new() })
+        Some(RecordedTensors { handle: layout.handle, autograd, groups: vec![], by_pattern: HashMap::new() })
     }
 
-    /// Adds a tensor, which `pattern` fits if its guard holds; false when words do not say whether it requires a gradient.
-    /// `device`: compare it too.  `tag` names the tensor.
+    /// Adds a tensor, which fits `pattern` if its guard holds.  `device`: compare the device too.  `tag` names the
+    /// tensor.  False if words do not state whether the tensor requires a gradient.
     pub fn add(&mut self, t: Obj, pattern: &Pattern, layout: Layout, device: bool, tag: u32) -> bool {
         let imp: usize = load(t.id() + self.handle);
         if imp == 0 || Some(self.autograd) != layout.autograd {
             return false;
         }
         let metadata: usize = load(imp + self.autograd.pointer);
-        // Without the flag, a function may require it.
+        // Without the flag, a grad function may still require a gradient.
         if metadata != 0 && load::<u8>(metadata + self.autograd.flag) != 1 {
             return false;
         }
@@ -176,7 +177,7 @@ impl Known {
         if group == next {
             self.groups.push(Group { class, pattern, tensors: vec![] });
         }
-        self.groups[group].tensors.push(Seen { object: t.id(), imp, metadata, tag });
+        self.groups[group].tensors.push(RecordedTensor { object: t.id(), imp, metadata, tag });
         true
     }
 
@@ -184,7 +185,7 @@ impl Known {
         self.groups.iter().map(|g| g.tensors.len()).sum()
     }
 
-    /// The tag of the first tensor that is not as it was.
+    /// The tag of the first tensor that has changed.
     pub fn first_changed(&self) -> Option<u32> {
         self.groups.iter().find_map(|group| match group.pattern.blocks[..] {
             [only] => self.first_in(group, |imp| holds(&only, imp)),
@@ -196,8 +197,8 @@ impl Known {
     fn first_in(&self, group: &Group, holds: impl Fn(usize) -> bool) -> Option<u32> {
         let (handle, Autograd { pointer, flag }) = (self.handle, self.autograd);
         let class_at = offset_of!(pyo3::ffi::PyObject, ob_type);
-        // Each address is read after the word that proves it: the TensorImpl, the metadata.
-        let same = |seen: &Seen| {
+        // Each address is read after the word that proves it valid: TensorImpl first, then metadata.
+        let same = |seen: &RecordedTensor| {
             load::<usize>(seen.object + class_at) == group.class
                 && load::<usize>(seen.object + handle) == seen.imp
                 && load::<usize>(seen.imp + pointer) == seen.metadata
@@ -216,7 +217,7 @@ impl Known {
     }
 }
 
-/// Asks for the lines of memory at these addresses, which need not be valid.
+/// Prefetches the cache lines at these addresses, which need not be valid.
 #[inline]
 fn prefetch(addresses: [usize; 4]) {
     #[cfg(target_arch = "x86_64")]

@@ -1,17 +1,18 @@
-//! torch's exported symbols, found with dlsym in the libraries that `import torch` has loaded, and raw reads of tensors.
+//! torch's exported symbols, found by dlsym in the libraries that `import torch` loaded, and raw reads of tensors.
 
 use super::object::{import, Obj, Res};
 use std::ffi::{c_void, CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The versions of torch whose headers were read: what a C++ function returns, and what lies where, is theirs.
+/// The first and last version of torch whose headers were read.  Return types and memory layouts are known for these
+/// only.
 const FIRST: (u32, u32) = (2, 11);
 const LAST: (u32, u32) = (2, 15);
 
-/// Whether the loaded torch is one of them; false until `learn_version`.
+/// Whether the loaded torch is one of these versions.  False before `learn_version`.
 static KNOWN: AtomicBool = AtomicBool::new(false);
 
-/// Major and minor version of `2.15.0+cpu`.
+/// Major and minor version, for example of `2.15.0+cpu`.
 fn parsed(version: &str) -> Option<(u32, u32)> {
     let mut parts = version.split('.');
     let major = parts.next()?.parse().ok()?;
@@ -24,8 +25,8 @@ fn is_known(version: &str) -> bool {
     parsed(version).is_some_and(|version| (FIRST..=LAST).contains(&version))
 }
 
-/// Reads the version of the loaded torch; the C++ functions of one that is not known are not found (`symbol`).  What is to be
-/// said of such a version, at the first time.
+/// Reads the version of the loaded torch.  `symbol` finds no C++ functions in an unknown version.  For an unknown
+/// version, the first call returns a warning.
 pub fn learn_version() -> Res<Option<String>> {
     static TOLD: AtomicBool = AtomicBool::new(false);
     let version = import(c"torch")?.attr(c"__version__")?.repr();
@@ -42,13 +43,14 @@ pub fn learn_version() -> Res<Option<String>> {
     )))
 }
 
-/// Whether the version was learned, and is known.
+/// Whether the version was read and is known.
 pub fn has_known_version() -> bool {
     KNOWN.load(Ordering::Relaxed)
 }
 
-/// Address of an exported symbol of the loaded torch, or None.  A mangled name fixes the arguments of a C++ function, not what
-/// it returns, nor what a variable is: such symbols are found in known versions only.
+/// Address of an exported symbol of the loaded torch, or None.  The mangled name of a C++ function fixes the argument
+/// types but not the return type; the name of a variable fixes no type.  So such symbols are found in known versions
+/// only.
 pub fn symbol(name: &CStr) -> Option<usize> {
     if name.to_bytes().starts_with(b"_Z") && !has_known_version() {
         return None;
@@ -56,11 +58,11 @@ pub fn symbol(name: &CStr) -> Option<usize> {
     exported(name)
 }
 
-/// The same in any version: for symbols whose name says all of them (functions of the C ABI, constructors).
+/// The same in any version, for symbols whose name fixes everything: functions of the C ABI, constructors.
 pub fn exported(name: &CStr) -> Option<usize> {
     const LIBRARIES: [&CStr; 4] = [c"libtorch_cpu.so", c"libtorch_python.so", c"libc10.so", c"libtorch_cuda.so"];
     LIBRARIES.iter().find_map(|library| {
-        // SAFETY: NOLOAD only looks a loaded library up by name; handles are never closed.
+        // SAFETY: NOLOAD only finds a loaded library by name; handles are never closed.
         unsafe {
             let handle = libc::dlopen(library.as_ptr(), libc::RTLD_LAZY | libc::RTLD_NOLOAD);
             if handle.is_null() {
@@ -72,14 +74,14 @@ pub fn exported(name: &CStr) -> Option<usize> {
     })
 }
 
-/// The same by a name that is text.
+/// `symbol` for a Rust string.
 pub fn named(name: &str) -> Option<usize> {
     symbol(&CString::new(name).ok()?)
 }
 
-/// The word at `address`; None if the kernel says that it is not mapped.
+/// Copies the bytes at `address` into `out`, through the kernel if possible.
 ///
-/// Used by the probe, which looks at a few words of a live object beyond what it knows to be there.
+/// False if the address is not mapped.  For the probe, which reads a few words of a live object beyond its known fields.
 pub fn probe_bytes(address: usize, out: &mut [u8]) -> bool {
     let local = libc::iovec { iov_base: out.as_mut_ptr().cast(), iov_len: out.len() };
     let remote = libc::iovec { iov_base: address as *mut c_void, iov_len: out.len() };
@@ -87,6 +89,9 @@ pub fn probe_bytes(address: usize, out: &mut [u8]) -> bool {
     let n = unsafe { libc::process_vm_readv(libc::getpid(), &local, 1, &remote, 1, 0) };
     if n == out.len() as isize {
         return true;
+    }
+    if std::io::Error::last_os_error().raw_os_error() == Some(libc::EFAULT) {
+        return false;
     }
     // Sandboxes may refuse the system call; a live heap object is readable for its first words.
     // SAFETY: `address` is the start of a live object of at least `out.len()` bytes (see tensor_view: at most 200).
@@ -100,16 +105,16 @@ pub(super) fn load<T: Copy>(address: usize) -> T {
     unsafe { std::ptr::read_unaligned(address as *const T) }
 }
 
-/// Where things are in a tensor, all verified by the probe on several tensors.
+/// Offsets in a tensor, all verified by the probe on several tensors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Layout {
-    /// The `at::Tensor` inside the Python object.
+    /// Offset of the `at::Tensor` in the Python object.
     pub handle: usize,
-    /// In the TensorImpl: dispatch key set, data type (u16), and `SizesAndStrides`.
+    /// Offsets in the TensorImpl: dispatch key set, dtype (u16), and `SizesAndStrides`.
     pub keys: usize,
     pub dtype: usize,
     pub sizes: usize,
-    /// The pointer to the autograd metadata (null: no gradient is required), when it was found.
+    /// Offsets of autograd, if the probe found them.  A null metadata pointer means that no gradient is required.
     pub autograd: Option<Autograd>,
 }
 
@@ -120,18 +125,18 @@ pub struct Autograd {
     pub flag: usize,
 }
 
-/// A tensor seen through a verified layout; live as long as the Python object is.
+/// A tensor read through a verified layout.  Valid while the Python object is alive.
 #[derive(Clone, Copy)]
 pub struct RawTensor {
     imp: usize,
     layout: Layout,
 }
 
-/// Sizes, then strides, of up to this many dimensions lie in the TensorImpl.
+/// A TensorImpl stores sizes, then strides, of at most this many dimensions inline.
 pub(super) const INLINE_DIMS: usize = 5;
 
 impl RawTensor {
-    /// `t` must be a tensor (its class was compared with that of a tensor seen before).
+    /// `t` must be a tensor; the caller has checked its class.
     #[inline]
     pub fn of(t: Obj, layout: Layout) -> RawTensor {
         RawTensor { imp: load(t.id() + layout.handle), layout }
@@ -162,13 +167,13 @@ impl RawTensor {
             let heap: usize = load(base);
             (heap, heap + 8 * n)
         };
-        // SAFETY: the layout was verified: `n` words follow at both places while the tensor lives.
+        // SAFETY: the layout was verified: `n` words follow at both addresses while the tensor lives.
         unsafe {
             (std::slice::from_raw_parts(sizes as *const i64, n), std::slice::from_raw_parts(strides as *const i64, n))
         }
     }
 
-    /// `TensorImpl::requires_grad()`, by its exported symbol unless there are no metadata.
+    /// `TensorImpl::requires_grad()`.  Calls the exported symbol unless the metadata decide.
     #[inline]
     pub fn requires_grad(self, f: RequiresGrad) -> bool {
         if let Some(autograd) = self.layout.autograd {
@@ -182,11 +187,13 @@ impl RawTensor {
     }
 }
 
-/// An exported function of torch by its mangled name, as a type of function; leaves the function around it with None.
+/// An exported function of torch by its mangled name, cast to a function type.  Makes the enclosing function return
+/// None if the symbol is missing.
 macro_rules! resolve {
     ($name:literal as $ty:ty) => {
-        // SAFETY: torch keeps the signatures of its C functions stable (torch/csrc/inductor/aoti_torch/c/shim.h).  The name of a
-        // C++ function fixes its arguments; what it returns was read in the headers of the versions that `symbol` finds it in.
+        // SAFETY: torch keeps the signatures of its C functions stable (torch/csrc/inductor/aoti_torch/c/shim.h).  The
+        // name of a C++ function fixes its arguments; its return type was read in the headers of the versions in which
+        // `symbol` finds it.
         unsafe { std::mem::transmute::<usize, $ty>(symbol($name)?) }
     };
 }
@@ -205,7 +212,7 @@ type GetI64 = unsafe extern "C" fn(usize, *mut i64) -> i32;
 type GetI32 = unsafe extern "C" fn(usize, *mut i32) -> i32;
 type GetPtr = unsafe extern "C" fn(usize, *mut *const i64) -> i32;
 
-/// The stable C ABI, by handle (address of an `at::Tensor`).  Every getter is None when torch reports an error.
+/// The stable C ABI, by handle (the address of an `at::Tensor`).  Every getter returns None if torch reports an error.
 #[derive(Clone, Copy)]
 pub struct CAbi {
     dim: GetI64,
@@ -243,7 +250,7 @@ impl CAbi {
     }
     fn words(&self, f: GetPtr, handle: usize) -> Option<&[i64]> {
         let (n, mut p) = (self.dim(handle)?, std::ptr::null());
-        // SAFETY: as in dtype; on success `p` has one word per dimension (it may be null when there are none).
+        // SAFETY: as in dtype; on success `p` has one word for each dimension (it may be null if there are none).
         unsafe {
             if f(handle, &mut p) != 0 {
                 return None;

@@ -1,13 +1,14 @@
-//! Words of memory whose value proves that an object has not changed: dict versions, type pointers, container slots.
+//! Words of memory whose values prove that an object has not changed: dict versions, type pointers, container slots.
 //!
-//! A `Word` may be read only while the object that it lies in lives.  `guard/fast.rs` orders words so that each one is read
-//! after the words that prove it alive.
+//! A `Word` may be read only while its object is alive.  `guard/fast/` orders words so that each one is read after the
+//! words that prove its object alive.
 
 use super::object::{clear_error, Obj, Owned, Raised};
 use pyo3::ffi::*;
 use std::mem::offset_of;
 use std::ptr::null_mut;
 
+/// The address of a word, and its recorded value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Word {
     at: usize,
@@ -15,7 +16,7 @@ pub struct Word {
 }
 
 impl Word {
-    /// Whether both had the same value.
+    /// Whether both words had the same value.
     pub fn had_value_of(self, other: Word) -> bool {
         self.want == other.want
     }
@@ -23,7 +24,7 @@ impl Word {
 
 #[inline]
 fn read(at: usize) -> usize {
-    // SAFETY: private: `Word`s are made below, of live objects, and read in an order that proves them alive.
+    // SAFETY: private: `Word`s are created below, of live objects, and read in an order that proves them alive.
     unsafe { *(at as *const usize) }
 }
 
@@ -32,7 +33,8 @@ fn read(at: usize) -> usize {
 pub fn first_changed(words: &[Word]) -> Option<usize> {
     const STRIDE: usize = 4;
     let mut done = 0;
-    // In order, for a word may prove that the next one is alive; four a turn, for the loop would cost as much as the words.
+    // In order, because a word may prove the next one alive.  Four at a time, since a loop over single words doubles
+    // the cost.
     for four in words.chunks_exact(STRIDE) {
         if !four.iter().all(|w| read(w.at) == w.want) {
             break;
@@ -46,12 +48,13 @@ fn word(at: usize) -> Word {
     Word { at, want: read(at) }
 }
 
-/// The version of a dict: unique to this dict in this state, for every mutation takes a new one (where `dict_probe` says so).
+/// The version of a dict, unique to this dict in this state.  Every mutation takes a new version if `dict_probe` says
+/// so.
 pub fn dict_version(dict: Obj) -> Word {
     word(version_word(dict))
 }
 
-/// Where a dict has its version.
+/// The address of a dict's version.
 pub(super) fn version_word(dict: Obj) -> usize {
     dict.id() + offset_of!(PyDictObject, ma_used) + size_of::<usize>()
 }
@@ -64,7 +67,7 @@ extern "C" {
     fn _PyObject_GetDictPtr(obj: *mut PyObject) -> *mut *mut PyObject;
 }
 
-/// The slot that holds the object's instance dict (callers got the dict by `Obj::instance_dict` just now).
+/// The slot of the object's instance dict.  The caller has just read the dict by `Obj::instance_dict`.
 pub fn dict_slot(o: Obj) -> Option<Word> {
     // SAFETY: *gil*, *live*; a null result is handled.
     let slot = unsafe { _PyObject_GetDictPtr(o.ptr()) };
@@ -75,7 +78,7 @@ pub fn list_length(list: Obj) -> Word {
     word(list.id() + offset_of!(PyVarObject, ob_size))
 }
 
-/// Storage, and the slot of an item that is in range.
+/// The storage pointer, and the slot of an item that is in range.
 pub fn list_item(list: Obj, i: usize) -> [Word; 2] {
     let storage = word(list.id() + offset_of!(PyListObject, ob_item));
     [storage, word(storage.want + i * size_of::<usize>())]
@@ -102,12 +105,12 @@ pub fn weakref_target(reference: Obj) -> Word {
     word(reference.id() + offset_of!(WeakReference, target))
 }
 
-/// Whether something is called when the target goes (callers check that it is a weak reference).
+/// Whether a weak reference has a callback.  Callers check that it is a weak reference.
 pub fn weakref_calls_back(reference: Obj) -> bool {
     read(reference.id() + offset_of!(WeakReference, callback)) != 0
 }
 
-/// A weak reference, for types that have them.
+/// A weak reference to the object.  None if its type does not support them.
 pub fn weakref(o: Obj) -> Option<Owned> {
     // SAFETY: *gil*, *live*.
     match unsafe { Owned::steal(PyWeakref_NewRef(o.ptr(), null_mut())) } {
@@ -129,19 +132,19 @@ pub fn function_kwdefaults(f: Obj) -> Word {
     word(f.id() + offset_of!(PyFunctionObject, func_kwdefaults))
 }
 
-/// Where a type has its version, which is no other type's; what follows it in a word is padding.
+/// The version of a type, which no other type has.  The rest of its word is padding.
 pub fn type_version(class: Obj) -> Word {
     word(class.id() + offset_of!(PyTypeObject, tp_version_tag))
 }
 
-/// Whether a class (callers check that it is one) is one of Python's, which the collector may find without owners.
+/// Whether a class is a heap type defined in Python, which the garbage collector may free.  Callers pass a class.
 pub fn may_end(class: Obj) -> bool {
     // SAFETY: *gil*, *live*; callers pass a type.
     let flags = unsafe { PyType_GetFlags(class.ptr().cast()) };
     flags & (Py_TPFLAGS_HEAPTYPE | Py_TPFLAGS_IMMUTABLETYPE) == Py_TPFLAGS_HEAPTYPE
 }
 
-/// The version of a type and its bases, when it has one now.
+/// The version of a type and its bases.
 #[derive(Clone, Copy)]
 pub struct TypeVersion {
     ty: Obj,
@@ -149,7 +152,7 @@ pub struct TypeVersion {
 }
 
 impl TypeVersion {
-    /// Callers looked an attribute up just now, which gives a type its version.
+    /// None if the type has no version.  Callers have just looked up an attribute, which assigns a version.
     pub fn of(ty: Obj) -> Option<TypeVersion> {
         if !ty.is_type() {
             return None;
@@ -160,7 +163,7 @@ impl TypeVersion {
 
     #[inline]
     fn read(self) -> u32 {
-        // SAFETY: `of` checked that it is a type; the holder of this keeps it alive.
+        // SAFETY: `of` checked that it is a type; the holder of this value keeps it alive.
         unsafe { (*self.ty.ptr().cast::<PyTypeObject>()).tp_version_tag }
     }
 
@@ -170,7 +173,7 @@ impl TypeVersion {
     }
 }
 
-/// Whether an object of this class can be given another class.
+/// Whether an object of this class can never get another class.
 pub fn class_is_fixed(o: Obj) -> bool {
     // SAFETY: *gil*, *live*.
     unsafe {

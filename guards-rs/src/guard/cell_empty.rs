@@ -1,4 +1,4 @@
-//! The cell has no contents.
+//! Guard: the cell has no contents.
 
 use super::{Build, Kind};
 use crate::ffi::{Obj, Quiet, Res};

@@ -1,6 +1,6 @@
-//! No class in the mro of the class `value` defines the name `arg`.
+//! Guard: no class in the mro of the class `value` defines the name `arg`.
 
-use super::fast::{Pins, Settled};
+use super::fast::{PinnedAnswer, Pins};
 use super::{Build, Kind};
 use crate::ffi::mro::ClassAttribute;
 use crate::ffi::{Obj, Owned, Quiet, Res};
@@ -19,11 +19,11 @@ impl Kind for ClassAbsent {
     fn ask(&self, value: &Owned) -> bool {
         value.is_type() && self.0.ask(value).is_none()
     }
-    fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
+    fn settle(&self, value: Obj, pins: &mut Pins) -> PinnedAnswer {
         if pins.class_attributes(value) {
-            Settled::ByWords
+            PinnedAnswer::ByWords
         } else {
-            Settled::Recheck
+            PinnedAnswer::Recheck
         }
     }
 }

@@ -1,11 +1,11 @@
-//! What numbers in tensors on the host decide: `ir.data_checks.DataChecks`.
+//! Guard on numbers inside host tensors, which decided a branch of the program: `symbolic.data_checks.DataChecks`.
 //!
-//! A number can be written at any time, so it is read and compared in every check.  Equal numbers are compared once: steps of an
-//! optimizer are mostly the same.
+//! A number can be written at any time, so every check reads and compares it.  Consecutive equal numbers are tested
+//! once: the steps of an optimizer are mostly equal.
 
 use super::decision::{Decision, SIDES};
 use super::{Build, Relation};
-use crate::ffi::aten::{Handle, Object, Unwrapped};
+use crate::ffi::aten::{Handle, Object, UnwrappedTensor};
 use crate::ffi::object::value_error;
 use crate::ffi::{Obj, Res};
 use crate::plan::size::Symbols;
@@ -13,14 +13,14 @@ use crate::tensor_view::{dtype_code, ready};
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
-/// A tensor of one number: of this class and dtype, whose numbers are wide (double) or not.
+/// A tensor of one number.  It must have this class and dtype.  `wide`: the number has 8 bytes, not 4.
 struct Read {
     class: Obj,
     dtype: i32,
     wide: bool,
 }
 
-/// A decision about the numbers at `at`.
+/// A decision about the numbers at positions `at`.
 struct Test {
     decision: Decision,
     at: Box<[usize]>,
@@ -52,7 +52,7 @@ impl Test {
     }
 }
 
-/// The first values are tensors whose number is read; those behind them are written, and lie in other memory.
+/// The first values are tensors whose number is read.  The remaining values are written, and must lie in other memory.
 pub struct Data {
     reads: Box<[Read]>,
     tests: Box<[Test]>,
@@ -68,7 +68,7 @@ impl Relation for Data {
         for read in checks.attr(c"reads")?.to_tuple()?.tuple_items().map(Obj::own) {
             let parts = read.to_tuple()?;
             let (class, dtype) = (parts.tuple_item(0), parts.tuple_item(1));
-            let code = dtype_code(dtype)?.unwrap_or(-1); // without a code nothing is read
+            let code = dtype_code(dtype)?.unwrap_or(-1); // a dtype without a code is never read
             let wide = match parts.tuple_item(2).own().as_i64()? {
                 4 => false,
                 8 => true,
@@ -90,7 +90,7 @@ impl Relation for Data {
 }
 
 impl Data {
-    /// None where a number cannot be read, or lies in memory that something else has, too.
+    /// None if a number cannot be read, or if its memory overlaps another tensor.
     fn look(&self, py: Python<'_>, read: &[Obj], written: &[Obj]) -> Option<bool> {
         let mut numbers = SmallVec::<[f64; 32]>::new();
         let mut places = SmallVec::<[(usize, usize); 32]>::new();
@@ -117,11 +117,11 @@ impl Data {
     }
 }
 
-/// What is found out of a tensor; None for what is none.
+/// Calls `ask` with the handle of a tensor.  None if `value` is no tensor.
 fn with_handle<T>(py: Python<'_>, value: Obj, ask: impl FnOnce(Handle) -> Option<T>) -> Option<T> {
     let bound = value.to_bound(py);
     match Object::from_bound(&bound).tensor(py).ok()? {
-        Unwrapped::Borrowed(handle) => ask(handle),
-        Unwrapped::Owned(tensor) => ask(tensor.handle()),
+        UnwrappedTensor::Borrowed(handle) => ask(handle),
+        UnwrappedTensor::Owned(tensor) => ask(tensor.handle()),
     }
 }

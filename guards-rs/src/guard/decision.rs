@@ -1,4 +1,4 @@
-//! A comparison of floats that a program computes, and its answer: `ir.data_checks.Decision`.
+//! A comparison of computed floats with its expected answer: `symbolic.data_checks.Decision`.
 
 use crate::ffi::object::value_error;
 use crate::ffi::{Owned, Res};
@@ -13,7 +13,8 @@ enum Op {
     Equal,
 }
 
-/// `left op right` is `holds` (and the other way round for NaN where it says so).  Both sides are put at `into` and behind it.
+/// Expects that `left op right` gives `holds`.  `swapped` exchanges the sides.  The values of the sides are written to
+/// `env[into]` and `env[into + 1]`.
 pub struct Decision {
     left: Real,
     right: Real,
@@ -23,7 +24,7 @@ pub struct Decision {
     into: usize,
 }
 
-/// Words of the environment that a decision writes.
+/// Number of words that a decision writes to the environment.
 pub const SIDES: usize = 2;
 
 impl Decision {
@@ -48,7 +49,7 @@ impl Decision {
         Ok(Decision { left: compile(into, &left)?, right: compile(into + 1, &right)?, op, swapped, holds, into })
     }
 
-    /// False where it cannot be told.
+    /// False if a side cannot be computed.
     pub fn holds(&self, env: &mut [i64]) -> bool {
         if !(self.left.update(env) && self.right.update(env)) {
             return false;

@@ -1,6 +1,6 @@
-//! `arg in value`, in the storage of a dict or of a subclass.
+//! Guard `arg in value`, in the storage of a dict or of a subclass.
 
-use super::fast::{Pins, Settled};
+use super::fast::{PinnedAnswer, Pins};
 use super::source::Key;
 use super::{Build, Kind};
 use crate::ffi::{Obj, Owned, Quiet, Res};
@@ -19,11 +19,11 @@ impl Kind for DictContains {
     fn ask(&self, value: &Owned) -> bool {
         self.0.ask(value).is_some_and(|found| found.is_some())
     }
-    fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
+    fn settle(&self, value: Obj, pins: &mut Pins) -> PinnedAnswer {
         if self.0.is_quiet_in(value) && pins.dict(value) {
-            Settled::ByWords
+            PinnedAnswer::ByWords
         } else {
-            Settled::Recheck
+            PinnedAnswer::Recheck
         }
     }
 }

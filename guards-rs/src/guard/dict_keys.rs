@@ -1,12 +1,12 @@
-//! `list(value)` is the tuple `arg`, by identity or as constants.
+//! Guard: `list(value)` equals the tuple `arg`, by identity or as constants.
 
 use super::equals::same_native;
 use super::fallback::{or_none, Oracle};
-use super::fast::{Pins, Settled};
+use super::fast::{PinnedAnswer, Pins};
 use super::length::builtin_length;
 use super::{Build, Kind};
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
-use crate::handed;
+use crate::registered_object;
 
 pub struct DictKeys {
     keys: Obj,
@@ -34,7 +34,8 @@ impl Kind for DictKeys {
     const COST: u8 = 2;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         let keys = cx.adopt(arg.own().to_tuple()?);
-        let (same_constant, keys_of) = (cx.oracle(&handed::SAME_CONSTANT)?, cx.oracle(&handed::KEYS_OF)?);
+        let (same_constant, keys_of) =
+            (cx.oracle(&registered_object::SAME_CONSTANT)?, cx.oracle(&registered_object::KEYS_OF)?);
         Ok(DictKeys { keys, len: keys.tuple_len(), same_constant, keys_of })
     }
 
@@ -43,7 +44,7 @@ impl Kind for DictKeys {
             return Ok(false);
         }
         if self.len == 0 && value.is_ordered_dict_exact() {
-            return Ok(true); // its length was compared above
+            return Ok(true); // the length was compared above
         }
         if !value.is_dict_exact() {
             return Err(MayRunPython);
@@ -59,7 +60,7 @@ impl Kind for DictKeys {
     }
 
     fn ask(&self, value: &Owned) -> bool {
-        // Listed by C's iterator of their kind: an OrderedDict keeps its own order, a class of the program's may say anything.
+        // C iterators list exact classes: an OrderedDict has its own order, and a program's class may return anything.
         let plain = value.is_dict_exact() || value.is_ordered_dict_exact();
         let listed = if plain { value.to_tuple() } else { self.keys_of.0.call(&[value.get()], None) };
         let Some(listed) = or_none(listed) else { return false };
@@ -67,13 +68,13 @@ impl Kind for DictKeys {
             && listed.tuple_items().zip(self.keys.tuple_items()).all(|(a, b)| self.same(a, b))
     }
 
-    fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
+    fn settle(&self, value: Obj, pins: &mut Pins) -> PinnedAnswer {
         let own_order = value.is_dict_exact() || (value.is_ordered_dict_exact() && self.len == 0);
         let plain = self.keys.tuple_items().all(|key| key.is_plain_constant());
         if own_order && plain && pins.dict(value) {
-            Settled::ByWords
+            PinnedAnswer::ByWords
         } else {
-            Settled::Recheck
+            PinnedAnswer::Recheck
         }
     }
 }

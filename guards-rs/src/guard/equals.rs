@@ -1,18 +1,19 @@
-//! `same_constant(value, arg)`: same type and value, NaN equal to itself, 0.0 not equal to -0.0.
+//! Guard `same_constant(value, arg)`: same type and value; NaN equals itself; 0.0 does not equal -0.0.
 
 use super::fallback::Oracle;
-use super::fast::{Pins, Settled};
+use super::fast::{PinnedAnswer, Pins};
 use super::{Build, Kind};
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
-use crate::handed;
+use crate::registered_object;
 
 pub struct Equals {
     constant: Obj,
-    /// `same_constant` itself, for constants that are more than plain numbers, strings, tuples of them and lists of these.
+    /// `same_constant` itself, unless the constant is a plain number, a string, a tuple of these, or a list of all
+    /// these.
     oracle: Option<Oracle>,
 }
 
-/// Floats as `float.hex` tells them apart.
+/// Compares floats as strictly as `float.hex` does.
 fn same_f64(a: f64, b: f64) -> bool {
     a.to_bits() == b.to_bits() || (a.is_nan() && b.is_nan())
 }
@@ -21,7 +22,7 @@ fn is_native(constant: Obj) -> bool {
     constant.is_plain_constant() || (constant.is_tuple_exact() && constant.tuple_items().all(is_native))
 }
 
-/// A list of such constants.
+/// Whether a constant is a list of native constants.
 fn is_native_list(constant: Obj) -> bool {
     constant.is_list_exact() && list_items(constant).all(is_native)
 }
@@ -61,7 +62,7 @@ impl Kind for Equals {
         let oracle = if is_native(constant) || is_native_list(constant) {
             None
         } else {
-            Some(cx.oracle(&handed::SAME_CONSTANT)?)
+            Some(cx.oracle(&registered_object::SAME_CONSTANT)?)
         };
         Ok(Equals { constant, oracle })
     }
@@ -77,12 +78,12 @@ impl Kind for Equals {
     fn ask(&self, value: &Owned) -> bool {
         self.oracle.as_ref().is_some_and(|oracle| oracle.agrees(value.get(), self.constant))
     }
-    fn settle(&self, value: Obj, _: &mut Pins) -> Settled {
-        // A value that is what it was compared with, or of an immutable type, stays equal.
+    fn settle(&self, value: Obj, _: &mut Pins) -> PinnedAnswer {
+        // A value stays equal if it is the compared object itself, or of an immutable type.
         if (value == self.constant || self.oracle.is_none()) && !self.constant.is_list_exact() {
-            Settled::ByWords
+            PinnedAnswer::ByWords
         } else {
-            Settled::Recheck
+            PinnedAnswer::Recheck
         }
     }
 }

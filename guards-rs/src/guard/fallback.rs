@@ -1,13 +1,14 @@
-//! Checks that are left to the Python evaluator (`ir/guards.py`): rare types, and forced slow paths.
+//! Checks that the Python evaluator (`ir/guards.py`) does: rare types, and forced slow paths.
 
 use crate::ffi::object::clear_error;
 use crate::ffi::{Obj, Owned, Res};
 
-/// A function of the evaluator, as a kind keeps it.
+/// A function of the Python evaluator, as a kind stores it.
 pub struct Oracle(pub Owned);
 
 impl Oracle {
-    /// Whether `function(a, b)` is true; an exception counts as false, as it does in the oracle.  Callers hold both.
+    /// Whether `function(a, b)` is true.  An exception counts as false, as in the evaluator.  Callers hold both
+    /// arguments.
     pub fn agrees(&self, a: Obj, b: Obj) -> bool {
         or_false(self.0.call(&[a, b], None).and_then(|r| r.is_true()))
     }

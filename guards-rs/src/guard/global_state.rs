@@ -1,31 +1,31 @@
-//! torch's global and thread-local state: `ir.guards.global_state() == arg`.
+//! Guard on torch's global and thread-local state: `ir.guards.global_state() == arg`.
 //!
-//! The state is read natively as a few words.  What they must be is learned, not translated: once Python's tuple was seen
-//! equal to `arg`, the words of that moment are the expected ones.  The words say everything that the tuple says as
-//! long as no torch-function mode (a default device is such a mode) and no saved-tensor hooks are active; otherwise Python
-//! is asked.
+//! The state is read natively as a few words.  The expected words are learned, not translated from `arg`: when Python's
+//! tuple was found equal to `arg`, the words of that moment become the expected ones.  The words cover all of the tuple
+//! unless a torch-function mode (a default device is such a mode) or saved-tensor hooks are active.  In that case
+//! Python decides.
 
 use super::fallback::Oracle;
-use super::fast::{Pins, Settled};
+use super::fast::{PinnedAnswer, Pins};
 use super::{Build, Kind};
 use crate::ffi::object::clear_foreign_error;
 use crate::ffi::state::{StateSymbols, Words};
 use crate::ffi::sync::GilCell;
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
-use crate::handed;
-use crate::hook::paused;
+use crate::hook_state::paused;
+use crate::registered_object;
 use crate::tensor_view::torch;
 
 pub struct GlobalState {
     expected: Obj,
     oracle: Oracle,
     symbols: Option<Box<StateSymbols>>,
-    /// Two sets of words: those known to be right, and the last known to be wrong.
-    learned: GilCell<Learned>,
+    /// Two sets of words: the known right ones, and the last known wrong ones.
+    learned: GilCell<RecordedState>,
 }
 
 #[derive(Default)]
-struct Learned {
+struct RecordedState {
     right: Option<Words>,
     wrong: Option<Words>,
 }
@@ -44,7 +44,7 @@ impl Kind for GlobalState {
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         Ok(GlobalState {
             expected: cx.keep(arg),
-            oracle: cx.oracle(&handed::GLOBAL_STATE)?,
+            oracle: cx.oracle(&registered_object::GLOBAL_STATE)?,
             symbols: torch()?.state.map(Box::new),
             learned: GilCell::default(),
         })
@@ -72,7 +72,7 @@ impl Kind for GlobalState {
         same
     }
 
-    fn settle(&self, _: Obj, _: &mut Pins) -> Settled {
-        Settled::First
+    fn settle(&self, _: Obj, _: &mut Pins) -> PinnedAnswer {
+        PinnedAnswer::First
     }
 }

@@ -1,6 +1,6 @@
-//! `value is arg`; with a weak reference as arg, its target, and a dead target fails for ever.
+//! Guard `value is arg`.  If `arg` is a weak reference, its referent is compared; a dead referent fails for ever.
 
-use super::fast::{Pins, Settled};
+use super::fast::{PinnedAnswer, Pins};
 use super::{Build, Kind};
 use crate::ffi::{Obj, Quiet, Res};
 
@@ -22,7 +22,7 @@ impl Kind for IdIs {
             IdIs::Weak(arg) => arg.weakref_target() == Some(value),
         })
     }
-    fn settle(&self, _: Obj, _: &mut Pins) -> Settled {
-        Settled::ByWords
+    fn settle(&self, _: Obj, _: &mut Pins) -> PinnedAnswer {
+        PinnedAnswer::ByWords
     }
 }

@@ -1,7 +1,7 @@
-//! The object's own `__dict__` lacks the name `arg`.
+//! Guard: the object's own `__dict__` lacks the name `arg`.
 
 use super::fallback::{or_false, or_none};
-use super::fast::{Pins, Settled};
+use super::fast::{PinnedAnswer, Pins};
 use super::source::Key;
 use super::{Build, Kind};
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
@@ -24,18 +24,18 @@ impl Kind for InstanceAbsent {
         }
     }
     fn ask(&self, value: &Owned) -> bool {
-        // A type (its __dict__ is a proxy), an object without a dict, or a dict with odd keys.
+        // A type (its `__dict__` is a proxy), an object without a dict, or a dict with unusual keys.
         match or_none(value.generic_getattr(self.dict_name)) {
             Some(dict) if dict.is_dict() => self.name.ask(&dict).is_some_and(|found| found.is_none()),
             Some(proxy) => or_false(proxy.contains(self.name.get()).map(|found| !found)),
             None => true,
         }
     }
-    fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
+    fn settle(&self, value: Obj, pins: &mut Pins) -> PinnedAnswer {
         if value.instance_dict().is_some_and(|dict| self.name.is_quiet_in(dict)) && pins.instance(value) {
-            Settled::ByWords
+            PinnedAnswer::ByWords
         } else {
-            Settled::Recheck
+            PinnedAnswer::Recheck
         }
     }
 }

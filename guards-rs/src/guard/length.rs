@@ -1,13 +1,13 @@
-//! `len(value) == arg`.
+//! Guard `len(value) == arg`.
 
 use super::fallback::or_none;
-use super::fast::{Pins, Settled};
+use super::fast::{PinnedAnswer, Pins};
 use super::{Build, Kind};
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
 
 pub struct Length(usize);
 
-/// Length of builtin storage, without running code.
+/// Length of a builtin container, without running Python code.
 #[inline]
 pub fn builtin_length(value: Obj) -> Option<usize> {
     if value.is_dict_exact() || value.is_ordered_dict_exact() {
@@ -30,7 +30,7 @@ impl Kind for Length {
     fn holds(&self, value: Obj) -> Quiet<bool> {
         Ok(match builtin_length(value) {
             Some(n) => n == self.0,
-            // A subclass: the storage, whatever its `__len__` says.
+            // For a subclass, compare the storage and ignore its `__len__`.
             None if value.is_list() => value.list_len() == self.0,
             None if value.is_tuple() => value.tuple_len() == self.0,
             None if value.is_dict() => value.dict_len() == self.0,
@@ -40,18 +40,18 @@ impl Kind for Length {
     fn ask(&self, value: &Owned) -> bool {
         or_none(value.len()) == Some(self.0)
     }
-    fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
+    fn settle(&self, value: Obj, pins: &mut Pins) -> PinnedAnswer {
         if value.is_dict_exact() || value.is_ordered_dict_exact() {
-            return if pins.dict(value) { Settled::ByWords } else { Settled::Recheck };
+            return if pins.dict(value) { PinnedAnswer::ByWords } else { PinnedAnswer::Recheck };
         }
         if value.is_list_exact() {
             pins.list_length(value);
-            return Settled::ByWords;
+            return PinnedAnswer::ByWords;
         }
         if value.is_tuple_exact() {
-            Settled::ByWords
+            PinnedAnswer::ByWords
         } else {
-            Settled::Recheck
+            PinnedAnswer::Recheck
         }
     }
 }

@@ -1,4 +1,4 @@
-//! Attributes of one class that are the objects they were: one look at the version of the class for all of them.
+//! Attributes of one class that must be the same objects.  One comparison of the class's version covers all of them.
 
 use super::id_is::IdIs;
 use super::Kind;
@@ -8,7 +8,7 @@ use std::cell::Cell;
 
 pub struct Methods {
     pub class: Obj,
-    /// Of the class when all of them were seen to hold; 0 is no version.
+    /// The version of the class when all guards last held.  0 is no version.
     seen: Cell<u32>,
     all: Vec<Method>,
 }
@@ -25,19 +25,20 @@ impl Methods {
         Methods { class, seen: Cell::new(0), all }
     }
 
-    /// A change of the class or of a base takes its version away.
+    /// Whether the class has the version of the last successful check.  A change of the class or of a base clears the
+    /// version.
     #[inline]
     pub fn unchanged(&self) -> bool {
         let now = version(self.class);
         now != 0 && now == self.seen.get()
     }
 
-    /// The guards that it stands for.
+    /// The indexes of the guards that this step checks.
     pub fn guards(&self) -> impl Iterator<Item = u32> + '_ {
         self.all.iter().flat_map(|method| method.checks.iter().map(|(_, index)| *index))
     }
 
-    /// Ok, or the guard that fails.
+    /// Ok, or the index of the guard that fails.
     pub fn hold(&self) -> Quiet<Result<(), u32>> {
         for method in &self.all {
             let found = method.name.find(self.class)?;
@@ -49,7 +50,7 @@ impl Methods {
         Ok(Ok(()))
     }
 
-    /// The same, whatever the keys of the classes' dicts do.
+    /// The same check when the keys of the classes' dicts may run Python code.
     pub fn ask(&self, class: &Owned) -> Result<(), u32> {
         self.all.iter().try_for_each(|method| method.check(method.name.ask(class).as_deref().copied()))
     }

@@ -1,7 +1,9 @@
-//! Guards: one kind a file, `source.rs` for the ways to reach values, `tree.rs` for the check of a whole list.
+//! Guards: one file for each kind, `source.rs` for the accessors, `tree.rs` for the check of a whole guard list.
 //!
-//! In: `ir.guards.Guard` records.  Out: `Tree::check`, which says which guard fails, by its position in the list.
-//! A kind is a row of `kinds!` below: it makes the enum, the builder by name and the dispatch.
+//! In: `ir.guards.Guard` records.  Out: `Tree::check`, which returns the position of the guard that fails.  A kind is a
+//! row of `kinds!` below.  The macro generates the enum, the builder by name and the dispatch.
+//!
+//! Reading order: this file, a kind such as `equals.rs`, `source.rs`, `tree.rs`, `tensor.rs`, then `fast/mod.rs`.
 
 mod cell_empty;
 mod class_absent;
@@ -33,9 +35,9 @@ mod type_is;
 use crate::ffi::object::{value_error, Raised};
 use crate::ffi::tensor_words::Pattern;
 use crate::ffi::{Obj, Owned, Quiet, Res};
-use crate::handed::Handed;
+use crate::registered_object::RegisteredObject;
 use fallback::Oracle;
-use fast::{Fast, Pins, Settled};
+use fast::{Fast, PinnedAnswer, Pins};
 use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::rc::Rc;
@@ -46,41 +48,44 @@ pub trait Kind: Sized {
     const COST: u8;
     fn build(arg: Obj, cx: &mut Build) -> Res<Self>;
 
-    /// Whether it holds, without running Python code; `MayRunPython` when that does not tell.
+    /// Whether the guard holds, without running Python code.  `MayRunPython` when only Python code can decide.
     fn holds(&self, value: Obj) -> Quiet<bool>;
 
-    /// The same where `holds` could not tell.  Python code may run: whatever else the walk borrows is held meanwhile.
+    /// The same check after `holds` returned `MayRunPython`.  Python code may run; the walk holds all its borrowed
+    /// values meanwhile.
     fn ask(&self, _value: &Owned) -> bool {
         false
     }
 
-    /// For the fast path, asked before the check is made, of a `value` that may be anything: if the check holds for it, can words
-    /// prove that it stays so?
-    fn settle(&self, _value: Obj, _pins: &mut Pins) -> Settled {
-        Settled::Recheck
+    /// For the fast path: if the check holds for `value`, can recorded words prove that it stays so?  The recorder
+    /// calls this before the check runs, so `value` may be any object.
+    fn settle(&self, _value: Obj, _pins: &mut Pins) -> PinnedAnswer {
+        PinnedAnswer::Recheck
     }
 }
 
-/// A check over several recorded values.
+/// A check over several recorded values, such as `no_alias`.
 pub trait Relation: Sized {
-    /// It looks into the values: evaluated in every check, over all of them in order.
+    /// Whether the relation reads inside the values.  Then every check evaluates it, over all values in order.
     const REREADS: bool = false;
 
     fn build(arg: Obj, cx: &mut Build) -> Res<Self>;
     fn holds(&self, values: &[Obj]) -> bool;
 
-    /// For the fast path: it held for the objects at `pinned` (ascending) and others; does it for them and `late`?
+    /// For the fast path: the relation held for the objects at addresses `pinned` (ascending) and some others.  Does it
+    /// hold for `pinned` and `late`?
     fn holds_beside(&self, _pinned: &[usize], _late: &[Obj]) -> bool {
         false
     }
 }
 
-/// Objects that the checks compare with; the owner of the tree keeps them alive and shows them to the collector.
+/// The state of a build.  `keep` has the objects that the checks compare with; the tree's owner keeps them alive and
+/// shows them to the garbage collector.
 #[derive(Default)]
 pub struct Build {
     pub keep: Vec<Owned>,
     /// Shared by the tensor guards of a tree.
-    pub alike: HashMap<(Pattern, bool), Rc<tensor::Alike>>,
+    pub alike: HashMap<(Pattern, bool), Rc<tensor::LayoutWords>>,
 }
 
 impl Build {
@@ -89,8 +94,8 @@ impl Build {
         value
     }
 
-    /// A function of the evaluator, which the collector is shown as well.
-    pub fn oracle(&mut self, row: &Handed) -> Res<Oracle> {
+    /// A function of the Python evaluator, which the garbage collector visits too.
+    pub fn oracle(&mut self, row: &RegisteredObject) -> Res<Oracle> {
         let function = row.get()?;
         self.keep(function.get());
         Ok(Oracle(function))
@@ -103,26 +108,27 @@ impl Build {
     }
 }
 
-/// The state of one check: values on the path from the root, and recorded ones.
+/// The state of one check: the values on the path from the root, and the recorded values.
 ///
-/// Values are borrowed from their containers, for as long as steps are quiet.  Before a step that may run Python code all
-/// that the check has borrowed, and the frame's locals, is held, to the end of the walk: what such code does to containers
-/// takes nothing away from the check, from that of the next entry, or from what runs after it.
+/// Values are borrowed from their containers while steps run no Python code.  Before a step that may run Python code,
+/// the walk takes references to all borrowed values and to the frame's locals, and keeps them until it ends.  Python
+/// code can then change containers without freeing a value that this check, the next entry's check, or later code uses.
 #[derive(Default)]
-pub struct Walk {
+pub struct GuardWalk {
     pub stack: SmallVec<[Option<Obj>; 24]>,
     pub records: SmallVec<[Option<Obj>; 16]>,
-    /// Has the records that the last check did not read anew; set once its words proved them alive.
+    /// Has the records that the last check did not read again.  Set only after the words have proved those records
+    /// alive.
     pub pinned: Option<Rc<Fast>>,
     held: SmallVec<[Owned; 4]>,
-    /// Python code ran.
+    /// Whether Python code ran.
     asked: bool,
-    /// Recordings that are in use no more: dropping one may run finalizers.
+    /// Recordings that are no longer used.  They are dropped with the walk, because a drop may run finalizers.
     retired: SmallVec<[Rc<Fast>; 1]>,
 }
 
-impl Walk {
-    /// The value at `depth`, which a step asks about: Python code may run.
+impl GuardWalk {
+    /// Takes references before a step on the value at `depth` runs Python code.  Returns an owned `value`.
     #[cold]
     #[inline(never)]
     pub fn hold(&mut self, depth: usize, value: Obj, locals: &[Option<Obj>]) -> Owned {
@@ -131,7 +137,7 @@ impl Walk {
         }
         self.held.extend(self.stack.iter().take(depth + 1).flatten().map(|o| o.own()));
         self.hold_records();
-        // What other subtrees left deeper on the stack is not held, and is not read again.
+        // Values that other subtrees left deeper on the stack are not held, so they must not be read again.
         self.stack.iter_mut().skip(depth + 1).for_each(|slot| *slot = None);
         value.own()
     }
@@ -147,8 +153,8 @@ impl Walk {
         );
     }
 
-    /// At the end of a successful check: what it recorded is used by what runs next, which anything may precede where
-    /// Python code ran before.
+    /// Ends a successful check.  If Python code ran, the records are held: later code uses them, and anything may run
+    /// before it.
     #[inline]
     pub fn settle(&mut self) {
         if self.asked {
@@ -156,14 +162,14 @@ impl Walk {
         }
     }
 
-    /// Ready for another check.  What is held stays held.
+    /// Prepares the walk for another check.  Held references stay held.
     pub fn reset(&mut self) {
         self.records.clear();
         self.stack.fill(None);
         self.retired.extend(self.pinned.take());
     }
 
-    /// Keeps a recording that nobody uses any more to the end of the walk.
+    /// Keeps an unused recording until the walk ends.
     pub fn retire(&mut self, fast: Option<Rc<Fast>>) {
         self.retired.extend(fast);
     }
@@ -191,7 +197,7 @@ impl Walk {
         out
     }
 
-    /// What follows reads nothing of this check.
+    /// Drops the held references.  Code after this call must read nothing of the check.
     pub fn let_go(&mut self) {
         self.held.clear();
     }
@@ -229,7 +235,7 @@ macro_rules! kinds {
                 match self { $(Check::$variant(check) => check.ask(value)),* }
             }
 
-            pub fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
+            pub fn settle(&self, value: Obj, pins: &mut Pins) -> PinnedAnswer {
                 match self { $(Check::$variant(check) => check.settle(value, pins)),* }
             }
         }

@@ -1,10 +1,10 @@
-//! The values are pairwise distinct objects.
+//! Guard: the values are pairwise distinct objects.
 
 use super::{Build, Relation};
 use crate::ffi::sync::GilCell;
 use crate::ffi::{Obj, Res};
 
-/// Remembers the addresses that were last found distinct: the same sequence needs no sorting again.
+/// Remembers the addresses that were last found distinct: the same sequence is not sorted again.
 pub struct NoAlias(GilCell<Vec<usize>>);
 
 impl Relation for NoAlias {

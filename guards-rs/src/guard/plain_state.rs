@@ -1,4 +1,4 @@
-//! `PlainState`: a question about torch's state whose last no is known by the words of that state.
+//! `PlainState`: a cached query about torch's state.  Comparing words of that state repeats a negative answer.
 
 use crate::ffi::object::runtime_error;
 use crate::ffi::state::{StateSymbols, Words};
@@ -8,8 +8,8 @@ use crate::tensor_view::torch;
 use pyo3::prelude::*;
 use pyo3::{PyTraverseError, PyVisit};
 
-/// PlainState(is_unusual): called, it gives `is_unusual()`, which must depend on nothing but grad mode, autocast, modes and
-/// transforms; while the state is the one of the last False, it is not asked.
+/// PlainState(is_unusual): calling it gives `is_unusual()`.  The function must depend only on grad mode, autocast,
+/// modes and transforms.  While the state equals the state of the last False, the function is not called.
 #[pyclass(frozen, weakref, module = "pycompiler._native")]
 pub struct PlainState {
     question: GilCell<Option<Owned>>,

@@ -1,15 +1,16 @@
-//! What each guard of a tree costs: every step of the check by itself, many times over, in the state that the steps before it left.
+//! Profile of a tree: the cost of each guard.  Each step is timed alone, many times, in the state that the earlier
+//! steps left.
 //!
-//! Reading a path is paid for by the first guard below it; guards that one step checks together share its time.
+//! The first guard below a path pays for reading the path.  Guards that share a step share its time.
 
 use super::tree::{Op, Program, Tree};
-use super::Walk;
+use super::GuardWalk;
 use crate::ffi::Obj;
 use std::time::{Duration, Instant};
 
-/// Nanoseconds.
+/// Times in nanoseconds.
 pub struct Profile {
-    /// One check, as calls make it: the fast path where there is one.
+    /// One check as a call makes it: by the fast path if there is one.
     pub call: f64,
     /// One check that evaluates every guard.
     pub all: f64,
@@ -19,7 +20,7 @@ pub struct Profile {
 
 const ROUNDS: u32 = 32;
 const BATCHES: u32 = 8;
-/// After this long a step is measured well enough.
+/// After this time a step is measured well enough.
 const ENOUGH: Duration = Duration::from_micros(200);
 
 /// The least time of a round, over batches of rounds.
@@ -37,11 +38,11 @@ fn nanoseconds(mut work: impl FnMut()) -> f64 {
 }
 
 impl Tree {
-    /// None where a guard does not hold.
+    /// None if a guard does not hold.
     pub fn profile(&self, n_guards: usize, locals: &[Option<Obj>], globals: Obj) -> Option<Profile> {
-        let whole = |check: &dyn Fn(&mut Walk) -> Result<(), u32>| {
+        let whole = |check: &dyn Fn(&mut GuardWalk) -> Result<(), u32>| {
             nanoseconds(|| {
-                std::hint::black_box(check(&mut Walk::default())).ok();
+                std::hint::black_box(check(&mut GuardWalk::default())).ok();
             })
         };
         let call = whole(&|walk| self.check(locals, globals, walk));
@@ -87,7 +88,7 @@ impl Tree {
         (start, end): (usize, usize),
         locals: &[Option<Obj>],
         globals: Obj,
-        walk: &mut Walk,
+        walk: &mut GuardWalk,
     ) -> f64 {
         nanoseconds(|| {
             std::hint::black_box(steps.run(start, end, locals, globals, std::hint::black_box(&mut *walk))).ok();

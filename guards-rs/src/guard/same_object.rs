@@ -1,4 +1,4 @@
-//! The two values are one object.
+//! Guard: the two values are the same object.
 
 use super::{Build, Relation};
 use crate::ffi::{Obj, Res};

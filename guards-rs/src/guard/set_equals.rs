@@ -1,13 +1,13 @@
-//! A set has the elements of the frozenset `arg`, which are of the same types.
+//! Guard: the set has the elements of the frozenset `arg`, with the same types.
 
 use super::fallback::{or_false, Oracle};
 use super::{Build, Kind};
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
-use crate::handed;
+use crate::registered_object;
 
 pub struct SetEquals {
     elements: Obj,
-    /// `_set_holds` with its argument, where elements of other types may be equal: `1 == True == 1.0`.
+    /// `_set_holds` with its argument.  Needed where elements of other types may be equal: `1 == True == 1.0`.
     exact: Option<(Oracle, Obj)>,
 }
 
@@ -16,7 +16,7 @@ impl Kind for SetEquals {
     fn build(arg: Obj, cx: &mut Build) -> Res<Self> {
         let elements = cx.adopt(arg.own().to_tuple()?);
         let texts = elements.tuple_items().all(|e| e.is_str_exact() || e.is_none());
-        let exact = if texts { None } else { Some((cx.oracle(&handed::SET_HOLDS)?, cx.keep(arg))) };
+        let exact = if texts { None } else { Some((cx.oracle(&registered_object::SET_HOLDS)?, cx.keep(arg))) };
         Ok(SetEquals { elements, exact })
     }
     fn holds(&self, _: Obj) -> Quiet<bool> {

@@ -1,6 +1,7 @@
-//! Relations between sizes and strides of tensors, and integers, and limits of floats: `ir.size_checks.SizeChecks`.
+//! Guard on relations of tensor sizes, strides and integers, and on limits of floats:
+//! `symbolic.size_checks.SizeChecks`.
 //!
-//! Sizes can change in place, so they are read and compared in every check, by the programs that plans have for sizes.
+//! Sizes can change in place, so every check reads and compares them.  It uses the size programs of plans.
 
 use super::decision::{Decision, SIDES};
 use super::{Build, Relation};
@@ -10,6 +11,7 @@ use crate::ffi::{Obj, Res};
 use crate::plan::size::{Size, Symbols};
 use crate::tensor_view::{torch, Level, Torch};
 
+/// The kind of a number that is read.
 enum What {
     Size(usize),
     Stride(usize),
@@ -17,14 +19,14 @@ enum What {
     Minus,
 }
 
-/// A number of the value at position `value`, which must be of this very class.
+/// A number of the value at position `value`, which must have exactly this class.
 struct Read {
     value: usize,
     class: Obj,
     what: What,
 }
 
-/// An assumption of numbers.  Most are of the first two forms, which are compared without being evaluated.
+/// An assumption about numbers.  Most have one of the first two forms, which are compared without evaluation.
 enum Test {
     Least(usize, i64),
     Same(usize, usize),
@@ -34,7 +36,7 @@ enum Test {
 }
 
 impl Test {
-    /// How an expression compares to zero.
+    /// Builds the test that compares an expression to zero.
     fn build(kind: &str, size: Size) -> Res<Test> {
         let linear = size.as_linear();
         let parts = linear.as_ref().map(|(constant, parts)| (*constant, parts.as_slice()));
@@ -60,7 +62,8 @@ impl Test {
     }
 }
 
-/// Which value is a float of at most this magnitude, or not finite, and in an interval.
+/// The value at `at` must be a float in the interval `low..high`.  Its magnitude is at most `most`, or it is not
+/// finite.
 struct Limit {
     at: usize,
     most: f64,
@@ -73,13 +76,13 @@ impl Limit {
         let parts = cx.keep(limit).own().to_tuple()?;
         let [most, low, high] = [1, 2, 3].map(|i| parts.tuple_item(i));
         if [most, low, high].iter().any(|number| !number.is_float_exact()) {
-            return Err(value_error("the limit of a float is a float"));
+            return Err(value_error("the limit of a float must be a float"));
         }
         let at = parts.tuple_item(0).own().as_i64()? as usize;
         Ok(Limit { at, most: most.as_f64(), low: low.as_f64(), high: high.as_f64() })
     }
 
-    /// NaN is in the interval of all floats, and in that from NaN to NaN.
+    /// NaN is in the interval of all floats, and in the interval from NaN to NaN.
     fn holds(&self, value: Obj) -> bool {
         if !value.is_float_exact() {
             return false;
@@ -95,7 +98,7 @@ pub struct Sizes {
     reads: Box<[Read]>,
     relations: Box<[Test]>,
     limits: Box<[Limit]>,
-    /// Which values are floats that decisions compute with; their bits stand behind the numbers.
+    /// Positions of the floats that decisions compute with.  Their bits follow the numbers in the environment.
     floats: Box<[usize]>,
     decisions: Box<[Decision]>,
     torch: Box<Torch>,
@@ -174,7 +177,7 @@ fn build_read(read: Obj, cx: &mut Build) -> Res<Read> {
 }
 
 impl Sizes {
-    /// The numbers, as far as torch's memory is known; None where one cannot be read.
+    /// Reads the numbers, by the fastest access that the torch probe allows.  None if a number cannot be read.
     fn fill(&self, env: &mut [i64], values: &[Obj]) -> Option<()> {
         match (self.torch.level, self.torch.layout, self.torch.handle, self.torch.abi) {
             (Level::Offsets, Some(layout), ..) => self.fill_by(env, values, |value, dim, strides| {
@@ -225,7 +228,7 @@ impl Sizes {
     }
 }
 
-/// Where nothing is known of torch's memory: its own method, which for these classes is C.
+/// Used when torch's memory layout is unknown: calls the tensor's own method, which is C code for these classes.
 fn by_attribute(value: Obj, dim: usize, strides: bool) -> Option<i64> {
     let read = || {
         let all = value.own().attr(if strides { c"stride" } else { c"size" })?.call(&[], None)?.to_tuple()?;

@@ -1,7 +1,7 @@
-//! Accessors: one per row of `ir.source.ACCESSORS`, and the roots.
+//! Accessors and roots of sources: one accessor for each row of `ir.source.ACCESSORS`.
 //!
-//! A read gives a value borrowed from its container, or None when the path is gone.  A read that may run Python code is
-//! asked again with an owned value, and gives an owned one.
+//! `Read::read` returns a value borrowed from its container, or None when the path does not exist.  If reading may run
+//! Python code, `Read::ask` is called with an owned value, and returns an owned one.
 
 use super::fallback::or_none;
 use super::Build;
@@ -9,12 +9,12 @@ use crate::ffi::mro::ClassAttribute;
 use crate::ffi::object::{import, value_error};
 use crate::ffi::torch::{Layout, RawTensor};
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
-use crate::handed::{self, Handed};
-use crate::hook::paused;
+use crate::hook_state::paused;
+use crate::registered_object::{self, RegisteredObject};
 use crate::tensor_view::{torch, Level};
 use smallvec::SmallVec;
 
-/// How to get from a value to another.
+/// An accessor: leads from one value to another.
 pub enum Read {
     Attr(Obj),
     InstanceDict(Obj),
@@ -23,26 +23,26 @@ pub enum Read {
     Item(i64),
     DictItem(Key),
     DictKeyAt(usize),
-    /// The value of a key that no lookup may ask for its hash, in the order of storage.
+    /// The value at a position in storage order.  For keys whose hash must not be computed by a lookup.
     DictValueAt(usize),
     Cell,
-    /// A part of a Python function, and of nothing else: a method has the attributes of its function.
+    /// A part of a Python function.  Other objects fail: a method, for example, has the attributes of its function.
     Function(FunctionPart),
     MethodSelf(Obj),
     MethodFunc(Obj),
-    /// What a `weakref.ref` refers to; None when that is gone.
+    /// The referent of a `weakref.ref`.  None when the referent is dead.
     Referent,
     Dim(Box<Dim>),
-    /// An `int` with the other sign.
+    /// The negated value of an `int`.
     Minus,
-    /// A tensor in the memory of an array of NumPy's.
+    /// A tensor that shares the memory of a NumPy array.
     AsTensor,
-    /// What a begun iterator holds.
+    /// A part of a started iterator.
     Begun(Obj),
     Computed(Box<Computed>),
 }
 
-/// A function of the package's, of the value and of what is at other places of the frame.
+/// A function of the package, called with the value and with the objects at other sources of the frame.
 pub struct Computed {
     pub function: Obj,
     pub places: Box<[Place]>,
@@ -60,7 +60,7 @@ pub struct Place {
 }
 
 impl Computed {
-    /// Python code runs.
+    /// Runs Python code.
     pub fn ask(&self, value: &Owned, locals: &[Option<Obj>], globals: Obj) -> Option<Owned> {
         let found: SmallVec<[Owned; 6]> =
             self.places.iter().map(|place| place.value(locals, globals)).collect::<Option<_>>()?;
@@ -99,7 +99,7 @@ pub struct Dim {
     at: Obj,
     dim: usize,
     strides: bool,
-    /// The classes whose tensors are read in memory, and how.
+    /// Tensors of these classes are read directly in memory.  `layout` says where.
     plain: [Obj; 2],
     layout: Option<Layout>,
 }
@@ -122,10 +122,10 @@ impl Dim {
     }
 }
 
-/// Most keys of a dict that are looked at one by one at each call, to know whether comparing them runs Python code.
+/// Largest number of keys that each call scans to know whether comparing them runs Python code.
 const SCAN: usize = 16;
 
-/// A key of dicts.
+/// A constant key of dicts.
 pub struct Key(Obj);
 
 impl Key {
@@ -137,7 +137,7 @@ impl Key {
         self.0
     }
 
-    /// The value in dict storage; None when absent, and for what is no dict.
+    /// The value in dict storage.  None when the key is absent, or when `dict` is no dict.
     #[inline]
     pub fn find(&self, dict: Obj) -> Quiet<Option<Obj>> {
         if !dict.is_dict() {
@@ -146,17 +146,17 @@ impl Key {
         dict.dict_find(self.0, SCAN)
     }
 
-    /// The same for the recorder, which looks once and as long as it takes.
+    /// The same for the recorder, which looks once and scans any number of keys.
     pub fn find_slowly(&self, dict: Obj) -> Option<Obj> {
         dict.is_dict().then(|| dict.dict_find(self.0, usize::MAX).ok()).flatten().flatten()
     }
 
-    /// Whether a lookup in this state of a dict runs no Python code.
+    /// Whether a lookup runs no Python code in the current state of the dict.
     pub fn is_quiet_in(&self, dict: Obj) -> bool {
         dict.is_dict() && dict.dict_find(self.0, usize::MAX).is_ok()
     }
 
-    /// Some(None) when absent, None when it cannot be asked.
+    /// Some(None) when the key is absent; None when the lookup fails.
     pub fn ask(&self, dict: &Owned) -> Option<Option<Owned>> {
         dict.is_dict().then(|| or_none(dict.dict_get(&self.0.own()))).flatten()
     }
@@ -193,7 +193,7 @@ const READS: &[(&str, Builder)] = &[
     ("minus", |_, _| Ok(Read::Minus)),
     ("as_tensor", |_, _| Ok(Read::AsTensor)),
     ("begun", |arg, cx| Ok(Read::Begun(cx.keep(arg)))),
-    ("computed", |_, _| Err(value_error("the places that it is computed of are a tree's"))),
+    ("computed", |_, _| Err(value_error("a computed source needs the other sources of its guard tree"))),
 ];
 
 /// The names of all accessors, to compare with `ir.source.ACCESSORS`.
@@ -212,11 +212,11 @@ impl Read {
         }
     }
 
-    /// What a read makes that runs no Python code; None where it is not known how.
+    /// The value of a read that creates an object and runs no Python code.  None when this read cannot do so.
     #[inline]
     pub fn fresh(&self, value: Obj) -> Option<Owned> {
         match self {
-            Read::Dim(dim) => dim.number(value).and_then(|number| Owned::int(number).ok()),
+            Read::Dim(dim) => dim.number(value).and_then(made),
             Read::Minus => minus(value),
             _ => None,
         }
@@ -244,7 +244,7 @@ impl Read {
         }
     }
 
-    /// The same where `read` could not tell.  Python code may run.
+    /// The same read after `read` returned `MayRunPython`.  Python code may run.
     pub fn ask(&self, value: &Owned) -> Option<Owned> {
         match self {
             Read::InstanceDict(dict_name) => or_none(value.generic_getattr(*dict_name)),
@@ -261,8 +261,8 @@ impl Read {
                 let keys = or_none(value.to_tuple())?;
                 (*i < keys.tuple_len()).then(|| keys.tuple_item(*i).own())
             }
-            Read::AsTensor => ask_python(&handed::TENSOR_OF, &[value.get()]),
-            Read::Begun(what) => ask_python(&handed::BEGUN, &[value.get(), *what]),
+            Read::AsTensor => ask_python(&registered_object::TENSOR_OF, &[value.get()]),
+            Read::Begun(what) => ask_python(&registered_object::BEGUN, &[value.get(), *what]),
             Read::Type | Read::Cell | Read::Function(_) | Read::Referent | Read::DictValueAt(_) | Read::Computed(_) => {
                 None
             }
@@ -270,16 +270,21 @@ impl Read {
     }
 }
 
-/// What a function of the package's gives, whose frames are none of the program's.
-fn ask_python(reader: &Handed, args: &[Obj]) -> Option<Owned> {
+/// Calls a function of the package.  The frame hook is paused, since its frames are not the program's.
+fn ask_python(reader: &RegisteredObject, args: &[Obj]) -> Option<Owned> {
     or_none(paused(|| reader.get()?.call(args, None)))
 }
 
-fn minus(value: Obj) -> Option<Owned> {
-    value.exact_i64().and_then(i64::checked_neg).and_then(|number| Owned::int(number).ok())
+/// None when memory is exhausted.
+fn made(number: i64) -> Option<Owned> {
+    or_none(Owned::int(number))
 }
 
-/// The place that index `i` stands for among `len` items.
+fn minus(value: Obj) -> Option<Owned> {
+    value.exact_i64().and_then(i64::checked_neg).and_then(made)
+}
+
+/// The position of index `i` among `len` items.
 #[inline]
 fn position(i: i64, len: usize) -> Option<usize> {
     usize::try_from(if i < 0 { i + len as i64 } else { i }).ok()

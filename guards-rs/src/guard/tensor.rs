@@ -1,12 +1,12 @@
-//! Class, dispatch keys, dtype, device, requires_grad, sizes and strides of a tensor against a `TensorSpec`.
+//! Guard: class, dispatch keys, dtype, device, requires_grad, sizes and strides of a tensor match a `TensorSpec`.
 
 use super::fallback::{or_false, Oracle};
-use super::fast::{Pins, Settled};
+use super::fast::{PinnedAnswer, Pins};
 use super::{Build, Kind};
-use crate::ffi::tensor_words::{Pattern, Wanted};
+use crate::ffi::tensor_words::{Pattern, PatternSpec};
 use crate::ffi::torch::{Layout, RawTensor, RequiresGrad};
 use crate::ffi::{MayRunPython, Obj, Owned, Quiet, Res};
-use crate::handed;
+use crate::registered_object;
 use crate::tensor_view::{dtype_code, torch, Level, Torch};
 use std::rc::Rc;
 
@@ -15,22 +15,22 @@ const ANY: i64 = i64::MIN;
 
 pub struct Tensor {
     class: Obj,
-    /// What decides for most tensors; specs that want the same share it, so that a call touches little memory.
-    alike: Option<Rc<Alike>>,
-    /// The device is compared as well.
+    /// Decides for most tensors.  Equal specs share it, so that a call touches little memory.
+    alike: Option<Rc<LayoutWords>>,
+    /// Whether the device is compared too.
     device: bool,
     spec: Box<Spec>,
 }
 
-/// All but the class, where words say it.
-pub struct Alike {
+/// All of the spec but the class, as words of memory.
+pub struct LayoutWords {
     pattern: Pattern,
     requires_grad: bool,
     layout: Layout,
     getter: RequiresGrad,
 }
 
-impl Alike {
+impl LayoutWords {
     #[inline]
     fn holds(&self, value: Obj) -> bool {
         self.pattern.fits(value, self.layout)
@@ -41,7 +41,7 @@ impl Alike {
 struct Spec {
     keys: u64,
     dtype: i32,
-    /// Compared where one device type has several devices.
+    /// Compared if the device type has several devices.
     device_index: Option<i32>,
     requires_grad: bool,
     sizes: Vec<i64>,
@@ -50,7 +50,7 @@ struct Spec {
     has_strides: bool,
     torch: Torch,
     level: Level,
-    /// The TensorSpec, `_tensor_holds`, and the name `requires_grad`, for the slower levels.
+    /// The `TensorSpec`, `_tensor_holds` and the name `requires_grad`, for the slower levels.
     spec: Obj,
     oracle: Oracle,
     requires_grad_name: Obj,
@@ -87,15 +87,15 @@ impl Kind for Tensor {
         let (sizes, strides) = (dims(*spec.attr(c"sizes")?)?, dims(*spec.attr(c"strides")?)?);
         let pattern = torch.layout.zip(code).and_then(|(layout, dtype)| {
             let known = |dims: &[i64]| dims.iter().map(|d| (*d != ANY).then_some(*d)).collect::<Vec<_>>();
-            Pattern::new(&Wanted { keys, dtype, sizes: &known(&sizes), strides: &known(&strides) }, layout)
+            Pattern::new(&PatternSpec { keys, dtype, sizes: &known(&sizes), strides: &known(&strides) }, layout)
         });
         let requires_grad = spec.attr(c"requires_grad")?.is_true()?;
-        // Where it is held weakly, a `type_is` beside this guard tells that it is the one, and no other at its address.
+        // If the class is held weakly, a `type_is` guard beside this one proves that no other class has its address.
         let class = cx.adopt(spec.attr(c"cls")?);
         let class = if class.is_weakref() { class.weakref_target().unwrap_or(Obj::none()) } else { class };
         let parts = pattern.zip(torch.layout).zip(torch.requires_grad).filter(|_| level == Level::Offsets);
         let alike = parts.map(|((pattern, layout), getter)| {
-            let made = || Rc::new(Alike { pattern: pattern.clone(), requires_grad, layout, getter });
+            let made = || Rc::new(LayoutWords { pattern: pattern.clone(), requires_grad, layout, getter });
             cx.alike.entry((pattern.clone(), requires_grad)).or_insert_with(made).clone()
         });
         let spec = Box::new(Spec {
@@ -109,7 +109,7 @@ impl Kind for Tensor {
             torch,
             level,
             spec: arg,
-            oracle: cx.oracle(&handed::TENSOR_HOLDS)?,
+            oracle: cx.oracle(&registered_object::TENSOR_HOLDS)?,
             requires_grad_name: cx.adopt(crate::ffi::Owned::interned("requires_grad")?),
         });
         Ok(Tensor { class, alike, device: spec.device_index.is_some(), spec })
@@ -144,14 +144,14 @@ impl Kind for Tensor {
         }
     }
 
-    /// Before the check: the value may be anything.
-    fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
+    /// Called before the check, so the value may be any object.
+    fn settle(&self, value: Obj, pins: &mut Pins) -> PinnedAnswer {
         let of_class = value.class() == self.class;
-        let watch = |alike: &Rc<Alike>| pins.tensor(value, &alike.pattern, alike.layout, self.device);
+        let watch = |alike: &Rc<LayoutWords>| pins.tensor(value, &alike.pattern, alike.layout, self.device);
         if of_class && self.alike.as_ref().is_some_and(watch) {
-            Settled::ByWords
+            PinnedAnswer::ByWords
         } else {
-            Settled::Recheck
+            PinnedAnswer::Recheck
         }
     }
 }
@@ -171,7 +171,7 @@ impl Spec {
         abi.device_index(value.id() + offset) == self.device_index
     }
 
-    /// Metadata through the C ABI; the key set, which it does not give, and anything it cannot answer through Python.
+    /// Compares metadata through the C ABI.  Python decides whatever the C ABI cannot answer.
     fn holds_by_abi(&self, value: &Owned) -> bool {
         let (Some(offset), Some(abi)) = (self.torch.handle, self.torch.abi) else {
             return self.oracle.agrees(value.get(), self.spec);

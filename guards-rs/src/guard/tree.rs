@@ -1,17 +1,17 @@
-//! The check of a whole guard list: sources with common prefixes are read once.
+//! The check of a whole guard list.  Sources with a common prefix are read once.
 //!
-//! In: `Guard` records, the sources of a plan's inputs, and the names of the frame's locals in slot order.
-//! Out: `Tree`, a linear program (the tree in depth-first order).  Each step reads a value into the stack position of
-//! its depth, checks the value there, or records it; the first step that fails ends the check.  The source of an input
-//! that no guard mentions and that cannot be read fails as the number of guards.
+//! In: `Guard` records, the sources of a plan's inputs, and the names of the frame's locals in slot order.  Out: `Tree`,
+//! a linear program: the tree in depth-first order.  A step reads a value into the stack position of its depth, checks
+//! the value there, or records it.  The first step that fails ends the check.  An input source may be unreadable and
+//! have no guard: then the reported index is the number of guards.
 //!
 //! Example: guards on `L['x'].a` and `L['x'].b` become: read x; read x.a; check; read x.b; check.
 
 use super::fast::{Fast, State, Verdict};
 use super::methods::{Method, Methods};
 use super::source::{Computed, Place, Read, Root};
-use super::{Build, Check, Relational, Walk};
-use crate::ffi::dict_probe::{self, Sign};
+use super::{Build, Check, GuardWalk, Relational};
+use crate::ffi::dict_probe::{self, ChangeSign};
 use crate::ffi::object::value_error;
 use crate::ffi::sync::GilCell;
 use crate::ffi::{Obj, Owned, Res};
@@ -20,7 +20,7 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// A step.  `fail` is the guard to blame when a path cannot be read: the first below it.
+/// A step.  `fail` is the guard reported when a path cannot be read: the first guard below the path.
 pub enum Op {
     Local {
         slot: usize,
@@ -42,11 +42,11 @@ pub enum Op {
         depth: u16,
         record: u16,
     },
-    /// Attributes of the class before it that must be the objects they were.
+    /// Attributes of the class in the step before, which must be the same objects.
     Methods(Methods),
 }
 
-/// A relational guard, by the records of its values.
+/// A relational guard, with the records of its values.
 pub struct Relate {
     pub relation: Relational,
     pub records: Vec<u16>,
@@ -58,15 +58,16 @@ pub struct Program {
     pub ops: Vec<Op>,
 }
 
+/// The check of a guard list, with its recordings.
 pub struct Tree {
     pub(super) program: Program,
     fast: GilCell<State>,
     pub(super) relations: Vec<Relate>,
     max_depth: usize,
     pub(super) n_records: usize,
-    /// Record of each input source.
+    /// The record of each input source.
     pub inputs: Vec<u16>,
-    /// Objects that the steps borrow.
+    /// The objects that the steps borrow.
     pub(super) keep: Vec<Owned>,
 }
 
@@ -85,7 +86,7 @@ struct Node {
     fail: u32,
 }
 
-/// Identity of a link: its parent, kind and argument (plain values by type and text, others by address).
+/// Identity of a link: parent, kind and argument.  Plain values count by type and repr, other arguments by address.
 #[derive(PartialEq, Eq, Hash)]
 struct Key(Option<usize>, String, usize, String);
 
@@ -95,7 +96,7 @@ struct Builder<'a> {
     roots: Vec<usize>,
     by_key: HashMap<Key, usize>,
     by_source: HashMap<usize, usize>,
-    /// Node of each record.
+    /// The node of each record.
     recorded: Vec<usize>,
     cx: Build,
 }
@@ -120,7 +121,7 @@ impl Builder<'_> {
         Ok(index)
     }
 
-    /// The node of a link, which is there once.
+    /// The node of a link.  Equal links share one node.
     fn link(&mut self, parent: Option<usize>, kind: &str, text: (usize, String), arg: &Owned) -> Res<usize> {
         let key = Key(parent, kind.to_owned(), text.0, text.1);
         match self.by_key.get(&key) {
@@ -139,7 +140,7 @@ impl Builder<'_> {
             }
             (Some(_), other) => NodeKind::Read(self.read(other, arg)?),
         };
-        self.cx.keep(arg.get()); // its address is a key
+        self.cx.keep(arg.get()); // the key has its address
         let index = self.nodes.len();
         self.nodes.push(Node { kind, checks: vec![], children: vec![], record: None, fail: u32::MAX });
         match parent {
@@ -160,7 +161,7 @@ impl Builder<'_> {
         Ok(Read::Computed(Box::new(Computed { function, places })))
     }
 
-    /// A way from a root, which is gone along each time that it is asked for.
+    /// A path from a root, which each check walks again.
     fn place(&mut self, source: &Owned) -> Res<Place> {
         let (kind, base, arg) = (source.attr(c"kind")?, source.attr(c"base")?, source.attr(c"arg")?);
         let kind = kind.as_str()?;
@@ -199,7 +200,7 @@ impl Builder<'_> {
         Ok(record)
     }
 
-    /// `fail` of every node: the smallest guard index below it, or `none`.
+    /// Sets `fail` of every node: the smallest guard index below the node, or `none`.
     fn settle(&mut self, none: u32) {
         for i in (0..self.nodes.len()).rev() {
             // Children come after their parents.
@@ -215,7 +216,7 @@ impl Builder<'_> {
     }
 }
 
-/// Takes those nodes below a class that only look at attributes of it.
+/// Takes the nodes below a class that only check attributes of the class.
 fn take_methods(class: Obj, children: &[usize], nodes: &mut [Option<Node>]) -> Option<Methods> {
     let is_plain = |node: &Node| {
         matches!(node.kind, NodeKind::Read(Read::MroLookup(_)))
@@ -239,7 +240,7 @@ fn take_methods(class: Obj, children: &[usize], nodes: &mut [Option<Node>]) -> O
     (!found.is_empty()).then(|| Methods::new(class, found))
 }
 
-/// Depth-first order of `nodes`, as steps.
+/// The steps of `nodes` in depth-first order.
 fn flatten(nodes: Vec<Node>, roots: Vec<usize>) -> (Vec<Op>, usize) {
     let mut nodes: Vec<Option<Node>> = nodes.into_iter().map(Some).collect();
     let (mut ops, mut max_depth) = (Vec::new(), 0);
@@ -268,7 +269,7 @@ fn flatten(nodes: Vec<Node>, roots: Vec<usize>) -> (Vec<Op>, usize) {
 }
 
 impl Tree {
-    /// `guards` and `inputs` are tuples of Guard and Source records.
+    /// `guards` is a tuple of `Guard` records; `inputs` are `Source` records.
     pub fn build(guards: Obj, inputs: &[Obj], names: &[Owned]) -> Res<Tree> {
         let mut b = Builder {
             names,
@@ -321,7 +322,7 @@ impl Tree {
 
     /// Ok, or the index of a guard that does not hold.  Recorded values stay in `walk`.
     #[inline]
-    pub fn check(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
+    pub fn check(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut GuardWalk) -> Result<(), u32> {
         self.make_room(walk);
         let (current, record) = self.fast.read(|f| (f.current.clone(), f.wants_recording()));
         if !FAST_GUARDS.load(Ordering::Relaxed) {
@@ -350,29 +351,29 @@ impl Tree {
     }
 
     #[inline]
-    fn make_room(&self, walk: &mut Walk) {
+    fn make_room(&self, walk: &mut GuardWalk) {
         walk.stack.resize(self.max_depth + 1, None);
     }
 
-    /// A walk for steps one by one.
-    pub(super) fn walk(&self) -> Walk {
-        let mut walk = Walk::default();
+    /// A walk for running single steps.
+    pub(super) fn walk(&self) -> GuardWalk {
+        let mut walk = GuardWalk::default();
         self.make_room(&mut walk);
         walk.records.resize(self.n_records, None);
         walk
     }
 
     /// Evaluates every guard.
-    pub(super) fn check_all(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
+    pub(super) fn check_all(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut GuardWalk) -> Result<(), u32> {
         walk.records.resize(self.n_records, None);
         self.program.run(0, self.program.ops.len(), locals, globals, walk)?;
         walk.settle();
         self.relate(walk)
     }
 
-    /// Records before the check and looks again after it: what was recorded is what was checked.
+    /// Records before the check and compares after it, so that the recording matches the check.
     #[inline(never)]
-    fn check_and_record(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Result<(), u32> {
+    fn check_and_record(&self, locals: &[Option<Obj>], globals: Obj, walk: &mut GuardWalk) -> Result<(), u32> {
         let volatile = self.fast.read(|f| f.volatile.clone());
         let fast = Fast::record(self, locals, globals, &volatile);
         self.check_all(locals, globals, walk)?;
@@ -387,7 +388,7 @@ impl Tree {
 
     /// The relational guards.
     #[inline]
-    fn relate(&self, walk: &Walk) -> Result<(), u32> {
+    fn relate(&self, walk: &GuardWalk) -> Result<(), u32> {
         for relate in &self.relations {
             let mut values: SmallVec<[Obj; 16]> = SmallVec::new();
             for record in &relate.records {
@@ -406,12 +407,12 @@ impl Tree {
         self.program.ops.len()
     }
 
-    /// Whether the last check was recorded for the fast path.
+    /// Whether the tree has a recording for the fast path.
     pub fn is_fast(&self) -> bool {
         self.fast.read(|f| f.current.is_some())
     }
 
-    /// Shows what the tree holds to the cycle collector.
+    /// Shows the objects that the tree holds to the garbage collector.
     pub fn visit<E>(&self, f: &mut dyn FnMut(Obj) -> Result<(), E>) -> Result<(), E> {
         self.keep.iter().try_for_each(|o| f(o.get()))?;
         let fast = self.fast.try_read(|s| s.current.clone()).flatten();
@@ -420,7 +421,7 @@ impl Tree {
 }
 
 impl Program {
-    /// The position after the subtree that the read at `i` begins.
+    /// The position after the subtree that starts at the read `i`.
     pub fn subtree_end(&self, i: usize) -> usize {
         let depth = |op: &Op| match op {
             Op::Read { depth, .. } => Some(*depth),
@@ -432,7 +433,7 @@ impl Program {
         later.map_or(self.ops.len(), |n| i + 1 + n)
     }
 
-    /// Evaluates the steps `start..end`; the stack holds what comes before them.
+    /// Evaluates the steps `start..end`.  The stack must hold the values of the steps before `start`.
     #[inline]
     pub fn run(
         &self,
@@ -440,7 +441,7 @@ impl Program {
         end: usize,
         locals: &[Option<Obj>],
         globals: Obj,
-        walk: &mut Walk,
+        walk: &mut GuardWalk,
     ) -> Result<(), u32> {
         for op in &self.ops[start..end] {
             match op {
@@ -496,7 +497,7 @@ pub fn set_fast_guards(on: bool) {
     FAST_GUARDS.store(on, Ordering::Relaxed);
 }
 
-/// Whether this interpreter's dicts tell that they change; probed once.
+/// Whether dicts of this interpreter report their changes; probed once.
 pub fn fast_guards_supported() -> bool {
-    dict_probe::sign() != Sign::Nothing
+    dict_probe::sign() != ChangeSign::Nothing
 }

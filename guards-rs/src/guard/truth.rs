@@ -1,7 +1,7 @@
-//! `bool(value) is arg`, of types whose truth is harmless to ask for.
+//! Guard `bool(value) is arg`, for types whose `bool()` has no side effects.
 
 use super::fallback::or_none;
-use super::fast::{Pins, Settled};
+use super::fast::{PinnedAnswer, Pins};
 use super::{Build, Kind};
 use crate::ffi::{Obj, Owned, Quiet, Res};
 
@@ -19,11 +19,11 @@ impl Kind for Truth {
     fn ask(&self, value: &Owned) -> bool {
         or_none(value.is_true()) == Some(self.0)
     }
-    fn settle(&self, value: Obj, _: &mut Pins) -> Settled {
+    fn settle(&self, value: Obj, _: &mut Pins) -> PinnedAnswer {
         if value.is_plain_constant() {
-            Settled::ByWords
+            PinnedAnswer::ByWords
         } else {
-            Settled::Recheck
+            PinnedAnswer::Recheck
         }
     }
 }

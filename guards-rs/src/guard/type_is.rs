@@ -1,6 +1,6 @@
-//! `type(value) is arg`; with a weak reference as arg, its target, and a dead target fails for ever.
+//! Guard `type(value) is arg`.  If `arg` is a weak reference, its referent is compared; a dead referent fails for ever.
 
-use super::fast::{Pins, Settled};
+use super::fast::{PinnedAnswer, Pins};
 use super::{Build, Kind};
 use crate::ffi::{Obj, Quiet, Res};
 
@@ -22,8 +22,8 @@ impl Kind for TypeIs {
             TypeIs::Weak(reference) => reference.weakref_target() == Some(value.class()),
         })
     }
-    fn settle(&self, value: Obj, pins: &mut Pins) -> Settled {
+    fn settle(&self, value: Obj, pins: &mut Pins) -> PinnedAnswer {
         pins.class(value);
-        Settled::ByWords
+        PinnedAnswer::ByWords
     }
 }

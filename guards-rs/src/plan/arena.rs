@@ -1,7 +1,7 @@
-//! Places for buffers that only kernels see, inside one block of memory a call and device.
+//! Memory planner for buffers that only kernels use: offsets in one block of memory for each call and device.
 //!
-//! In: per buffer its size and the steps at which it is first and last used.  Out: an offset each, so that buffers
-//! alive at the same time do not overlap, and the size of the block.
+//! In: for each buffer its size, and the steps of its first and last use.  Out: an offset for each buffer, and the size
+//! of the block.  Buffers that are alive at the same time do not overlap.
 
 use smallvec::SmallVec;
 
@@ -9,22 +9,22 @@ use super::size::{Dims, Numbers};
 use crate::ffi::aten::{extent, Device, Failure, Outcome, Tensor};
 
 pub const ALIGN: usize = 64;
-/// No object is larger (that is what pointers count by).
+/// Largest size of an object: the range of pointer differences.
 pub const MOST: usize = isize::MAX as usize;
 
-/// Scratch of a call on one device: None for the host.
+/// The scratch block of a call on one device.  `device` is None for the host.
 #[derive(Debug)]
 pub struct Block {
     pub device: Option<Device>,
-    /// Of the host: the static part.
+    /// For the host: the size of the static part.
     pub bytes: usize,
-    /// torch's number of `uint8`.
+    /// torch's code of the dtype `uint8`.
     pub byte: i32,
 }
 
 impl Block {
-    /// The address of a call's block on a device, from torch's allocator, which reuses freed memory in the order of the
-    /// stream; it lives as long as what is added to `held`.
+    /// The address of a call's block on a device.  Allocated by torch, which reuses freed memory in stream order.  The
+    /// block lives as long as the tensor that is added to `held`.
     pub fn take(&self, held: &mut SmallVec<[Tensor; 1]>) -> Outcome<usize> {
         let (Some(device), 1..) = (self.device, self.bytes) else { return Ok(0) };
         let tensor = Tensor::empty_strided(&[self.bytes as i64], &[1], self.byte, device)?;
@@ -35,22 +35,22 @@ impl Block {
 }
 
 #[derive(Debug, Clone, Copy)]
-pub struct Life {
+pub struct Lifetime {
     pub bytes: usize,
     pub first: usize,
     pub last: usize,
 }
 
-/// A part of the host's block whose size a call tells.
+/// A part of the host's block whose size is known only in a call.
 #[derive(Debug, PartialEq)]
-pub struct Room {
+pub struct DynamicBlock {
     pub shape: Dims,
     pub stride: Dims,
     pub itemsize: i64,
 }
 
-impl Room {
-    /// Bytes, in whole units of `ALIGN`.
+impl DynamicBlock {
+    /// Size in bytes, rounded up to a multiple of `ALIGN`.
     pub fn bytes(&self, env: &[i64], room: &mut (Numbers, Numbers)) -> Outcome<usize> {
         let sizes = self.shape.resolve(env, &mut room.0)?;
         let strides = self.stride.resolve(env, &mut room.1)?;
@@ -59,15 +59,16 @@ impl Room {
     }
 }
 
-/// Bytes, in whole units of `ALIGN`.
+/// Rounds bytes up to a multiple of `ALIGN`.
 fn whole(bytes: usize) -> Outcome<usize> {
     let whole = bytes.checked_next_multiple_of(ALIGN).filter(|n| *n <= MOST);
     whole.ok_or_else(|| Failure(format!("a buffer of {bytes} bytes: the limit is {MOST}")))
 }
 
-/// Which room each buffer gets: one whose last user is gone, and which is as large at every size, or a new one.
-pub fn share(lives: Vec<(Room, usize, usize)>) -> (Vec<usize>, Vec<Room>) {
-    let (mut rooms, mut until, mut chosen): (Vec<Room>, Vec<usize>, Vec<usize>) = Default::default();
+/// The room of each buffer.  A room is reused after its last user if it has the same form, hence the same size in every
+/// call.
+pub fn share(lives: Vec<(DynamicBlock, usize, usize)>) -> (Vec<usize>, Vec<DynamicBlock>) {
+    let (mut rooms, mut until, mut chosen): (Vec<DynamicBlock>, Vec<usize>, Vec<usize>) = Default::default();
     for (room, first, last) in lives {
         let free = (0..rooms.len()).find(|&i| until[i] < first && rooms[i] == room);
         let at = free.unwrap_or(rooms.len());
@@ -81,8 +82,8 @@ pub fn share(lives: Vec<(Room, usize, usize)>) -> (Vec<usize>, Vec<Room>) {
     (chosen, rooms)
 }
 
-/// Best fit, largest buffers first: each goes into the smallest gap that its neighbours in time leave.
-pub fn place(lives: &[Life]) -> Outcome<(Vec<usize>, usize)> {
+/// Best fit, largest buffers first.  Each buffer goes into the smallest gap between the buffers alive at the same time.
+pub fn place(lives: &[Lifetime]) -> Outcome<(Vec<usize>, usize)> {
     let mut order: Vec<usize> = (0..lives.len()).collect();
     order.sort_by_key(|&i| (std::cmp::Reverse(lives[i].bytes), lives[i].first));
     let mut offsets = vec![0; lives.len()];
@@ -105,7 +106,7 @@ pub fn place(lives: &[Life]) -> Outcome<(Vec<usize>, usize)> {
     Ok((offsets, total))
 }
 
-/// Bytes of two neighbours.
+/// Adds the bytes of two neighbours.
 pub fn add(a: usize, b: usize) -> Outcome<usize> {
     let sum = a.checked_add(b).filter(|n| *n <= MOST);
     sum.ok_or_else(|| Failure(format!("the buffers of a call take {a} and {b} bytes: the limit is {MOST}")))
@@ -134,10 +135,10 @@ mod tests {
             seed = seed.wrapping_mul(6364136223846793005).wrapping_add(1442695040888963407);
             (seed >> 33) % n
         };
-        let lives: Vec<Life> = (0..200)
+        let lives: Vec<Lifetime> = (0..200)
             .map(|_| {
                 let first = next(100) as usize;
-                Life { bytes: next(5000) as usize, first, last: first + next(20) as usize }
+                Lifetime { bytes: next(5000) as usize, first, last: first + next(20) as usize }
             })
             .collect();
         let Ok((offsets, total)) = place(&lives) else { panic!("it fits") };
@@ -153,9 +154,9 @@ mod tests {
         assert!(total < sum / 2, "{total} of {sum}");
     }
 
-    fn room(shape: &[i64], stride: &[i64]) -> Room {
+    fn room(shape: &[i64], stride: &[i64]) -> DynamicBlock {
         let dims = |values: &[i64]| Dims::new(values.iter().map(|v| super::super::size::Size::Const(*v)).collect());
-        Room { shape: dims(shape), stride: dims(stride), itemsize: 4 }
+        DynamicBlock { shape: dims(shape), stride: dims(stride), itemsize: 4 }
     }
 
     fn bytes(shape: &[i64], stride: &[i64]) -> Option<usize> {
@@ -166,7 +167,7 @@ mod tests {
     fn a_room_is_as_large_as_its_last_element_reaches() {
         assert_eq!(bytes(&[3, 5], &[5, 1]), Some(64));
         assert_eq!(bytes(&[17], &[1]), Some(128));
-        assert_eq!(bytes(&[17], &[0]), Some(64)); // one element, seen 17 times
+        assert_eq!(bytes(&[17], &[0]), Some(64)); // one element, viewed 17 times
         assert_eq!(bytes(&[0, 1 << 62], &[1 << 62, 1]), Some(0));
         assert_eq!(bytes(&[], &[]), Some(64));
     }
@@ -193,9 +194,9 @@ mod tests {
 
     #[test]
     fn buffers_that_do_not_fit_together_are_a_failure() {
-        let life = |bytes: usize, first: usize| Life { bytes, first, last: first };
+        let life = |bytes: usize, first: usize| Lifetime { bytes, first, last: first };
         assert!(place(&[life(MOST / 2, 0), life(MOST / 2, 1)]).is_ok_and(|(offsets, _)| offsets == [0, 0]));
-        let together = [Life { bytes: MOST - 100, first: 0, last: 1 }, Life { bytes: 200, first: 0, last: 1 }];
+        let together = [Lifetime { bytes: MOST - 100, first: 0, last: 1 }, Lifetime { bytes: 200, first: 0, last: 1 }];
         assert!(place(&together).is_err());
         assert!(place(&[life(usize::MAX, 0)]).is_err());
     }
@@ -208,14 +209,14 @@ mod tests {
         assert_eq!(smallest_gap(&taken, 512), 384);
         assert_eq!(smallest_gap(&taken, 2048), 1088);
         assert_eq!(smallest_gap(&[], 64), 0);
-        assert_eq!(smallest_gap(&[(0, 256), (64, 128)], 64), 256); // one inside of the other
+        assert_eq!(smallest_gap(&[(0, 256), (64, 128)], 64), 256); // one inside the other
     }
 
     #[test]
     fn rooms_are_shared_by_buffers_of_one_form_whose_lives_do_not_meet() {
         let lives = vec![
             (room(&[8], &[1]), 0, 2),
-            (room(&[8], &[1]), 2, 4), // meets the first
+            (room(&[8], &[1]), 2, 4), // overlaps the first
             (room(&[8], &[1]), 3, 5),
             (room(&[9], &[1]), 6, 7), // another form
             (room(&[8], &[1]), 6, 8),

@@ -1,7 +1,7 @@
-//! Arguments of an operator call as the plan keeps them.
+//! Arguments of an operator call, as a plan stores them.
 //!
-//! In: a schema's argument types and the Python values of `ir.plan.Aten`.  Out: `Param`s: the type and the value, where
-//! tensors are slots and sizes may be symbolic.
+//! In: a schema's argument types and the Python values of `ir.plan.Aten`.  Out: `Param`s, each a type and a value.
+//! Tensors are slots; sizes may be symbolic.
 
 use std::ffi::CString;
 
@@ -12,7 +12,7 @@ use pyo3::types::{PyBool, PyDict, PyFloat, PyInt, PyList, PyString, PyTuple};
 use super::real;
 use super::size::{Size, Symbols};
 use crate::ffi::aten::code_of;
-use crate::handed;
+use crate::registered_object;
 
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Base {
@@ -26,11 +26,11 @@ pub enum Base {
     Format,
     Device,
     Str,
-    /// Generators, streams, dicts: only Python can pass them.
+    /// Generators, streams and dicts: only Python can pass these.
     Other,
 }
 
-/// `Optional[List[Optional[base]]]`, each layer or not.
+/// `Optional[List[Optional[base]]]`; each of the three layers may be absent.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Type {
     pub base: Base,
@@ -40,7 +40,7 @@ pub struct Type {
 }
 
 impl Type {
-    /// From the text of a `torch.JitType`.
+    /// Parses the string of a `torch.JitType`.
     pub fn parse(text: &str) -> Type {
         let (optional, text) = strip(text, "Optional[");
         let (list, text) = strip(text, "List[");
@@ -75,15 +75,15 @@ pub enum Value {
     Tensor(usize),
     Int(Size),
     Float(f64),
-    /// The float at a position of the environment.
+    /// The float at this position of the environment.
     Real(usize),
     Bool(bool),
     Str(CString),
-    /// The C ABI's number of a dtype, layout or memory format.
+    /// The C ABI's code of a dtype, layout or memory format.
     Code(i32),
     Device(i32, i32),
     List(Vec<Value>),
-    /// Not expressible in the C ABI, or not of the declared type: the call is made from Python.
+    /// The C ABI cannot express the value, or the value does not have the declared type.  The call is made from Python.
     Opaque,
 }
 
@@ -94,7 +94,7 @@ pub struct Param {
 }
 
 impl Param {
-    /// Slots that the value mentions.
+    /// Collects the slots of the value.
     pub fn slots(&self, out: &mut Vec<usize>) {
         collect_slots(&self.value, out);
     }
@@ -108,7 +108,7 @@ fn collect_slots(value: &Value, out: &mut Vec<usize>) {
     }
 }
 
-/// Reads Python values; knows the classes that it has to tell apart.
+/// Converts Python values.  Holds the classes that it has to recognise.
 pub struct Reader<'py> {
     pub symbols: Symbols,
     pub slot_ref: Bound<'py, PyAny>,
@@ -121,14 +121,14 @@ impl<'py> Reader<'py> {
     pub fn new(py: Python<'py>, symbols: Symbols) -> PyResult<Reader<'py>> {
         Ok(Reader {
             symbols,
-            slot_ref: handed::SLOT_REF.bound(py)?,
-            expr: handed::EXPR.bound(py)?,
-            real: handed::REAL.bound(py)?,
+            slot_ref: registered_object::SLOT_REF.bound(py)?,
+            expr: registered_object::EXPR.bound(py)?,
+            real: registered_object::REAL.bound(py)?,
             torch: py.import("torch")?,
         })
     }
 
-    /// The slot that a `SlotRef` names; None for any other value.
+    /// The slot of a `SlotRef`.  None for any other value.
     pub fn slot(&self, value: &Bound<'py, PyAny>) -> PyResult<Option<usize>> {
         if !value.is_instance(&self.slot_ref)? {
             return Ok(None);
@@ -136,7 +136,7 @@ impl<'py> Reader<'py> {
         Ok(Some(value.getattr("slot")?.extract()?))
     }
 
-    /// The position of the float that a `Real` names; None for any other value.
+    /// The position of the float that a `Real` names.  None for any other value.
     pub fn float(&self, value: &Bound<'py, PyAny>) -> PyResult<Option<usize>> {
         if !value.is_instance(&self.real)? {
             return Ok(None);
@@ -144,7 +144,7 @@ impl<'py> Reader<'py> {
         real::leaf(&self.symbols, value)
     }
 
-    /// The arguments of a call in schema order, defaults filled in.
+    /// The arguments of a call in schema order, with defaults filled in.
     pub fn params(
         &self,
         schema: &Bound<'py, PyAny>,
@@ -176,9 +176,7 @@ impl<'py> Reader<'py> {
             params.push(Param { kind, value: self.read(kind, &value)? });
         }
         if keywords != 0 || positional.next().is_some() {
-            return Err(PyTypeError::new_err(format!(
-                "{schema}: given arguments that it does not have: {args} {kwargs}"
-            )));
+            return Err(PyTypeError::new_err(format!("{schema}: unknown arguments: {args} {kwargs}")));
         }
         Ok(params)
     }
@@ -242,7 +240,7 @@ impl<'py> Reader<'py> {
     }
 }
 
-/// The C ABI's number of `torch.float32`, `torch.strided`, ...: the getter is named after the object.
+/// The C ABI's code of `torch.float32`, `torch.strided`, ...; the getter is named after the object.
 pub fn torch_code(value: &Bound<'_, PyAny>, prefix: &str) -> PyResult<Option<i32>> {
     let text = value.str()?;
     let name = text.to_cow()?;

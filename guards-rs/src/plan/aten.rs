@@ -1,13 +1,13 @@
-//! A call of an ATen operator: three ways to make it, the fastest that fits.
+//! A call of an ATen operator, by the fastest of three routes that fits.
 //!
-//! In: an `ir.plan.Aten`.  Out: `Aten`, whose `call` fills the result slots.  In order of preference:
-//! 1. `by_shim.rs`: a function of the C ABI for this very operator (`shims.rs`);
-//! 2. `by_stack.rs`: the dispatcher, arguments encoded by the schema;
+//! In: an `ir.plan.Aten`.  Out: `Aten`, whose `call` fills the result slots.  The routes, in order of preference:
+//! 1. `by_shim.rs`: the C ABI's own function of this operator (`shims.rs`);
+//! 2. `by_stack.rs`: the dispatcher, with arguments encoded by the schema;
 //! 3. `by_python.rs`: the OpOverload itself, with the GIL.
 //!
-//! A native way that fails is repeated from Python: that raises the exception that eager raises.  Should Python
-//! succeed, its result stands and the step stays on that way.  An operator that a second call would find changed, or
-//! whose kernel is Python's, is called from Python from the first call on (`from_python`).
+//! A native call that fails is repeated from Python, to raise the same exception as eager.  If Python succeeds, its
+//! result is used and the step stays on the Python route.  An operator with `from_python` takes that route from the
+//! first call: its kernel is written in Python, or a second call would find changed state.
 
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,7 +24,8 @@ use super::by_stack::StackCall;
 use super::pins::Forms;
 use super::{Frame, StepError};
 use crate::ffi::aten::{BelowAutograd, Failure, Handle, Outcome, Tensor};
-use crate::handed;
+use crate::ffi::Owned;
+use crate::registered_object;
 
 pub struct Aten {
     pub name: String,
@@ -35,22 +36,22 @@ pub struct Aten {
     python: PyCall,
     only_python: AtomicBool,
     mutates: bool,
-    /// Of another library: it may wait for threads that need the GIL.
+    /// Whether the operator belongs to another library.  It may then wait for threads that need the GIL.
     foreign: bool,
-    /// Slots of tensor arguments.
+    /// Slots of the tensor arguments.
     pub reads: Vec<usize>,
 }
 
-/// Namespaces of collectives: one that fails is not repeated, for no process may call it alone.
+/// Namespaces of collectives.  A failed call is not repeated, because no process may call a collective alone.
 const MEETING: [&str; 3] = ["_c10d_functional", "_c10d_functional_autograd", "c10d_functional"];
 
-/// Namespaces of operators that wait for nobody.
+/// Namespaces of operators that never wait for another thread.
 const OURS: [&str; 3] = ["aten", "prim", "prims"];
 
 pub type Results = Vec<Option<Tensor>>;
 
-/// Operators that the dispatcher's C ABI turned out not to call, though their arguments can be encoded (kernels that take
-/// `int[]` where the schema says `SymInt[]`): found by the first failure, for all later plans.
+/// Operators that the dispatcher's C ABI failed to call, although their arguments can be encoded.  (Such kernels take
+/// `int[]` where the schema says `SymInt[]`.)  The first failure adds an operator, for all later plans.
 fn refused() -> MutexGuard<'static, BTreeSet<String>> {
     static REFUSED: Mutex<BTreeSet<String>> = Mutex::new(BTreeSet::new());
     REFUSED.lock().unwrap_or_else(PoisonError::into_inner)
@@ -94,7 +95,7 @@ impl Aten {
         }
     }
 
-    /// Calls the operator.  The GIL is released when there is much to read, and held again for Python.
+    /// Calls the operator.  The GIL is released if there is much to read, and taken again for Python.
     pub fn call(&self, frame: &mut Frame<'_, '_>) -> Result<(), StepError> {
         let _below = BelowAutograd::enter(self.mutates);
         if !self.only_python.load(Ordering::Relaxed) {
@@ -112,7 +113,7 @@ impl Aten {
         self.call_python(frame)
     }
 
-    /// Registered with PyO3 for the time of the call: errors and objects may be dropped in it.
+    /// Attaches to PyO3 during the call, because errors and objects may be dropped in it.
     fn call_python(&self, frame: &mut Frame<'_, '_>) -> Result<(), StepError> {
         frame.hand_out(self.reads.iter().copied())?;
         frame.gil.acquire();
@@ -121,7 +122,7 @@ impl Aten {
         self.end_of_other_code(frame, results)
     }
 
-    /// None where only Python can call the operator.
+    /// None if only Python can call the operator.
     fn native(&self, frame: &mut Frame<'_, '_>) -> Result<Option<Outcome<Results>>, StepError> {
         if self.shim.is_none() && self.stack.is_none() {
             return Ok(None);
@@ -141,7 +142,8 @@ impl Aten {
         Ok(self.stack.as_ref().map(|stack| stack.call(&self.params, frame)))
     }
 
-    /// Behind code that may have done anything: the results are in its hands as well.
+    /// Ends a call of foreign code: stores and hands out the results, and resolves all tensors, since that code may do
+    /// anything.
     fn end_of_other_code(&self, frame: &mut Frame<'_, '_>, results: Results) -> Result<(), StepError> {
         frame.gil.acquire();
         self.store(frame, results)?;
@@ -154,9 +156,10 @@ impl Aten {
         self.call_python(frame)?;
         self.only_python.store(true, Ordering::Relaxed);
         refused().insert(self.name.clone());
-        let text = format!("{}: called from Python from now on, for the native call failed: {}", self.name, failure.0);
-        let py = frame.gil.acquire();
-        handed::PLAN_LOG.bound(py)?.call1((text,))?;
+        let text =
+            format!("{}: called from Python from now on, because the native call failed: {}", self.name, failure.0);
+        frame.gil.acquire();
+        registered_object::PLAN_LOG.get()?.call(&[*Owned::str(&text)?], None)?;
         Ok(())
     }
 

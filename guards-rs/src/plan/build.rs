@@ -1,14 +1,14 @@
 //! Compiles an `ir.plan.Plan` into a native `Plan`.
 //!
-//! In: the dataclass.  Out: steps ready to run; buffers that only kernels see get a place in the scratch block, views
-//! that only kernels see become addresses.  A plan that reads a slot before it is filled is rejected here.
+//! In: the dataclass.  Out: steps ready to run.  Buffers that only kernels use get a place in the scratch block; views
+//! that only kernels use become addresses.  A plan that reads a slot before the slot is filled is rejected here.
 
 use pyo3::exceptions::{PyRuntimeError, PyValueError};
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyTuple};
 use std::ffi::OsString;
 
-use super::arena::{self, Block, Life, Room};
+use super::arena::{self, Block, DynamicBlock, Lifetime};
 use super::argument::{device_code, torch_code, Reader};
 use super::aten::Aten;
 use super::launch::Launch;
@@ -19,10 +19,12 @@ use super::{Cast, Constant, Output, Plan, Step};
 use crate::ffi::aten::{self as torch, code_of, extent, Device, Library, Object, StorageCast};
 
 const NEVER: usize = usize::MAX;
-/// A buffer of a GPU with more bytes is a tensor: its kernel takes longer than the call for it, and memory that is freed at
-/// once is worth more.
+/// Far more slots than a graph has.  Tables indexed by slot are allocated without a check for available memory.
+const MOST_SLOTS: usize = 1 << 24;
+/// A larger buffer (in bytes) of a GPU is a tensor.  Its kernel takes longer than an allocation, and it is better to
+/// free its memory at once.
 const LARGE: usize = 16 << 20;
-/// Buffers of GPUs start at multiples of this, as torch's allocator has it.
+/// GPU buffers start at multiples of this, as in torch's allocator.
 const DEVICE_ALIGN: usize = 256;
 
 impl Plan {
@@ -31,12 +33,16 @@ impl Plan {
         crate::tensor_view::ready(py)?;
         let name = plan.getattr("name")?.extract::<String>()?;
         let in_graph = |error: PyErr| PyValueError::new_err(format!("graph {name}: {}", error.value(py)));
+        let n_slots = plan.getattr("n_slots")?.extract()?;
+        if n_slots > MOST_SLOTS {
+            return Err(in_graph(PyValueError::new_err(format!("{n_slots} slots, the limit is {MOST_SLOTS}"))));
+        }
         let reader = Reader::new(py, symbols(plan)?)?;
         let constants = constants(plan)?;
         let mut builder = Builder {
             reader,
             n_inputs: plan.getattr("n_inputs")?.extract()?,
-            n_slots: plan.getattr("n_slots")?.extract()?,
+            n_slots,
             plan: plan.clone(),
             library: library(plan)?,
             itemsizes: Vec::new(),
@@ -58,11 +64,13 @@ impl Plan {
             labels.push(label);
         }
         let output_values: Vec<Bound<'_, PyAny>> = plan.getattr("outputs")?.try_iter()?.collect::<PyResult<_>>()?;
-        let uses = Uses::of(&steps, &output_values, builder.n_slots, builder.n_inputs, &constants).map_err(in_graph)?;
+        let uses =
+            SlotUses::of(&steps, &output_values, builder.n_slots, builder.n_inputs, &constants).map_err(in_graph)?;
         let outputs = outputs(&output_values, builder.n_inputs, &constants, &builder.reader)?;
         let mut reads_input = uses.read[..builder.n_inputs].to_vec();
         for &(slot, dim) in &builder.reader.symbols.origins {
-            let unknown = || in_graph(PyValueError::new_err(format!("a size symbol of input {slot}")));
+            let unknown =
+                || in_graph(PyValueError::new_err(format!("a size symbol names input {slot}, which does not exist")));
             *reads_input.get_mut(slot).ok_or_else(unknown)? |= dim != NUMBER && dim != FLOAT;
         }
         let (uses, blocks, rooms) = lower(&mut steps, uses, &builder.itemsizes)?;
@@ -101,7 +109,7 @@ impl Plan {
     }
 }
 
-/// `Plan.symbols`: name -> (input, dimension); then those that steps compute.
+/// `Plan.symbols` (name -> (input, dimension)), followed by the symbols that steps compute.
 fn symbols(plan: &Bound<'_, PyAny>) -> PyResult<Symbols> {
     let mut symbols = Symbols::default();
     for (name, origin) in plan.getattr("symbols")?.cast_into::<PyDict>()? {
@@ -121,13 +129,13 @@ fn symbols(plan: &Bound<'_, PyAny>) -> PyResult<Symbols> {
 fn constants(plan: &Bound<'_, PyAny>) -> PyResult<Vec<Constant>> {
     let mut constants = Vec::new();
     for (slot, object) in plan.getattr("constants")?.cast_into::<PyDict>()? {
-        Object::from_bound(&object).tensor(plan.py())?; // rejects what is no tensor
+        Object::from_bound(&object).tensor(plan.py())?; // rejects objects that are no tensors
         constants.push(Constant { slot: slot.extract()?, object: object.unbind() });
     }
     Ok(constants)
 }
 
-/// The kernels of the host.
+/// The library of host kernels.
 fn library(plan: &Bound<'_, PyAny>) -> PyResult<Option<Library>> {
     let path = plan.getattr("library")?.extract::<Option<OsString>>()?;
     Ok(path.map(Library::open).transpose()?)
@@ -178,7 +186,7 @@ struct Builder<'py> {
     n_slots: usize,
     plan: Bound<'py, PyAny>,
     library: Option<Library>,
-    /// Bytes an item, of slots whose dtype the plan states.
+    /// Bytes of an item, for slots whose dtype the plan states.
     itemsizes: Vec<Option<usize>>,
 }
 
@@ -235,7 +243,7 @@ impl<'py> Builder<'py> {
         if slot < self.n_slots {
             return Ok(slot);
         }
-        Err(PyValueError::new_err(format!("slot {slot} of {}", self.n_slots)))
+        Err(PyValueError::new_err(format!("slot {slot}, but the plan has {} slots", self.n_slots)))
     }
 
     fn slots(&self, values: &Bound<'py, PyAny>) -> PyResult<Vec<usize>> {
@@ -286,34 +294,34 @@ fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<(i32, usize)> {
     Ok((code, dtype.getattr("itemsize")?.extract()?))
 }
 
-/// How each slot is used over the steps.
-struct Uses {
+/// The uses of each slot by the steps.
+struct SlotUses {
     n_inputs: usize,
-    /// Times that a step fills the slot.
+    /// Number of steps that fill the slot.
     filled: Vec<usize>,
-    /// First step that fills it, last that reads it, first that frees it.
+    /// The first step that fills the slot, the last that reads it, the first that frees it.
     first: Vec<usize>,
     last: Vec<usize>,
     freed: Vec<usize>,
     read: Vec<bool>,
     by_kernel: Vec<bool>,
-    /// Read by an operator, a copy or the caller: it has to be a tensor.
+    /// Whether an operator, a copy or the caller reads the slot.  Then it must hold a tensor.
     by_tensor: Vec<bool>,
     constant: Vec<bool>,
 }
 
-impl Uses {
+impl SlotUses {
     fn of(
         steps: &[Step],
         outputs: &[Bound<'_, PyAny>],
         n: usize,
         n_inputs: usize,
         constants: &[Constant],
-    ) -> PyResult<Uses> {
+    ) -> PyResult<SlotUses> {
         if n_inputs > n {
-            return Err(PyValueError::new_err(format!("{n_inputs} inputs in {n} slots")));
+            return Err(PyValueError::new_err(format!("{n_inputs} inputs, but the plan has {n} slots")));
         }
-        let mut uses = Uses {
+        let mut uses = SlotUses {
             n_inputs,
             filled: vec![0; n],
             first: vec![NEVER; n],
@@ -328,15 +336,18 @@ impl Uses {
         live[..n_inputs].fill(true);
         for constant in constants {
             if constant.slot >= n || constant.slot < n_inputs {
-                return Err(PyValueError::new_err(format!("a constant in slot {} of {n}", constant.slot)));
+                return Err(PyValueError::new_err(format!(
+                    "a constant in slot {}, but the plan has {n} slots",
+                    constant.slot
+                )));
             }
             live[constant.slot] = true;
             uses.constant[constant.slot] = true;
         }
         for (i, step) in steps.iter().enumerate() {
-            let (reads, fills) = traffic(step);
+            let (reads, fills) = step.traffic();
             if let Some(slot) = reads.iter().find(|&&slot| slot >= n || !live[slot]) {
-                return Err(PyValueError::new_err(format!("step {i} reads slot {slot}, which holds nothing then")));
+                return Err(PyValueError::new_err(format!("step {i} reads slot {slot}, which is empty")));
             }
             for slot in reads {
                 uses.last[slot] = i;
@@ -350,7 +361,7 @@ impl Uses {
             for slot in fills {
                 if slot >= n || slot < n_inputs || uses.constant[slot] {
                     return Err(PyValueError::new_err(format!(
-                        "step {i} fills slot {slot}, an input, a constant or none"
+                        "step {i} fills slot {slot}, which is an input, a constant or out of range"
                     )));
                 }
                 uses.filled[slot] += 1;
@@ -368,9 +379,7 @@ impl Uses {
         for (i, output) in outputs.iter().enumerate() {
             if let Ok(slot) = output.extract::<usize>() {
                 if slot >= n || !live[slot] {
-                    return Err(PyValueError::new_err(format!(
-                        "output {i} is slot {slot}, which holds nothing at the end"
-                    )));
+                    return Err(PyValueError::new_err(format!("output {i} is slot {slot}, which is empty at the end")));
                 }
                 uses.by_tensor[slot] = true;
             }
@@ -378,7 +387,7 @@ impl Uses {
         Ok(uses)
     }
 
-    /// Filled once, by one step, and not by the caller.
+    /// Whether exactly one step fills the slot, and the caller does not.
     fn single(&self, slot: usize) -> bool {
         self.filled[slot] == 1
     }
@@ -388,26 +397,14 @@ impl Uses {
     }
 }
 
-/// The slots that a step reads and those that it fills.
-pub(super) fn traffic(step: &Step) -> (Vec<usize>, Vec<usize>) {
-    match step {
-        Step::Alloc { slot, .. } | Step::Place { slot, .. } | Step::Room { slot, .. } => (vec![], vec![*slot]),
-        Step::View { slot, base, .. } | Step::Shift { slot, base, .. } => (vec![*base], vec![*slot]),
-        Step::Kernel { slots, .. } => (slots.to_vec(), vec![]),
-        Step::Launch(launch) => (launch.slots.to_vec(), vec![]),
-        Step::Aten(call) => (call.reads.clone(), call.out.iter().flatten().copied().collect()),
-        Step::Expect { slot, .. } => (vec![*slot], vec![]),
-        Step::CountVersions(slots) => (slots.to_vec(), vec![]),
-        Step::Free(_) => (vec![], vec![]),
-        Step::CopyInto { target, source } => (vec![*target, *source], vec![]),
-        Step::Compute(_) => (vec![], vec![]),
-    }
-}
-
-/// Turns buffers and views that only kernels see into addresses; gives the uses as they are then, and the scratch of the
-/// host and of each device.
-fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> PyResult<(Uses, Vec<Block>, Vec<Room>)> {
-    // views last to first, so that a view of a view is decided before its base
+/// Turns buffers and views that only kernels use into addresses.  Returns the updated uses, the scratch blocks of the
+/// host and of each device, and the rooms.
+fn lower(
+    steps: &mut [Step],
+    mut uses: SlotUses,
+    itemsizes: &[Option<usize>],
+) -> PyResult<(SlotUses, Vec<Block>, Vec<DynamicBlock>)> {
+    // Views in reverse order, so that a view of a view is decided before its base.
     for i in (0..steps.len()).rev() {
         let Step::View { slot, base, offset, dtype, .. } = &steps[i] else { continue };
         let (slot, base) = (*slot, *base);
@@ -444,7 +441,7 @@ fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> PyR
         let (mut lives, mut owners) = (Vec::new(), Vec::new());
         for (i, step) in steps.iter().enumerate() {
             if let Some((slot, bytes)) = place_of(step, &uses, itemsizes, block.device) {
-                lives.push(Life { bytes, first: i, last: uses.last[slot].max(i) });
+                lives.push(Lifetime { bytes, first: i, last: uses.last[slot].max(i) });
                 owners.push((i, slot));
             }
         }
@@ -458,8 +455,9 @@ fn lower(steps: &mut [Step], mut uses: Uses, itemsizes: &[Option<usize>]) -> PyR
     Ok((uses, blocks, rooms))
 }
 
-/// Allocations of the host of symbolic size that need no tensor.  Those of GPUs stay tensors, for they may be large.
-fn give_rooms(steps: &mut [Step], uses: &Uses, itemsizes: &[Option<usize>]) -> Vec<Room> {
+/// Turns host allocations of symbolic size that need no tensor into rooms.  On GPUs they stay tensors, because they may
+/// be large.
+fn give_rooms(steps: &mut [Step], uses: &SlotUses, itemsizes: &[Option<usize>]) -> Vec<DynamicBlock> {
     let mut lives = Vec::new();
     let mut owners = Vec::new();
     for (i, step) in steps.iter().enumerate() {
@@ -467,20 +465,25 @@ fn give_rooms(steps: &mut [Step], uses: &Uses, itemsizes: &[Option<usize>]) -> V
         if let (false, true, true, Some(itemsize)) =
             (uses.by_tensor[*slot], uses.single(*slot), on_cpu(*device), itemsizes[*slot])
         {
-            let room = Room { shape: shape.clone(), stride: stride.clone(), itemsize: itemsize as i64 };
+            let room = DynamicBlock { shape: shape.clone(), stride: stride.clone(), itemsize: itemsize as i64 };
             lives.push((room, i, uses.last[*slot].max(i)));
             owners.push((i, *slot));
         }
     }
     let (chosen, rooms) = arena::share(lives);
     for (&(i, slot), room) in owners.iter().zip(chosen) {
-        steps[i] = Step::Room { slot, room };
+        steps[i] = Step::DynamicBlock { slot, room };
     }
     rooms
 }
 
-/// The bytes of an allocation on the device (None: the host) that needs no tensor.
-fn place_of(step: &Step, uses: &Uses, itemsizes: &[Option<usize>], wanted: Option<Device>) -> Option<(usize, usize)> {
+/// The slot and bytes of an allocation that needs no tensor, on the device `wanted` (None: the host).
+fn place_of(
+    step: &Step,
+    uses: &SlotUses,
+    itemsizes: &[Option<usize>],
+    wanted: Option<Device>,
+) -> Option<(usize, usize)> {
     let Step::Alloc { slot, shape, stride, device, .. } = step else { return None };
     if uses.by_tensor[*slot] || !uses.single(*slot) || (wanted.is_none() && !on_cpu(*device)) {
         return None;
@@ -488,7 +491,7 @@ fn place_of(step: &Step, uses: &Uses, itemsizes: &[Option<usize>], wanted: Optio
     let bytes = storage_bytes(shape, stride, itemsizes[*slot]?)?;
     match wanted {
         None => Some((*slot, bytes)),
-        // at most LARGE, so that rounding up does not overflow
+        // At most LARGE, so that rounding up cannot overflow.
         Some(_) if wanted == Some(*device) && bytes <= LARGE => Some((*slot, bytes.next_multiple_of(DEVICE_ALIGN))),
         Some(_) => None,
     }
@@ -502,14 +505,14 @@ fn on_gpu(device: Device) -> bool {
     torch::code_of("aoti_torch_device_type_cuda") == Some(device.kind) && device.index >= 0
 }
 
-/// Whether the slot will still be free of tensors: an allocation whose later uses are all by kernels.  Its place then
-/// lasts as long as its views.
-fn placeable(steps: &[Step], uses: &Uses, slot: usize) -> bool {
+/// Whether the slot never needs a tensor: it is a host allocation of static size, and kernels alone use it.  Its place
+/// can then last as long as its views.
+fn placeable(steps: &[Step], uses: &SlotUses, slot: usize) -> bool {
     let is_static = |s: &Step| {
         matches!(s, Step::Alloc { slot: at, shape, stride, device, .. }
         if *at == slot && on_cpu(*device) && shape.as_static().is_some() && stride.as_static().is_some())
     };
-    // an undecided view of it might still ask for a tensor, which its Free would then end too early
+    // A view that is still undecided may need a tensor; the slot's Free would then end that tensor too early.
     let views = steps.iter().filter(|s| matches!(s, Step::View { base, .. } if *base == slot)).count();
     !uses.by_tensor[slot] && uses.single(slot) && views <= 1 && steps.iter().any(is_static)
 }

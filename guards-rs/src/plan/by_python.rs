@@ -1,4 +1,4 @@
-//! Calling an operator from Python: what the C ABI cannot express, and the source of eager's exceptions.
+//! Calls an operator from Python.  Used when the C ABI cannot express the call, and to raise eager's exceptions.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList, PyTuple};
@@ -7,7 +7,8 @@ use super::argument::Reader;
 use super::aten::Results;
 use super::size::Size;
 use super::Frame;
-use crate::ffi::aten::{Object, Unwrapped};
+use crate::ffi::aten::{Object, UnwrappedTensor};
+use crate::ffi::{Obj, Owned};
 
 /// A Python value with holes for tensors and sizes.
 enum Template {
@@ -23,7 +24,7 @@ pub struct PyCall {
     op: Py<PyAny>,
     args: Vec<Template>,
     kwargs: Vec<(Py<PyAny>, Template)>,
-    /// Whether the schema names results: the None of one that names none is no result.
+    /// Whether the schema names results.  If not, the returned None is no result.
     returns: bool,
 }
 
@@ -38,7 +39,7 @@ impl PyCall {
         let args = args.iter().map(|v| Template::build(reader, &v)).collect::<PyResult<_>>()?;
         let kwargs =
             kwargs.iter().map(|(k, v)| Ok((k.unbind(), Template::build(reader, &v)?))).collect::<PyResult<_>>()?;
-        // what OpOverload.__call__ calls, without its Python frame
+        // OpOverload.__call__ calls `_op`; a direct call of `_op` saves a Python frame.
         let op = op.getattr_opt("_op")?.unwrap_or_else(|| op.clone());
         Ok(PyCall { op: op.unbind(), args, kwargs, returns })
     }
@@ -50,11 +51,12 @@ impl PyCall {
 
     pub fn call(&self, py: Python<'_>, frame: &Frame<'_, '_>) -> PyResult<Results> {
         let args = self.args.iter().map(|t| t.fill(py, frame)).collect::<PyResult<Vec<_>>>()?;
-        let kwargs = PyDict::new(py);
+        let kwargs = Owned::dict()?;
         for (name, template) in &self.kwargs {
-            kwargs.set_item(name, template.fill(py, frame)?)?;
+            kwargs.dict_set(Obj::of(name.bind(py)), *template.fill(py, frame)?)?;
         }
-        let result = self.op.bind(py).call(PyTuple::new(py, args)?, Some(&kwargs))?;
+        let op = Obj::of(self.op.bind(py)).own();
+        let result = op.call_dict(*Owned::tuple_from(args)?, Some(*kwargs))?.into_bound(py);
         let mut out = Vec::new();
         if self.returns {
             flatten(py, &result, &mut out)?;
@@ -63,7 +65,7 @@ impl PyCall {
     }
 }
 
-/// Tensors of a result in order, lists and tuples opened; what is no tensor counts as None.
+/// The tensors of a result in order, from nested lists and tuples.  Other objects count as None.
 fn flatten(py: Python<'_>, result: &Bound<'_, PyAny>, out: &mut Results) -> PyResult<()> {
     if result.is_instance_of::<PyTuple>() || result.is_instance_of::<PyList>() {
         for item in result.try_iter()? {
@@ -72,8 +74,8 @@ fn flatten(py: Python<'_>, result: &Bound<'_, PyAny>, out: &mut Results) -> PyRe
         return Ok(());
     }
     let tensor = match Object::from_bound(result).tensor(py) {
-        Ok(Unwrapped::Borrowed(handle)) => Some(handle.to_owned()?),
-        Ok(Unwrapped::Owned(tensor)) => Some(tensor),
+        Ok(UnwrappedTensor::Borrowed(handle)) => Some(handle.to_owned()?),
+        Ok(UnwrappedTensor::Owned(tensor)) => Some(tensor),
         Err(_) => None,
     };
     out.push(tensor);
@@ -108,15 +110,15 @@ impl Template {
         }
     }
 
-    fn fill<'py>(&self, py: Python<'py>, frame: &Frame<'_, '_>) -> PyResult<Bound<'py, PyAny>> {
+    fn fill(&self, py: Python<'_>, frame: &Frame<'_, '_>) -> PyResult<Owned> {
         let all = |items: &[Template]| items.iter().map(|t| t.fill(py, frame)).collect::<PyResult<Vec<_>>>();
-        match self {
-            Template::Const(value) => Ok(value.bind(py).clone()),
-            Template::Slot(slot) => frame.object(py, *slot),
-            Template::Size(size) => Ok(size.eval(frame.env)?.into_pyobject(py)?.into_any()),
-            Template::Float(at) => Ok(f64::from_bits(frame.env[*at] as u64).into_pyobject(py)?.into_any()),
-            Template::List(items) => Ok(PyList::new(py, all(items)?)?.into_any()),
-            Template::Tuple(items) => Ok(PyTuple::new(py, all(items)?)?.into_any()),
-        }
+        Ok(match self {
+            Template::Const(value) => Obj::of(value.bind(py)).own(),
+            Template::Slot(slot) => Owned::of_py(frame.object(py, *slot)?.unbind()),
+            Template::Size(size) => Owned::int(size.eval(frame.env)?)?,
+            Template::Float(at) => Owned::float(f64::from_bits(frame.env[*at] as u64))?,
+            Template::List(items) => Owned::list_from(all(items)?)?,
+            Template::Tuple(items) => Owned::tuple_from(all(items)?)?,
+        })
     }
 }

@@ -1,6 +1,6 @@
-//! Calling an operator through its own function in torch's C ABI.
+//! Calls an operator through its own function in torch's C ABI.
 //!
-//! In: parameters and a row of `shims.rs`.  Out: `ShimCall`: the argument words, ready but for the tensors.
+//! In: parameters and a row of `shims.rs`.  Out: `ShimCall`: the argument words, complete except for the tensors.
 
 use super::argument::{Base, Param, Type, Value};
 use super::aten::Results;
@@ -9,14 +9,14 @@ use super::size::Size;
 use super::Frame;
 use crate::ffi::aten::{self as torch, Device, Failure, Handle, Outcome, Shim, Tensor};
 
-/// What to write into an argument word at call time.
+/// The value of an argument word that is written at call time.
 enum Patch {
     Handle(usize),
     /// The address of a cell that holds the handle.
     Cell(usize),
     /// The address of an array of handles.
     Handles(Vec<usize>),
-    /// The address of an array of addresses of handles, null for None.
+    /// The address of an array of handle addresses; null for None.
     Cells(Vec<Option<usize>>),
 }
 
@@ -33,11 +33,11 @@ pub struct ShimCall {
     first_tensor: usize,
     tensor_params: Vec<Option<usize>>,
     cpu: i32,
-    /// Memory that constant words point into.
+    /// The memory that constant words point to.
     _kept: Vec<Box<[u64]>>,
 }
 
-/// Encodes parameters as the C ABI's code generator spells them.
+/// Encodes parameters in the format of the C ABI's code generator.
 #[derive(Default)]
 struct Words {
     words: Vec<usize>,
@@ -58,7 +58,7 @@ impl Words {
         self.words.push(0);
     }
 
-    /// None: not expressible.
+    /// None if the parameter cannot be expressed.
     fn push(&mut self, param: &Param, form: Form) -> Option<()> {
         let kind = param.kind;
         match (&param.value, kind.list, kind.optional) {
@@ -91,7 +91,8 @@ impl Words {
             }
             (Value::Tensor(slot), false, false) => self.patch(Patch::Handle(*slot)),
             (Value::Float(value), false, false) => self.floats.push(*value),
-            // the C ABI passes a Scalar as a double: an integer would change the result's type, but not of a product
+            // The C ABI passes a Scalar as a double.  For an integer, that would change the dtype of the result, except
+            // for a product.
             (Value::Int(Size::Const(value)), false, false) if kind.base == Base::Scalar => {
                 if form == Form::Returns {
                     return None;
@@ -129,7 +130,7 @@ fn optional_slot(value: &Value) -> Option<Option<usize>> {
     }
 }
 
-/// A constant as the word that stands for it.
+/// The word that represents a constant.
 fn bits(base: Base, value: &Value) -> Option<u64> {
     match (base, value) {
         (Base::Int, Value::Int(size)) => size.as_const().map(|v| v as u64),
@@ -140,7 +141,7 @@ fn bits(base: Base, value: &Value) -> Option<u64> {
     }
 }
 
-/// Items of a list: integers and doubles take 8 bytes, bools 4.
+/// The items of a list: 8 bytes each for integers and doubles, 4 for bools.
 fn items_of(base: Base, items: &[Value]) -> Option<Box<[u64]>> {
     let words = items.iter().map(|v| bits(base, v)).collect::<Option<Vec<u64>>>()?;
     match base {
@@ -187,7 +188,7 @@ impl ShimCall {
         })
     }
 
-    /// These functions go straight to the CPU's kernels, which take dense tensors.
+    /// Whether the tensors are on the CPU.  These functions call the CPU's kernels directly, which take dense tensors only.
     pub fn on_cpu(&self, frame: &Frame<'_, '_>) -> bool {
         frame.handle(self.first_tensor).is_ok_and(|h| h.device_kind() == self.cpu)
     }
@@ -250,14 +251,14 @@ impl ShimCall {
         Ok(results[..self.n_results].iter().map(|&word| torch::adopt(word)).collect())
     }
 
-    /// The tensor that a matrix product is written to; a failure for shapes that the operator would reject.
+    /// The tensor that receives a matrix product.  Fails for shapes that the operator would reject.
     fn matmul_result(&self, frame: &Frame<'_, '_>) -> Outcome<Tensor> {
         let (a, b, rank) = match self.form {
             Form::MatmulInto(a, b) => (a, b, 2),
             Form::BatchedInto(a, b) => (a, b, 3),
             Form::Returns => return Err(Failure("not a product".into())),
         };
-        let bad = || Failure("a matrix product of other than matrices".into());
+        let bad = || Failure("a matrix product of tensors that are not matrices".into());
         let handle =
             |i: usize| self.tensor_params.get(i).copied().flatten().ok_or_else(bad).and_then(|slot| frame.handle(slot));
         let (a, b) = (handle(a)?, handle(b)?);

@@ -1,4 +1,4 @@
-//! Calling an operator through the dispatcher, its arguments encoded by the schema.
+//! Calls an operator through the dispatcher, with arguments encoded by the schema.
 
 use std::ffi::CString;
 
@@ -32,6 +32,8 @@ impl StackCall {
     }
 
     pub fn call(&self, params: &[Param], frame: &Frame<'_, '_>) -> Outcome<Results> {
+        // Only the operator frees encoded arguments.  So everything that can fail is evaluated before the encoding.
+        params.iter().try_for_each(|param| ready(&param.value, frame))?;
         let mut stack = Stack::with_capacity(params.len().max(self.n_results));
         for param in params {
             stack.push(encode(param.kind, &param.value, frame)?);
@@ -41,6 +43,16 @@ impl StackCall {
             return torch::decode_tensor_list(results[0]);
         }
         Ok(results.into_iter().map(|word| torch::adopt(word as usize)).collect())
+    }
+}
+
+/// Fails if the value cannot be encoded now.
+fn ready(value: &Value, frame: &Frame<'_, '_>) -> Outcome<()> {
+    match value {
+        Value::Tensor(slot) => frame.handle(*slot).map(drop),
+        Value::Int(size) if size.as_const().is_none() => size.eval(frame.env).map(drop),
+        Value::List(items) => items.iter().try_for_each(|item| ready(item, frame)),
+        _ => Ok(()),
     }
 }
 

@@ -1,10 +1,10 @@
-//! Kernels of a GPU, started by the driver's own call.
+//! GPU kernels, launched by a direct call of the driver.
 //!
-//! In: an `ir.plan.Launch` and the binary that `ir.plan.Plan.binaries` holds for it.  Out: `Launch`: the function, loaded onto
-//! its device, with grid and arguments as programs over the sizes of a call.  Nothing of it is Python's.
+//! In: an `ir.plan.Launch` and its binary in `ir.plan.Plan.binaries`.  Out: `Launch`: the function, loaded onto its
+//! device, with grid and arguments as programs over the sizes of a call.  No part of it is a Python object.
 //!
-//! Binaries take addresses for multiples of 16 bytes.  Where one is none (a caller's slice), `runtime.triton_build.unaligned`
-//! is asked, once, for a binary that does not.
+//! Binaries assume that addresses are multiples of 16 bytes.  At the first other address (a caller's slice),
+//! `runtime.triton_build.unaligned` is called once for a binary without that assumption.
 
 use std::ffi::CString;
 use std::sync::OnceLock;
@@ -18,8 +18,8 @@ use super::size::Size;
 use super::{Frame, StepError};
 use crate::ffi::aten::{Failure, Outcome};
 use crate::ffi::cuda::{self, Function};
-use crate::handed;
-use crate::hook::paused;
+use crate::hook_state::paused;
+use crate::registered_object;
 
 const ALIGNED: u64 = 15;
 
@@ -27,7 +27,7 @@ const ALIGNED: u64 = 15;
 enum Argument {
     Address(usize),
     Word(u64),
-    /// A number made of sizes, in so many bits.
+    /// An integer computed from sizes, with its number of bits.
     Size(Size, u32),
 }
 
@@ -38,7 +38,7 @@ pub struct Launch {
     unaligned: OnceLock<Function>,
     grid: [Size; 3],
     arguments: Box<[Argument]>,
-    /// Pointers behind the arguments, which Triton's own runtime would use.
+    /// Number of pointers after the arguments.  Only Triton's own runtime would use them.
     nulls: usize,
     pub slots: Box<[usize]>,
     pub work: u64,
@@ -81,12 +81,13 @@ impl Launch {
         let mut grid = [0; 3];
         for (n, size) in grid.iter_mut().zip(&self.grid) {
             let value = size.eval(env)?;
-            *n = u32::try_from(value).map_err(|_| Failure(format!("a grid of {value} programs")))?;
+            *n = u32::try_from(value)
+                .map_err(|_| Failure(format!("a grid of {value} programs does not fit into 32 bits")))?;
         }
         Ok(grid)
     }
 
-    /// The function for addresses that are no multiples of 16, compiled when the first such call comes.
+    /// The function for addresses that are no multiples of 16.  Compiled at the first such call.
     #[cold]
     fn unaligned(&self, frame: &mut Frame<'_, '_>) -> Result<Function, StepError> {
         if let Some(function) = self.unaligned.get() {
@@ -96,7 +97,7 @@ impl Launch {
         frame.pin()?;
         frame.gil.acquire();
         let made = Python::try_attach(|py| -> PyResult<Function> {
-            let binary = paused(|| handed::UNALIGNED.bound(py)?.call1((plan, &self.name)))?;
+            let binary = paused(|| registered_object::UNALIGNED.bound(py)?.call1((plan, &self.name)))?;
             load(&binary, self.device)
         });
         let made = made.ok_or_else(|| Failure("the interpreter is shutting down".into()))??;
@@ -110,7 +111,7 @@ impl Launch {
     }
 }
 
-/// `ir.plan.Binary` onto a device.
+/// Loads an `ir.plan.Binary` onto a device.
 fn load(binary: &Bound<'_, PyAny>, device: i32) -> PyResult<Function> {
     let image = binary.getattr("image")?.extract::<Vec<u8>>()?;
     let entry = binary.getattr("entry")?.extract::<String>()?;
@@ -132,7 +133,7 @@ impl Argument {
                 bits.map(|bits| reader.symbols.compile(value).map(|size| Argument::Size(size, bits))).transpose()?
             }
         };
-        let unfit = || PyValueError::new_err(format!("{value} is no argument for a parameter of type {kind}"));
+        let unfit = || PyValueError::new_err(format!("{value} is not an argument for a parameter of type {kind}"));
         let argument = argument.ok_or_else(unfit)?;
         match &argument {
             Argument::Size(Size::Const(number), bits) => Ok(Argument::Word(packed(*number, *bits)?)),
@@ -148,7 +149,7 @@ impl Argument {
     }
 }
 
-/// A number in so many bits, signed.
+/// Encodes a signed integer in so many bits.
 fn packed(number: i64, bits: u32) -> Outcome<u64> {
     let rest = 64 - bits;
     if (number << rest) >> rest != number {

@@ -1,4 +1,4 @@
-//! The Python type `_native.Plan`: what `ffi::aten::pytype` asks of a plan.
+//! The Python type `_native.Plan`: implements the trait of `ffi::aten::pytype` for `Plan`.
 
 use std::ffi::CStr;
 
@@ -6,9 +6,10 @@ use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 
 use super::Plan;
-use crate::ffi::aten::pytype::{Executable, Taken};
+use crate::ffi::aten::pytype::{Executable, InputList};
 use crate::ffi::aten::Object;
 use crate::ffi::class::Class;
+use crate::ffi::{Obj, Owned, Res};
 
 static CLASS: Class<Plan> = Class::new();
 
@@ -49,7 +50,7 @@ impl Executable for Plan {
         &self,
         py: Python<'py>,
         inputs: &[Object<'_>],
-        taken: Option<&Taken>,
+        taken: Option<&InputList>,
         sink: &mut dyn FnMut(Bound<'py, PyAny>),
     ) -> PyResult<()> {
         self.run_on(py, inputs, taken, sink)
@@ -60,21 +61,26 @@ impl Executable for Plan {
     }
 
     fn attribute<'py>(&self, py: Python<'py>, which: usize) -> PyResult<Bound<'py, PyAny>> {
-        match which {
-            0 => Ok(self.name.as_str().into_pyobject(py)?.into_any()),
-            1 => Ok(self.source.bind(py).clone()),
-            2 => Ok(self.n_inputs.into_pyobject(py)?.into_any()),
-            3 => Ok(self.n_outputs().into_pyobject(py)?.into_any()),
-            4 => self.routes().into_pyobject(py),
-            5 => Ok(self.blocks.iter().map(|block| block.bytes).sum::<usize>().into_pyobject(py)?.into_any()),
-            _ => Ok(match self.exclusive.parts() {
-                Some((written, eager)) => (written.to_vec(), eager.bind(py)).into_pyobject(py)?.into_any(),
-                None => py.None().into_bound(py),
-            }),
-        }
+        let int = |n: usize| Owned::int(n as i64);
+        let value = match which {
+            0 => Owned::str(&self.name)?,
+            1 => return Ok(self.source.bind(py).clone()),
+            2 => int(self.n_inputs)?,
+            3 => int(self.n_outputs())?,
+            4 => Owned::list_from(self.routes().iter().map(|route| Owned::str(route)).collect::<Res<_>>()?)?,
+            5 => int(self.blocks.iter().map(|block| block.bytes).sum())?,
+            _ => match self.exclusive.parts() {
+                Some((written, eager)) => {
+                    let written = Owned::list_from(written.iter().map(|at| int(*at)).collect::<Res<_>>()?)?;
+                    Owned::tuple(&[*written, Obj::of(eager.bind(py))])?
+                }
+                None => Owned::none(),
+            },
+        };
+        Ok(value.into_bound(py))
     }
 
-    fn repr(&self) -> String {
-        self.to_string()
+    fn repr(&self) -> Res<Owned> {
+        Owned::str(&self.to_string())
     }
 }

@@ -1,49 +1,51 @@
-//! The tensors of a run that other code can reach, while other code may run.
+//! Pins: protect the tensors of a run from other code that runs meanwhile.
 //!
-//! A run takes addresses once.  Code that is not the plan's may give a tensor other memory meanwhile (`set_`, `.data =`): an
-//! operator in Python, or another thread while the GIL is released.  Two rules keep that from a read of freed memory:
-//! - *pins*: before other code may run for the first time, each tensor of the caller's that is still to be read is pinned: its
-//!   storage lives until the run ends, or until nothing reads the tensor any more.
-//! - *again*: behind a step that ran other code, addresses are taken again.  A tensor whose form is another one then ends the
-//!   run with an error at the next step that reads it, unless other code has given it back what it was before that step.
+//! A run reads addresses once.  Foreign code may then give a tensor other memory (`set_`, `.data =`).  Foreign code is
+//! a Python operator, an operator of another library, or another thread while the GIL is released.  Two rules prevent a
+//! read of freed memory:
+//! - *pin*: each tensor of the caller that is still to be read is pinned before foreign code may run for the first
+//!   time.  Its storage lives until the run ends, or until nothing reads the tensor any more.
+//! - *resolve*: after a step that ran foreign code, addresses are read again.  If a tensor has another form (sizes,
+//!   strides, dtype, device) by then, the next step that reads it ends the run with an error.  No error is raised if
+//!   other code has restored the form before that step.
 //!
-//! While the GIL is released, a step that reads a tensor itself (not an address) compares storage and form first (`steady`),
-//! and takes the GIL where they differ.  A plan that neither releases the GIL nor runs other code pays nothing.
+//! While the GIL is released, a step that reads a tensor itself (not its address) first compares storage and form
+//! (`steady`).  If they differ, the step takes the GIL.  A plan that neither releases the GIL nor runs foreign code
+//! pays nothing.
 
 use pyo3::prelude::*;
 use smallvec::SmallVec;
 
-use super::build::traffic;
 use super::{Frame, Slot, Step, StepError};
 use crate::ffi::aten::{Failure, Form, Handle, Outcome, Pin};
 
-/// The forms of some slots' tensors.
+/// The forms of the tensors in some slots.
 pub type Forms = SmallVec<[(usize, Form); 1]>;
 
-/// The storage of a tensor that other code can reach.
-struct Watched {
+/// The storage of a tensor that foreign code can reach.
+struct DictWatch {
     storage: usize,
     pin: Pin,
 }
 
-/// Empty until other code may run.
+/// The pins of a run.  Empty until foreign code may run.
 #[derive(Default)]
 pub struct Pins {
     begun: bool,
-    watched: Vec<Watched>,
-    /// Of the same tensors; empty where no step reads a tensor itself.  None for tensors without sizes or strides (sparse,
-    /// nested): only operators read those, and look themselves.
+    watched: Vec<DictWatch>,
+    /// Forms of the watched tensors; empty if no step reads a tensor itself.  None for tensors without sizes or strides
+    /// (sparse, nested): only operators read those, and they check the tensors themselves.
     forms: Vec<Option<Form>>,
-    /// By slot: one more than the position in `watched`, 0 for none.
+    /// For each slot: the position in `watched` plus one; 0 for none.
     places: Vec<u32>,
-    /// Of storages that tensors had before: views of them may still be read.
+    /// Pins of storages that tensors had before.  Views of them may still be read.
     former: Vec<Pin>,
-    /// Slots whose tensors cannot be read as they are now, and why.
+    /// Slots whose tensors cannot be read in their current form, with the reason.
     unfit: Vec<(usize, String)>,
 }
 
 impl Pins {
-    /// Nothing reads the slot's tensor from now on, or the slot holds another one.
+    /// Drops the pin of a slot: nothing reads its tensor any more, or the slot holds another tensor.
     #[inline]
     pub fn forget(&mut self, slot: usize) {
         if let Some(place) = self.places.get_mut(slot).map(std::mem::take).filter(|place| *place > 0) {
@@ -66,7 +68,7 @@ impl Pins {
         self.forms.get(place)?.as_ref()
     }
 
-    fn add(&mut self, slot: usize, n_slots: usize, watched: Watched) {
+    fn add(&mut self, slot: usize, n_slots: usize, watched: DictWatch) {
         if self.places.is_empty() {
             self.places.resize(n_slots, 0);
         }
@@ -74,7 +76,7 @@ impl Pins {
         self.places[slot] = self.watched.len() as u32;
     }
 
-    /// Whether the slot's tensor, if it is watched, is as it was.
+    /// Whether the slot's tensor has the storage and form of before.  True for a slot that is not watched.
     fn is_steady(&self, slot: usize, handle: Handle) -> bool {
         let Some(place) = self.place(slot) else { return true };
         let same = |form: &Form| Form::of(handle).is_ok_and(|now| form.fits(&now));
@@ -83,7 +85,7 @@ impl Pins {
 }
 
 impl Frame<'_, '_> {
-    /// Other code may run from now on.
+    /// Pins the tensors of the caller: foreign code may run from now on.
     #[inline]
     pub(super) fn pin(&mut self) -> Outcome<()> {
         if self.pins.begun {
@@ -107,19 +109,20 @@ impl Frame<'_, '_> {
         Ok(())
     }
 
-    /// Pins what the slot holds.  `begin` is called with the GIL held, and so is what hands a tensor of ours out.
+    /// Pins the tensor in the slot.  Needs the GIL: `begin` and the functions that hand out a tensor of the plan hold
+    /// it.
     fn watch(&mut self, slot: usize) -> Outcome<()> {
         let handle = self.slots[slot].handle()?;
         let py = self.gil.acquire();
         if self.plan.reads_tensors {
             self.pins.forms.push(Form::of(handle).ok());
         }
-        let watched = Watched { storage: handle.storage(), pin: handle.pin(py)? };
+        let watched = DictWatch { storage: handle.storage(), pin: handle.pin(py)? };
         self.pins.add(slot, self.plan.n_slots, watched);
         Ok(())
     }
 
-    /// Other code is given these tensors of ours, or has made them: it may keep them.
+    /// Watches tensors of the plan that foreign code gets or has created, since it may keep them.
     pub(super) fn hand_out(&mut self, slots: impl Iterator<Item = usize>) -> Outcome<()> {
         self.pin()?;
         for slot in slots {
@@ -131,8 +134,9 @@ impl Frame<'_, '_> {
         Ok(())
     }
 
-    /// What a step reads is as it was when it was pinned, or is resolved again.  Without the GIL another thread may come in
-    /// between, as it may in any operator of torch's: the storages of before are alive all the same.
+    /// Ensures that the tensors that a step reads have the pinned storage and form, or resolves them again.  Without
+    /// the GIL another thread may change them right afterwards, as in any operator of torch; the earlier storages stay
+    /// alive all the same.
     #[inline]
     pub(super) fn steady(&mut self, slots: &[usize]) -> Result<(), StepError> {
         if !self.gil.is_released() || self.pins.watched.is_empty() {
@@ -150,7 +154,7 @@ impl Frame<'_, '_> {
         }
     }
 
-    /// Other code has run: addresses of what is read at the step `from` or later are taken again.
+    /// After foreign code: reads again the addresses of tensors that the step `from` or a later one reads.
     #[inline(never)]
     pub(super) fn resolve_all(&mut self, from: usize) -> Result<(), StepError> {
         self.resolve(0..self.pins.places.len(), from)
@@ -166,13 +170,13 @@ impl Frame<'_, '_> {
         }
         if moved && self.plan.exclusive.instead(&self.slots[..self.plan.n_inputs]).is_some() {
             let text =
-                "an input that the graph writes shares memory with another one now, as it did not when the call began";
+                "an input that the graph writes shares memory with another input now, but did not when the call began";
             return Err(Failure(text.into()).into());
         }
         Ok(())
     }
 
-    /// Whether the tensor has another address.
+    /// Resolves one slot.  Returns whether the tensor has another address.
     fn resolve_one(&mut self, slot: usize) -> Outcome<bool> {
         let py = self.gil.acquire();
         let (handle, plan) = (self.slots[slot].handle()?, self.plan);
@@ -208,27 +212,28 @@ impl Frame<'_, '_> {
         self.pins.unfit.push((slot, format!("{} {what} since step {by} ({})", called(plan, slot), plan.labels[by])));
     }
 
-    /// An error where the step reads a tensor that is not what its guards have seen.  Operators take it as it is, as in eager:
-    /// one of them may give it back what it was.
+    /// Fails if the step reads a tensor whose form its guards have not seen.  Operators accept any form, as in eager:
+    /// an operator may restore the form.
     #[cold]
     pub(super) fn refuse(&self, step: &Step) -> Outcome<()> {
         if matches!(step, Step::Aten(_)) {
             return Ok(());
         }
-        let (reads, _) = traffic(step);
+        let (reads, _) = step.traffic();
         match self.pins.unfit.iter().find(|(slot, _)| reads.contains(slot)) {
             Some((_, text)) => Err(Failure(text.clone())),
             None => Ok(()),
         }
     }
 
-    /// Of tensors that an operator of torch's may give other memory (`set_`, `resize_`), those whose addresses are read later.
+    /// For an operator of torch that may give tensors other memory (`set_`, `resize_`): the forms of those whose
+    /// address is read later.
     pub(super) fn forms(&self, slots: &[usize]) -> Outcome<Forms> {
         let wanted = |slot: &&usize| self.plan.wants_ptr[**slot] && self.plan.last[**slot] > self.next;
         slots.iter().filter(wanted).map(|slot| Ok((*slot, Form::of(self.handle(*slot)?)?))).collect()
     }
 
-    /// Such an operator has run.
+    /// After such an operator: compares the forms and resolves the moved tensors.
     pub(super) fn moved(&mut self, before: &Forms) -> Result<(), StepError> {
         for (slot, form) in before {
             let (slot, handle) = (*slot, self.handle(*slot)?);
@@ -249,8 +254,8 @@ impl Frame<'_, '_> {
         Ok(())
     }
 
-    /// Inputs and constants whose values are not their memory get some.  What copies them may be anybody's code, so the others
-    /// are pinned before it and resolved behind it.
+    /// Gives inputs and constants that are not dense a dense copy.  The copy may run foreign code, so the other tensors
+    /// are pinned before it and resolved after it.
     #[cold]
     pub(super) fn materialise(&mut self) -> Result<(), StepError> {
         self.pin()?;
@@ -274,15 +279,15 @@ fn called(plan: &super::Plan, slot: usize) -> String {
     }
 }
 
-/// Lets another owner's input go.
+/// Drops inputs that belong to another owner.
 pub(super) fn give_up(
     frame: &mut Frame<'_, '_>,
-    taken: &crate::ffi::aten::pytype::Taken,
+    taken: &crate::ffi::aten::pytype::InputList,
     inputs: &[usize],
 ) -> PyResult<()> {
     let last = |input: &usize| taken.is_last(*input);
     if frame.pins.begun || inputs.iter().any(last) {
-        frame.pin()?; // what dies may call back
+        frame.pin()?; // freeing an input may call back
     }
     let py = frame.gil.acquire();
     for &input in inputs {

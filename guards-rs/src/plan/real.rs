@@ -1,18 +1,19 @@
-//! Floats that a plan computes with: small programs over the environment.
+//! Floats that a plan computes: small programs over the environment.
 //!
-//! In: `ir.symbolic_node.Real`s over symbols.  Out: `Real`, evaluated as Python does it.  What is not plain arithmetic, and
-//! what raises, is left to Python's own evaluation of the same data.
+//! In: `symbolic.symbolic_node.Real` expressions over symbols.  Out: `Real`, evaluated as Python would.  Python itself
+//! evaluates everything but plain arithmetic, and every operation that raises.
 
 use pyo3::prelude::*;
-use pyo3::types::{PyDict, PyFloat, PyTuple};
+use pyo3::types::{PyFloat, PyTuple};
 
 use super::size::{Size, Symbols};
 use crate::ffi::aten::{Failure, Outcome};
+use crate::ffi::{Obj, Owned};
 
 enum Token {
     Push(f64),
     Symbol(usize),
-    /// An integer, as a float.
+    /// An integer, converted to a float.
     Size(Size),
     Add,
     Sub,
@@ -21,20 +22,20 @@ enum Token {
     Pow,
     Neg,
     Abs,
-    /// Rounded to single precision.
+    /// Rounds to single precision.
     Single,
 }
 
-/// A float made of symbols, whose bits are put at `into`.
+/// A float computed from symbols.  Its bits are stored at `env[into]`.
 pub struct Real {
     into: usize,
-    /// None: only Python computes it.
+    /// None if only Python can compute the float.
     tokens: Option<Box<[Token]>>,
     value: Py<PyAny>,
 }
 
 const DEPTH: usize = 32;
-/// Integers up to here are floats.
+/// Largest integer up to which every integer is a float.
 const EXACT: u64 = 1 << 53;
 
 impl Real {
@@ -44,7 +45,7 @@ impl Real {
         Ok(Real { into, tokens: known.then(|| tokens.into()), value: value.clone().unbind() })
     }
 
-    /// Evaluates it now; false where Python has to.
+    /// Evaluates the float now.  False if Python has to do so.
     pub fn update(&self, env: &mut [i64]) -> bool {
         let native = self.tokens.as_ref().and_then(|tokens| run(tokens, env).unwrap_or(None));
         if let Some(value) = native {
@@ -53,22 +54,25 @@ impl Real {
         native.is_some()
     }
 
-    /// `names`: those of the environment's words, and which are floats.
+    /// Evaluates the float in Python.  `names`: the name of each word of the environment, and whether the word is a
+    /// float.
     pub fn by_python(&self, py: Python<'_>, names: &[(String, bool)], env: &mut [i64]) -> PyResult<()> {
-        let known = PyDict::new(py);
+        let known = Owned::dict()?;
         for ((name, is_float), word) in names.iter().zip(&*env) {
-            match is_float {
-                true => known.set_item(name, f64::from_bits(*word as u64))?,
-                false => known.set_item(name, *word)?,
-            }
+            let number = match is_float {
+                true => Owned::float(f64::from_bits(*word as u64))?,
+                false => Owned::int(*word)?,
+            };
+            known.dict_set(*Owned::str(name)?, *number)?;
         }
-        let value = self.value.bind(py).call_method1("eval", (known,))?.extract::<f64>()?;
+        let eval = Obj::of(self.value.bind(py)).own().attr(c"eval")?;
+        let value = eval.call(&[*known], None)?.into_bound(py).extract::<f64>()?;
         env[self.into] = value.to_bits() as i64;
         Ok(())
     }
 }
 
-/// The position of `ir.symbolic_node.Real("symbol", (name,))`; None for any other.
+/// The position of the symbol in `symbolic.symbolic_node.Real("symbol", (name,))`.  None for any other value.
 pub fn leaf(symbols: &Symbols, value: &Bound<'_, PyAny>) -> PyResult<Option<usize>> {
     if value.getattr("op")?.extract::<String>()? != "symbol" {
         return Ok(None);
@@ -77,7 +81,7 @@ pub fn leaf(symbols: &Symbols, value: &Bound<'_, PyAny>) -> PyResult<Option<usiz
     symbols.position(&args.get_item(0)?.extract::<String>()?).map(Some)
 }
 
-/// False: it is not plain arithmetic.
+/// False if the value is not plain arithmetic.
 fn emit(symbols: &Symbols, value: &Bound<'_, PyAny>, out: &mut Vec<Token>) -> PyResult<bool> {
     if let Ok(number) = value.cast::<PyFloat>() {
         out.push(Token::Push(number.extract()?));
@@ -125,14 +129,14 @@ fn depth(tokens: &[Token]) -> usize {
     most
 }
 
-/// As Python's floats have it, which is C's `pow`; None where that raises, or gives a complex number.
+/// Power of Python's floats, which is C's `pow`.  None where Python raises or returns a complex number.
 fn power(a: f64, b: f64) -> Option<f64> {
     let raises = b.is_finite() && ((a == 0.0 && b < 0.0) || (a < 0.0 && a.is_finite() && b.fract() != 0.0));
     let value = if raises { return None } else { a.powf(b) };
     (value.is_finite() || !a.is_finite() || !b.is_finite()).then_some(value)
 }
 
-/// None: Python is asked, which may raise.
+/// None if Python must evaluate the program; Python may raise.
 fn run(tokens: &[Token], env: &[i64]) -> Outcome<Option<f64>> {
     let mut stack = [0f64; DEPTH];
     let mut top = 0usize;
@@ -171,7 +175,7 @@ fn run(tokens: &[Token], env: &[i64]) -> Outcome<Option<f64>> {
                 }
             }
         };
-        *stack.get_mut(top).ok_or_else(|| Failure("a float nests too deep".into()))? = value;
+        *stack.get_mut(top).ok_or_else(|| Failure("a float expression nests too deep".into()))? = value;
         top += 1;
     }
     Ok(Some(stack[0]))

@@ -1,8 +1,8 @@
 //! Inputs that share memory with an input that the plan writes.
 //!
-//! A graph is captured as if inputs that are written were memory of their own, and kernels store new values straight into
-//! them.  Both are wrong where another input is (part of) the same memory, so each call looks at the addresses, and
-//! runs the captured program eagerly when two meet.
+//! Capture assumes that a written input has memory of its own, and kernels write new values directly into it.  Both are
+//! wrong if another input overlaps that memory.  So each call compares the addresses, and runs the captured program
+//! eagerly if two of them overlap.
 
 use std::sync::OnceLock;
 
@@ -12,21 +12,23 @@ use pyo3::types::PyTuple;
 
 use super::{Plan, Slot};
 use crate::ffi::aten::pytype::{self, Executable};
-use crate::ffi::aten::{Handle, Object, Outcome, Unwrapped};
+use crate::ffi::aten::{Handle, Object, Outcome, UnwrappedTensor};
+use crate::ffi::{Obj, Owned};
 
-/// What runs instead of a plan when an input that it writes shares memory with another one.  Set before the first call.
+/// The program that runs instead of a plan if a written input shares memory with another input.  Set before the first
+/// call.
 #[derive(Default)]
 pub struct Exclusive(OnceLock<(Box<[usize]>, Py<PyAny>)>);
 
 impl Exclusive {
-    /// The program to run instead, when these inputs need it.
+    /// The eager program, if these inputs need it.
     pub fn instead(&self, inputs: &[Slot]) -> Option<&Py<PyAny>> {
         let (written, eager) = self.0.get()?;
         let filled = |slot: &Slot| (!matches!(slot, Slot::Empty)).then(|| slot.handle());
         shares(inputs.iter().map(filled), written).then_some(eager)
     }
 
-    /// The written inputs and that program, as `unless_shared` was given them.
+    /// The written inputs and the eager program, as given to `unless_shared`.
     pub fn parts(&self) -> Option<(&[usize], &Py<PyAny>)> {
         self.0.get().map(|(written, eager)| (&**written, eager))
     }
@@ -36,7 +38,7 @@ impl Exclusive {
     }
 }
 
-/// Runs the captured program on the inputs; hands its outputs to `sink` in order.
+/// Runs the captured program eagerly and passes its outputs to `sink` in order.
 #[cold]
 pub fn run_eager<'py>(
     plan: &Plan,
@@ -45,8 +47,9 @@ pub fn run_eager<'py>(
     inputs: &[Object<'_>],
     sink: &mut dyn FnMut(Bound<'py, PyAny>),
 ) -> PyResult<()> {
-    let inputs = PyTuple::new(py, inputs.iter().map(|input| input.to_bound(py)))?;
-    let outputs = eager.bind(py).call1(inputs)?.try_iter()?.collect::<PyResult<Vec<_>>>()?;
+    let inputs = inputs.iter().map(|input| Owned::of_py(input.to_bound(py).unbind())).collect();
+    let outputs = Obj::of(eager.bind(py)).own().call_dict(*Owned::tuple_from(inputs)?, None)?.into_bound(py);
+    let outputs = outputs.try_iter()?.collect::<PyResult<Vec<_>>>()?;
     if outputs.len() != plan.n_outputs() {
         let text =
             format!("graph {}: {} outputs, the eager program gave {}", plan.name, plan.n_outputs(), outputs.len());
@@ -56,8 +59,8 @@ pub fn run_eager<'py>(
     Ok(())
 }
 
-/// Whether one of the tensors at `written` (in rising order) touches the memory of another tensor.  Memory that cannot be
-/// read counts as shared.
+/// Whether a tensor at `written` (in ascending order) overlaps the memory of another tensor.  Unreadable memory counts
+/// as shared.
 fn shares(tensors: impl Iterator<Item = Option<Outcome<Handle>>>, written: &[usize]) -> bool {
     let mut spans: Vec<(usize, usize, bool)> = Vec::with_capacity(tensors.size_hint().0);
     for (i, tensor) in tensors.enumerate() {
@@ -71,7 +74,7 @@ fn shares(tensors: impl Iterator<Item = Option<Outcome<Handle>>>, written: &[usi
     meet(&mut spans)
 }
 
-/// Whether a span (first byte, behind the last, whether it is written) that is written meets another one.
+/// Whether a written span overlaps another span.  A span is: first byte, end, whether it is written.
 fn meet(spans: &mut [(usize, usize, bool)]) -> bool {
     spans.sort_unstable();
     let (mut end_of_all, mut end_of_written) = (0, 0);
@@ -90,8 +93,8 @@ fn rising(mut written: Vec<usize>) -> Box<[usize]> {
     written.into()
 }
 
-/// `_native.unless_shared(plan, written, eager)`: from now on `plan` calls `eager` with its inputs, and gives back what it
-/// returns, when an input at one of the positions `written` shares memory with another input.
+/// `_native.unless_shared(plan, written, eager)`: makes later calls of `plan` return `eager(*inputs)` if an input at a
+/// position in `written` shares memory with another input.
 #[pyfunction]
 pub fn unless_shared(plan: &Bound<'_, PyAny>, written: Vec<usize>, eager: Py<PyAny>) -> PyResult<()> {
     let native = pytype::plan_of::<Plan>(plan)
@@ -104,16 +107,16 @@ pub fn unless_shared(plan: &Bound<'_, PyAny>, written: Vec<usize>, eager: Py<PyA
     })
 }
 
-/// `_native.shares_memory(values, written)`: whether one of the tensors at the positions `written` touches the memory of
-/// another one.  What is no tensor touches nothing.
+/// `_native.shares_memory(values, written)`: whether a tensor at a position in `written` overlaps the memory of another
+/// one.  Objects that are no tensors overlap nothing.
 #[pyfunction]
 pub fn shares_memory(py: Python<'_>, values: &Bound<'_, PyTuple>, written: Vec<usize>) -> PyResult<bool> {
     crate::tensor_view::ready(py)?;
     let tensors: Vec<_> = values.iter().map(|value| Object::from_bound(&value).tensor(py).ok()).collect();
-    let handle = |tensor: &Option<Unwrapped>| {
+    let handle = |tensor: &Option<UnwrappedTensor>| {
         tensor.as_ref().map(|tensor| match tensor {
-            Unwrapped::Borrowed(handle) => Ok(*handle),
-            Unwrapped::Owned(tensor) => Ok(tensor.handle()),
+            UnwrappedTensor::Borrowed(handle) => Ok(*handle),
+            UnwrappedTensor::Owned(tensor) => Ok(tensor.handle()),
         })
     };
     Ok(shares(tensors.iter().map(handle), &rising(written)))
@@ -123,7 +126,7 @@ pub fn shares_memory(py: Python<'_>, values: &Bound<'_, PyTuple>, written: Vec<u
 mod tests {
     use super::*;
 
-    /// The same, pair by pair.
+    /// The same result, computed pair by pair.
     fn by_pairs(spans: &[(usize, usize, bool)]) -> bool {
         let pairs = spans.iter().enumerate().flat_map(|(i, a)| spans[i + 1..].iter().map(move |b| (a, b)));
         pairs.into_iter().any(|(a, b)| (a.2 || b.2) && a.0 < b.1 && b.0 < a.1)

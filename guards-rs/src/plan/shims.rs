@@ -1,16 +1,17 @@
-//! Operators that the C ABI offers as plain functions: no dispatcher, no boxing.
+//! Table of operators that the C ABI offers as plain functions, without dispatcher and boxing.
 //!
-//! A row is used only when the operator's schema in the loaded torch equals the row's text: torch keeps the signature
-//! of a published function for ever and derives it from the schema, so equal text means equal signature.
+//! A row is used only if the operator's schema in the loaded torch equals the row's string.  torch keeps the signature
+//! of a published function for ever and derives it from the schema.  So equal strings mean equal signatures.
 
 /// How the function returns its results.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Form {
-    /// Through pointers after the arguments.
+    /// Through pointers that follow the arguments.
     Returns,
-    /// Into a tensor that comes first: `rows x columns` of the two matrices at these arguments, dtype of the first.
+    /// Into a tensor that is the first argument.  Its sizes are `rows x columns` of the matrices at these two
+    /// arguments; its dtype is the dtype of the first matrix.
     MatmulInto(usize, usize),
-    /// The same with a batch dimension in front.
+    /// The same with a leading batch dimension.
     BatchedInto(usize, usize),
 }
 

@@ -1,7 +1,7 @@
-//! Sizes of a plan: integers, or small programs over the sizes of the inputs.
+//! Sizes in a plan: integers, or small programs over the sizes of the inputs.
 //!
-//! In: `int | ir.expr.Expr`.  Out: `Size`, evaluated natively.  `Dims` is a shape or a list of strides, which costs
-//! nothing while it is static.  The environment is words: integers, and the bits of floats (`real.rs`).
+//! In: `int | symbolic.expr.Expr`.  Out: `Size`, evaluated natively.  `Dims` is a shape or a list of strides; a static
+//! one costs nothing.  The environment is an array of words: integers, and the bits of floats (`real.rs`).
 
 use std::collections::HashMap;
 
@@ -37,7 +37,7 @@ impl Term {
     }
 }
 
-/// A number, a symbol, a sum of products of symbols, or a program in reverse Polish order for what is none of these.
+/// An integer, a symbol, a sum of products of symbols, or else a program in reverse Polish order.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Size {
     Const(i64),
@@ -46,10 +46,10 @@ pub enum Size {
     Expr(Box<[Token]>),
 }
 
-/// A sum of a number and of multiples of symbols: the number, then (factor, symbol).
+/// A linear expression: the constant, then pairs (factor, symbol).
 pub type Linear = (i64, SmallVec<[(i64, usize); 2]>);
 
-/// Numbers of one call: few, mostly.
+/// The integers of one call; mostly few.
 pub type Numbers = SmallVec<[i64; 12]>;
 
 const DEPTH: usize = 32;
@@ -138,19 +138,19 @@ fn apply(operator: Token, a: i64, b: i64) -> Outcome<i64> {
     }
 }
 
-/// `ir.loops.NUMBER`.
+/// `ir.loops.NUMBER`: the input is an integer.
 pub const NUMBER: i64 = -1;
 /// `ir.loops.FLOAT`: the input is a float.
 pub const FLOAT: i64 = -2;
 
-/// Symbols of a plan: name -> position in the environment.
+/// The symbols of a plan: name -> position in the environment.
 #[derive(Default)]
 pub struct Symbols {
     pub index: HashMap<String, usize>,
-    /// For each of the first positions: the input slot and the dimension that give its value (`NUMBER`, `FLOAT`: the input is
-    /// the value).
+    /// For each of the first positions: the input slot and the dimension that give its value.  With `NUMBER` or `FLOAT`
+    /// as the dimension, the input itself is the value.
     pub origins: Vec<(usize, i64)>,
-    /// Whether the word at a position is the bits of a float.
+    /// Whether the word at each position holds the bits of a float.
     pub floats: Vec<bool>,
 }
 
@@ -160,7 +160,7 @@ impl Symbols {
         self.floats.push(is_float);
     }
 
-    /// Name of each word of the environment, and whether it is a float.
+    /// The name of each word of the environment, and whether the word is a float.
     pub fn words(&self) -> Vec<(String, bool)> {
         let mut words = vec![(String::new(), false); self.floats.len()];
         for (name, &at) in &self.index {
@@ -169,10 +169,10 @@ impl Symbols {
         words
     }
 
-    /// An `int`, a constant `Expr`, or an `Expr` over known symbols.
+    /// Compiles an `int`, a constant `Expr`, or an `Expr` over known symbols.
     pub fn compile(&self, value: &Bound<'_, PyAny>) -> PyResult<Size> {
         if let Ok(number) = value.extract::<i64>() {
-            return Ok(Size::Const(number)); // ints, and constant expressions through __index__
+            return Ok(Size::Const(number)); // ints, and constant expressions through `__index__`
         }
         if let Some(terms) = self.terms(value)? {
             return Ok(match &*terms {
@@ -188,7 +188,7 @@ impl Symbols {
         Ok(Size::Expr(tokens.into()))
     }
 
-    /// The terms of a sum of products of symbols; None for other expressions.
+    /// The terms of a sum of products of symbols.  None for other expressions.
     fn terms(&self, expr: &Bound<'_, PyAny>) -> PyResult<Option<Vec<Term>>> {
         let mut found = Vec::new();
         for term in expr.getattr("terms")?.try_iter()? {
@@ -206,7 +206,7 @@ impl Symbols {
         Ok(Some(found))
     }
 
-    /// Where the environment has the value of a symbol.
+    /// The position of a symbol in the environment.
     fn position_of(&self, atom: &Bound<'_, PyAny>) -> PyResult<usize> {
         self.position(&atom.getattr("key")?.extract::<String>()?)
     }
@@ -224,7 +224,8 @@ impl Symbols {
         Ok(Dims::new(self.compile_all(values)?))
     }
 
-    /// `terms` of an Expr: ((atoms, coefficient), ...); an atom has `kind`, `key` (of a symbol: its name) and `args`.
+    /// `terms` of an Expr are ((atoms, coefficient), ...).  An atom has `kind`, `args`, and `key` (the name of a
+    /// symbol).
     fn emit(&self, expr: &Bound<'_, PyAny>, out: &mut Vec<Token>) -> PyResult<()> {
         if let Ok(number) = expr.extract::<i64>() {
             out.push(Token::Push(number));
@@ -298,7 +299,7 @@ impl Dims {
         }
     }
 
-    /// The numbers, in `room` when they have to be computed.
+    /// The values.  Computed values are stored in `room`.
     #[inline]
     pub fn resolve<'a>(&'a self, env: &[i64], room: &'a mut Numbers) -> Outcome<&'a [i64]> {
         match self {
@@ -330,7 +331,7 @@ mod tests {
         Size::Expr([Token::Symbol(0), Token::Symbol(1), operator].into()).eval(&[a, b])
     }
 
-    /// Python's `//` and `%`, by the definition that they share: `a == (a // b) * b + a % b`, the remainder with the divisor's sign.
+    /// Python's `//` and `%` satisfy `a == (a // b) * b + a % b`; the remainder has the divisor's sign.
     #[test]
     fn division_rounds_down_as_pythons_does() {
         for a in -9..=9 {

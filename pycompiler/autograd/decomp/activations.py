@@ -1,5 +1,4 @@
-"""Activations and their gradients in exp, tanh, where and arithmetic; half types compute in float32 as ATen's
-kernels do.
+"""Activations and their gradients in exp, tanh, where and arithmetic; half types compute in float32 as ATen's kernels do.
 
 In: ``aten.silu(x)``. Out: ``x * sigmoid(x)``.
 """
@@ -10,7 +9,7 @@ from typing import Any
 
 import torch
 
-from pycompiler.autograd.decomp.registry import contiguous, like, rule, where, wide
+from pycompiler.autograd.decomp.registry import contiguous, like, rule, scalar, where, wide
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -45,9 +44,19 @@ def tanh_backward(grad: Tensor, y: Tensor) -> Any:
     return like(g * (1.0 - s * s), grad.dtype)
 
 
+def _at_most(x: Tensor, threshold: Any) -> Any:
+    """Whether `x` is at most the threshold, which CUDA's kernel rounds to the tensor's dtype and the CPU's does not."""
+    return x <= scalar(threshold, x) if x.is_cuda else wide(x) <= threshold
+
+
+@rule(aten.threshold.default)
+def threshold(x: Tensor, threshold: Any, value: Any) -> Any:
+    return where(_at_most(x, threshold), value, x)
+
+
 @rule(aten.threshold_backward.default)
 def threshold_backward(grad: Tensor, x: Tensor, threshold: float) -> Any:
-    return where(x <= threshold, 0, grad)
+    return where(_at_most(x, threshold), 0, grad)
 
 
 @rule(aten.leaky_relu_backward.default)
@@ -57,7 +66,7 @@ def leaky_relu_backward(grad: Tensor, x: Tensor, slope: float, self_is_result: b
 
 @rule(aten.hardtanh_backward.default)
 def hardtanh_backward(grad: Tensor, x: Tensor, low: float, high: float) -> Any:
-    return where((x > low) & (x < high), grad, 0)  # of a NaN nothing, as in ATen's vectors
+    return where((x > low) & (x < high), grad, 0)  # 0 for a NaN, as in ATen's vectorised code
 
 
 @rule(aten.elu_backward.default)
@@ -90,11 +99,11 @@ def add_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
     return aten.add.Tensor(x, other, alpha=alpha) if alpha != 1 else aten.add.Tensor(x, other)
 
 
-_SIXTH = 0.1666666716337204  # ATen's constant is a float, in kernels of doubles too
+_SIXTH = 0.1666666716337204  # ATen's constant is a float32, even in float64 kernels
 
 
 def _sixth(x: Tensor, part: Tensor) -> Tensor:
-    """A sixth of `part`: CPU kernels divide, those of CUDA multiply."""
+    """A sixth of `part`: CPU kernels divide, CUDA kernels multiply."""
     return part * _SIXTH if x.device.type == "cuda" else part / 6
 
 
@@ -119,9 +128,16 @@ def hardsigmoid_backward(grad: Tensor, x: Tensor) -> Any:
 @rule(aten.hardswish_backward.default)
 def hardswish_backward(grad: Tensor, x: Tensor) -> Any:
     g, w = wide(grad), wide(x)
-    between = g * (w / 3 + 0.5)  # of a NaN too, but on CUDA
+    between = g * (w / 3 + 0.5)  # also for a NaN, except on CUDA
     sloped = where(w < 3, between, g) if x.is_cuda else where(w >= 3, g, between)
     return like(where(w <= -3, 0.0, sloped), grad.dtype)
+
+
+@rule(aten.softshrink.default)
+def softshrink(x: Tensor, lambd: Any = 0.5) -> Any:
+    bound = scalar(lambd, x)
+    inside = where(torch.isnan(x), x, 0.0)  # a zero has no sign
+    return where(x > bound, x - bound, where(x < -bound, x + bound, inside))
 
 
 @rule(aten.sub.Scalar)
@@ -132,7 +148,8 @@ def sub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
 @rule(aten.rsub.Scalar, partial=True)
 def rsub_scalar(x: Tensor, other: Any, alpha: Any = 1) -> Any:
     if not x.is_floating_point() or isinstance(other, complex) or isinstance(alpha, complex):
-        return NotImplemented  # no negative of an unsigned number; bools are refused; of complex ones alpha multiplies infinities
+        # unsigned dtypes have no negation; bools are refused; for complex numbers alpha multiplies infinities
+        return NotImplemented
     return torch.neg(x) + other if alpha == 1 else NotImplemented
 
 

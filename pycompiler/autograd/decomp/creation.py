@@ -1,6 +1,6 @@
-"""Fills: everything that makes a tensor of one value is ``aten.full``.
+"""Fills: every tensor with a single value is an ``aten.full``.
 
-In: ``aten.zeros_like(x)``. Out: ``aten.full(shape, 0, dtype=…, device=…)``, permuted when `x` is.
+In: ``aten.zeros_like(x)``. Out: ``aten.full(shape, 0, dtype=…, device=…)``, permuted if `x` is.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import torch
 
 from pycompiler.autograd.decomp.registry import rule
 from pycompiler.autograd.recorder import is_dense
-from pycompiler.ir.symbols import hint_of
+from pycompiler.symbolic.symbols import hint_of
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -45,7 +45,7 @@ def filled_like(
         return filled(list(x.shape), value, dtype, device)
     if memory_format not in (None, torch.preserve_format):
         return NotImplemented
-    # Preserve format: dense inputs keep their strides; of others the order of dimensions survives.
+    # Preserve format: dense inputs keep their strides; other inputs keep the order of their dimensions.
     if not is_dense(x):
         return NotImplemented
     strides: tuple[int, ...] = x.stride()
@@ -65,7 +65,7 @@ def fresh(value: int) -> Callable[..., Any]:
 
 @rule(aten._efficientzerotensor.default)
 def zero_tensor(size: list[int], *, dtype: Dtype = None, device: Device = None, **ignored: Any) -> Any:
-    """Autograd's zero without memory, whose address a kernel cannot read."""
+    """Autograd's zero tensor without memory, whose address a kernel cannot read."""
     return filled(size, 0, dtype, device)
 
 
@@ -95,7 +95,8 @@ for value, makes, new, like in (
     (1, aten.ones.default, aten.new_ones.default, aten.ones_like.default),
 ):
     rule(makes, partial=True)(fresh(value))
-    rule(new, partial=value == 0)(partial(new_full, fill_value=value))  # zeros with gaps are made of it after the trace
+    # after the trace, zeros with gaps are built from it
+    rule(new, partial=value == 0)(partial(new_full, fill_value=value))
     rule(like, partial=True)(partial(full_like, fill_value=value))
 
 

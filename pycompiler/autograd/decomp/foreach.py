@@ -1,4 +1,4 @@
-"""Operators on lists of tensors, one tensor at a time, so that each element is ordinary pointwise work that fuses.
+"""Operators on lists of tensors, one tensor at a time, so that each tensor becomes ordinary pointwise work that fuses.
 
 In: ``aten._foreach_add.List(xs, ys, alpha=2)``. Out: ``[aten.add(x, y, alpha=2) for x, y in zip(xs, ys)]``.
 """
@@ -15,10 +15,10 @@ aten = torch.ops.aten
 
 _PREFIX = "_foreach_"
 
-# Name after the prefix → packet that does it to one tensor, where the names differ.
+# Name after the prefix → packet for one tensor, where the names differ.
 _RENAMED = {"norm": aten.linalg_vector_norm, "zero": aten.zeros_like}
 
-# With a number instead of a second list.
+# Packets for a number in place of the second list.
 _WITH_SCALAR = {"maximum": aten.clamp_min, "minimum": aten.clamp_max}
 
 
@@ -32,7 +32,7 @@ def foreach(op: OpOverload) -> Callable[..., Any] | None:
     if op._overloadname.startswith("Scalar"):
         packet = _WITH_SCALAR.get(base, packet)
     if packet is None or (op._overloadname == "Tensor" and base in ("addcmul", "addcdiv")):
-        return None  # those take their numbers in one tensor
+        return None  # these take their numbers in one tensor
     listed = [str(a.type).startswith("List[") for a in op._schema.arguments]
     names = [a.name for a in op._schema.arguments]
     keyword = _keyword_arguments(packet)

@@ -1,5 +1,4 @@
-"""Losses and their gradients; the gradient of a picked class is a comparison with its index, not a scatter, so that it
-fuses.
+"""Losses and their gradients.  The gradient of a picked class compares indices instead of scattering, so that it fuses.
 
 In: ``aten.nll_loss_forward(log_p, target, None, mean, ignore)``. Out: gather, where and sums.
 """
@@ -10,8 +9,8 @@ from typing import Any
 
 import torch
 
-from pycompiler.autograd.decomp.registry import like, rule, where, wide
-from pycompiler.ir.checked import pick, within
+from pycompiler.autograd.decomp.registry import like, rule, scalar, where, wide
+from pycompiler.operators.value_checks import pick, within
 
 aten = torch.ops.aten
 Tensor = torch.Tensor
@@ -87,7 +86,10 @@ def mse_loss(x: Tensor, target: Tensor, reduction: int = _MEAN) -> Any:
 def huber_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, delta: float = 1.0) -> Any:
     if x.dtype != target.dtype:
         return NotImplemented
-    if x.dtype == torch.bfloat16 or x.is_cuda:  # whose kernels round the difference
+    if x.dtype == torch.bfloat16 and not x.is_cuda:  # its kernel rounds each step
+        apart, bound = (x - target).abs(), scalar(delta, x)
+        return _reduced(where(apart < bound, apart * 0.5 * apart, (apart - bound * 0.5) * bound), reduction)
+    if x.is_cuda:  # its kernels round the difference
         apart = wide(x - target).abs()
     else:
         apart = (wide(x) - wide(target)).abs()
@@ -101,9 +103,9 @@ def smooth_l1_loss(x: Tensor, target: Tensor, reduction: int = _MEAN, beta: floa
         return NotImplemented
     if beta == 0.0:
         return _reduced((x - target).abs(), reduction)
-    if x.dtype == torch.float16 and not x.is_cuda:  # whose kernel rounds each step
-        apart = (x - target).abs()
-        return _reduced(where(apart < beta, apart * 0.5 * apart / beta, apart - 0.5 * beta), reduction)
+    if x.dtype == torch.float16 and not x.is_cuda:  # its kernel rounds each step
+        apart, bound = (x - target).abs(), scalar(beta, x)
+        return _reduced(where(apart < bound, apart * 0.5 * apart / bound, apart - bound * 0.5), reduction)
     apart = wide(x - target).abs() if x.is_cuda else (wide(x) - wide(target)).abs()
     losses = where(apart < beta, apart * 0.5 * apart / beta, apart - 0.5 * beta)
     return _reduced(like(losses, x.dtype), reduction)
@@ -113,17 +115,33 @@ def _share(x: Tensor, reduction: int) -> float:
     return 1.0 / x.numel() if reduction == _MEAN and x.numel() else 1.0
 
 
+# Gradients follow the order of operations and the rounding of ATen's kernels, which differ on CUDA.
+
+
 @rule(aten.mse_loss_backward.default)
 def mse_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int) -> Any:
-    return (x - target) * grad * (2.0 * _share(x, reduction))
+    return (x - target) * scalar(2.0 * _share(x, reduction), x) * grad
 
 
 @rule(aten.smooth_l1_loss_backward.default)
 def smooth_l1_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, beta: float) -> Any:
-    # torch's rule takes the sign of what is no number, which is 0
-    grad, apart = wide(grad) * _share(x, reduction), wide(x) - wide(target)
-    sloped = where(apart >= beta, grad, apart * grad / beta)
-    return like(where(apart <= -beta, -grad, sloped), x.dtype)
+    if x.is_cuda:
+        apart, share, bound = x - target, scalar(_share(x, reduction), x), scalar(beta, x)
+        upper = where(apart > bound, grad * share, apart * share * grad / bound)
+        return where(apart < -bound, -share * grad, upper)
+    apart = wide(x) - wide(target)
+    slope = where(apart.abs() >= beta, where(apart > 0, scalar(1.0, apart), -1.0), apart / beta)
+    return like(slope * _share(x, reduction) * wide(grad), x.dtype)
+
+
+@rule(aten.huber_loss_backward.default)
+def huber_loss_backward(grad: Tensor, x: Tensor, target: Tensor, reduction: int, delta: float) -> Any:
+    apart, share = x - target, scalar(_share(x, reduction), x)
+    if x.is_cuda:
+        bound = scalar(delta, x)
+        upper = where(apart > bound, grad * share * bound, apart * share * grad)
+        return where(apart < -bound, -share * grad * bound, upper)
+    return torch.clamp(apart, -delta, delta) * share * grad
 
 
 @rule(aten.soft_margin_loss_backward.default)

@@ -87,7 +87,7 @@ def _train(x: Tensor, weight: Tensor | None, bias: Tensor | None, eps: float) ->
     dims, shape, _ = _channels(x)
     w = wide(x)
     mean, var, rstd = _moments(w, dims, eps)
-    out = _laid(like(_affine((w - mean) * rstd, weight, bias, shape), x.dtype), x)
+    out = _with_kernel_layout(like(_affine((w - mean) * rstd, weight, bias, shape), x.dtype), x)
     flat = [x.shape[1]]
     return out, aten.view.default(mean, flat), aten.view.default(var, flat), aten.view.default(rstd, flat)
 
@@ -96,11 +96,11 @@ def _infer(x: Tensor, weight: Tensor | None, bias: Tensor | None, mean: Tensor, 
     _, shape, _ = _channels(x)
     rstd = torch.rsqrt(wide(var) + eps)
     normal = (wide(x) - aten.view.default(wide(mean), shape)) * aten.view.default(rstd, shape)
-    return _laid(like(_affine(normal, weight, bias, shape), x.dtype), x)
+    return _with_kernel_layout(like(_affine(normal, weight, bias, shape), x.dtype), x)
 
 
-def _laid(out: Tensor, x: Tensor) -> Tensor:
-    """The kernels know two layouts: channels last, where `x` has it, and contiguous."""
+def _with_kernel_layout(out: Tensor, x: Tensor) -> Tensor:
+    """The kernels return two layouts: channels last if `x` has it, else contiguous."""
     last = x.dim() == 4 and not x.is_contiguous() and x.is_contiguous(memory_format=torch.channels_last)
     return out if last else contiguous(out)
 

@@ -1,6 +1,6 @@
-"""Random numbers are drawn by ATen's own operators, in eager's order; here only what is kept of them becomes smaller.
+"""Random numbers: ATen's own operators draw them, in eager's order.  The rules here only make the saved tensors smaller.
 
-In: ``aten.bernoulli.p(x, p)``. Out: the same zeros and ones, by way of a bool, which is what a backward graph then saves.
+In: ``aten.bernoulli.p(x, p)``. Out: the same zeros and ones, computed from a bool, which a backward graph then saves.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ Tensor = torch.Tensor
 
 
 def _called_as(name: str) -> bool:
-    """Whether the program being traced calls `name` itself."""
+    """Whether the traced program calls `name` itself."""
     source = getattr(_get_current_dispatch_mode(), "source", None)
     if source is None:
         return True
@@ -27,7 +27,10 @@ def _called_as(name: str) -> bool:
 
 @rule(getattr(aten.random, "from"), partial=True)
 def random_from(x: Tensor, low: Any, high: Any, generator: Any = None) -> Any:
-    """Of the same kernel; a graph that calls an overload named by a keyword cannot be written as Python."""
+    """The draw as `randint`, with the same kernel.
+
+    A graph that calls an overload named by a keyword (`from`) cannot be printed as Python.
+    """
     if high is None:
         return NotImplemented
     order = _in_memory(x)
@@ -40,7 +43,7 @@ def random_from(x: Tensor, low: Any, high: Any, generator: Any = None) -> Any:
 
 
 def _in_memory(x: Tensor) -> list[int]:
-    """The dimensions of `x` as operators that write in place go through them."""
+    """The dimensions of `x` in the order in which operators that write in place visit them."""
     if x.is_contiguous():
         return [*range(x.dim())]
     strides: tuple[int, ...] = x.stride()
@@ -57,7 +60,7 @@ def bernoulli(x: Tensor, p: float, generator: Any = None) -> Any:
         return NotImplemented
     if x.is_contiguous() or _called_as("bernoulli"):
         return NotImplemented if not x.is_floating_point() else (aten.bernoulli.p(x, p) != 0).to(x.dtype)
-    # `bernoulli_`, of which functionalisation makes the other: that one fills memory in its order
+    # `bernoulli_`, turned into `bernoulli` by functionalisation: it fills memory in memory order
     order = _in_memory(x)
     drawn = aten.bernoulli.p(aten.permute.default(x, order), p) != 0
     return _from_memory(drawn, order).to(x.dtype)

@@ -1,4 +1,4 @@
-"""Softmax and its kin as amax, exp and sum; whole-tensor reductions as reductions over all dimensions.
+"""Softmax and similar functions as amax, exp and sum; whole-tensor reductions as reductions over all dimensions.
 
 In: ``aten._softmax(x, -1, False)``. Out: ``exp(x - amax(x)) / sum(exp(x - amax(x)))``.
 """

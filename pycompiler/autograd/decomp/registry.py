@@ -1,8 +1,9 @@
-"""The table that the families fill, and the arithmetic they share.
+"""The table of decompositions, and the arithmetic that they share.
 
 In: ``@rule(aten.silu.default)`` above a function of the operator's arguments. Out: an entry of `RULES`.
-A rule that is `partial` may return NotImplemented: the operator then stays whole for these arguments.  So is one for an
-operator that a later pass puts into graphs: lowering gets it whole too.
+
+A `partial` rule may return NotImplemented: the operator then stays whole for these arguments.  A rule is also partial
+if a later pass inserts its operator into graphs, so lowering gets the operator whole too.
 """
 
 from __future__ import annotations
@@ -36,7 +37,7 @@ def rule(*ops: OpOverload, partial: bool = False) -> Callable[[_F], _F]:
 
 
 def wide(x: torch.Tensor) -> torch.Tensor:
-    """`x` in the type that ATen's kernels compute in: half types are widened to float32."""
+    """`x` in the dtype that ATen's kernels compute in: half types are widened to float32."""
     dtype = _WIDE.get(x.dtype)
     return x if dtype is None else x.to(dtype)
 
@@ -47,12 +48,12 @@ def like(x: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def scalar(value: Any, x: torch.Tensor) -> Any:
-    """`value` as a tensor without dimensions, of the type and device of `x`."""
+    """`value` as a 0-d tensor with the dtype and device of `x`."""
     return torch.ops.aten.full.default([], value, dtype=x.dtype, device=x.device, pin_memory=False)
 
 
 def where(condition: torch.Tensor, a: Any, b: Any) -> Any:
-    """``torch.where`` in which one side may be a number; it takes the other side's type."""
+    """``torch.where`` in which one side may be a number; it takes the other side's dtype."""
     if not isinstance(a, torch.Tensor):
         a = scalar(a, b)
     if not isinstance(b, torch.Tensor):
@@ -61,7 +62,7 @@ def where(condition: torch.Tensor, a: Any, b: Any) -> Any:
 
 
 def is_canonical(x: torch.Tensor) -> bool:
-    """Whether `x` has the strides of a fresh contiguous tensor, in dimensions of one element too."""
+    """Whether `x` has the strides of a fresh contiguous tensor, also in dimensions of one element."""
     expected = 1
     for size, stride in zip(reversed(x.shape), reversed(x.stride()), strict=True):
         if stride != expected:
@@ -71,5 +72,5 @@ def is_canonical(x: torch.Tensor) -> bool:
 
 
 def contiguous(x: torch.Tensor) -> Any:
-    """`x` as a fresh contiguous tensor: what kernels return that ignore the layout of their arguments."""
+    """`x` as a fresh contiguous tensor, as returned by kernels that ignore the layout of their arguments."""
     return x if is_canonical(x) else torch.ops.aten.clone.default(x, memory_format=torch.contiguous_format)

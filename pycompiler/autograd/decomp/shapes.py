@@ -32,7 +32,7 @@ def transpose(x: Tensor, dim0: int, dim1: int) -> Any:
     return aten.permute.default(x, dims)
 
 
-@rule(aten.detach.default, partial=True)  # the cut makes aliases
+@rule(aten.detach.default, partial=True)  # the partition creates aliases
 @rule(aten.alias.default, aten.lift.default)
 def identity(x: Tensor) -> Tensor:
     return x
@@ -52,7 +52,7 @@ def expand(x: Tensor, size: list[int], implicit: bool = False) -> Any:
 
 @rule(aten.clone.default, partial=True)
 def clone(x: Tensor, *, memory_format: torch.memory_format | None = None) -> Any:
-    """A copy with the same strides is the value itself: nothing in a functional graph can tell."""
+    """A copy with the same strides is the value itself: a functional graph cannot distinguish them."""
     if memory_format is torch.contiguous_format:
         return x if is_canonical(x) else NotImplemented
     return x if memory_format in (None, torch.preserve_format) and is_dense(x) else NotImplemented

@@ -1,6 +1,9 @@
-"""What runs for graphs of wrappers: plain graphs of the tensors inside, with the wrappers made again around them.
+"""Runtime of graphs with tensor subclasses: plain graphs of the inner tensors, and reconstruction of the subclasses.
 
-Of a graph with gradients a call makes one node of autograd's, which takes and gives the wrappers.
+In: a trace below the classes (`inner_tensors.TraceResult`), and a compiler of plain graphs.  Out: a callable of the
+graph's inputs.
+
+With gradients, a call creates one autograd node, whose inputs and outputs are the subclasses.
 """
 
 from __future__ import annotations
@@ -13,12 +16,11 @@ import torch
 from torch import fx
 
 from pycompiler.autograd.replay import transformed
-from pycompiler.autograd.replayed import Again, Onward
-from pycompiler.autograd.saved import TWICE, keeps_graph
-from pycompiler.autograd.tape import AHEAD
-from pycompiler.autograd.wrapped import (
-    Form,
-    Seen,
+from pycompiler.autograd.replay_graph import DerivativeRoots, PassThrough
+from pycompiler.autograd.saved_tensors import TWICE, keeps_graph
+from pycompiler.autograd.subclasses.inner_tensors import (
+    SymbolicLayout,
+    TraceResult,
     fits_structure,
     laid_as,
     lies_as,
@@ -28,16 +30,24 @@ from pycompiler.autograd.wrapped import (
     structure_of,
     version_of,
 )
-from pycompiler.autograd.wrapped_graphs import ancestors_of, memory_of, part_of, results_of, takes_numbers, what_is_read
-from pycompiler.ir.distributed import gradient_spec, redistributed
-from pycompiler.ir.effects import acts, is_check, raises
-from pycompiler.ir.process_groups import name_of
-from pycompiler.ir.subclasses import at, flatten, flatten_all, structural
+from pycompiler.autograd.subclasses.subgraphs import (
+    ancestors_of,
+    memory_of,
+    part_of,
+    results_of,
+    takes_numbers,
+    values_read_by_backward,
+)
+from pycompiler.autograd.subclasses.tape import IN_FORWARD
+from pycompiler.operators.operator_effects import has_side_effects, is_check, raises
+from pycompiler.operators.process_groups import name_of
+from pycompiler.torch_compat.distributed_tensors import gradient_spec, redistributed
+from pycompiler.torch_compat.tensor_subclasses import at, flatten, flatten_all, structural
 
 CompilePlain = Callable[[fx.GraphModule, list[Any]], Callable[..., Sequence[Any]]]
 
 
-def run_inference(forward: Callable[..., Sequence[Any]], trace: Seen) -> Callable[..., Sequence[Any]]:
+def run_inference(forward: Callable[..., Sequence[Any]], trace: TraceResult) -> Callable[..., Sequence[Any]]:
     known, results = trace.inputs, trace.results
 
     def run(*inputs: Any) -> Sequence[Any]:
@@ -48,8 +58,9 @@ def run_inference(forward: Callable[..., Sequence[Any]], trace: Seen) -> Callabl
     return run
 
 
-def run_writing(forward: Callable[..., Sequence[Any]], trace: Seen) -> Callable[..., Sequence[Any]]:
-    """As `run_inference`, of a graph that writes wrappers: their versions count that, those of the tensors inside do not."""
+def run_writing(forward: Callable[..., Sequence[Any]], trace: TraceResult) -> Callable[..., Sequence[Any]]:
+    """As `run_inference`, for a graph that writes tensor subclasses: their versions count the writes, their inner
+    tensors' do not."""
     known, results = trace.inputs, trace.results
     within = known.within()
 
@@ -66,18 +77,21 @@ def run_writing(forward: Callable[..., Sequence[Any]], trace: Seen) -> Callable[
 
 
 def _collectives(traced: fx.Graph) -> tuple[list[fx.Node], list[fx.Node]]:
-    """Those of the forward, and those of the backward; waits are among them."""
+    """The collectives of the forward and of the backward; waits included."""
     found = [n for n in traced.nodes if name_of(n.target) is not None]
-    return [n for n in found if AHEAD in n.meta], [n for n in found if AHEAD not in n.meta]
+    return [n for n in found if IN_FORWARD in n.meta], [n for n in found if IN_FORWARD not in n.meta]
 
 
 class Pair:
-    """A forward, which gives what is inside of the outputs and what it saves, and a backward of that and of the tangent.
+    """A forward and a backward of a graph with tensor subclasses.
 
-    What the backward reads of inputs and outputs is read again: autograd says whether they were written since.
+    The forward returns the outputs' inner tensors and the saved tensors.  The backward takes these and the tangents.
+    Inputs and outputs that the backward needs are read again: autograd reports writes to them.
     """
 
-    def __init__(self, trace: Seen, traced: fx.Graph, given: list[torch.Tensor], compile_plain: CompilePlain) -> None:
+    def __init__(
+        self, trace: TraceResult, traced: fx.Graph, given: list[torch.Tensor], compile_plain: CompilePlain
+    ) -> None:
         self.gm, self.inputs, self.results = trace.gm, trace.inputs, trace.results
         self.has_grad, self.grads = trace.has_grad, trace.grads
         self.tracked, self.saving, self.held = trace.tracked, trace.saving, trace.held
@@ -90,20 +104,24 @@ class Pair:
         before, after = _collectives(traced)
         ahead, checks = ancestors_of([*outputs, *before]), list[fx.Node]()
         for node in traced.nodes:
-            if takes_numbers(node) or (acts(node.target) and not is_check(node.target) and not name_of(node.target)):
-                refuse(f"{node.target}, with gradients")
+            if takes_numbers(node) or (
+                has_side_effects(node.target) and not is_check(node.target) and not name_of(node.target)
+            ):
+                refuse(f"{node.target} in a graph with gradients")
             if is_check(node.target) and ancestors_of([node]).isdisjoint(tangents):
                 checks.append(node)
             elif raises(node.target) and node not in ahead and ancestors_of([node]).isdisjoint(tangents):
-                refuse(f"{node.target}, whose result is not used")
+                refuse(f"{node.target}, which may raise, and whose result is not used")
         if not ahead.isdisjoint(tangents) or not {*map(memory_of, ahead)}.isdisjoint(map(memory_of, grads)):
-            refuse("a gradient that the forward has")
-        read, saved = what_is_read([*grads, *after], ahead, inputs, outputs)
+            refuse("a gradient that the forward reads, or that shares memory with a value of the forward")
+        read, saved = values_read_by_backward([*grads, *after], ahead, inputs, outputs)
         read -= {*symbols}
-        self.likes = [Form.of(n.meta["val"]) for n in tangents]
+        self.likes = [SymbolicLayout.of(n.meta["val"]) for n in tangents]
         first = [i for i, n in enumerate(inputs) if n in read]
         second = [i for i, n in enumerate(outputs) if n in read]
-        of_saved = {*map(memory_of, saved)}  # of which outputs are views: a write to one is a write to what is saved
+        of_saved = {
+            *map(memory_of, saved)
+        }  # outputs may view it: a write to such an output is a write to a saved tensor
         watched = [i for i, n in enumerate(outputs) if memory_of(n) in of_saved]
         shown = [places_of(self.results.specs)[self.results.places.index(i)] for i in range(self.n_results)]
         places = [
@@ -111,7 +129,8 @@ class Pair:
             *(("output", *shown[i]) for i in second),
         ]
         self.kept = sorted({*(p[:2] for p in places), *(("output", shown[i][0]) for i in watched)})
-        self.read = [(self.kept.index(place[:2]), place[2]) for place in places]  # which of these, which tensor inside
+        # index into `kept`, and index of the inner tensor
+        self.read = [(self.kept.index(place[:2]), place[2]) for place in places]
         forward = part_of(traced, [*inputs, *symbols], [*outputs, *saved], [*outputs, *saved, *checks, *before])
         self.forward = compile_plain(forward, [*given[:count], *self.inputs.symbols])
         taken = [*(inputs[i] for i in first), *(outputs[i] for i in second), *saved, *tangents]
@@ -138,7 +157,7 @@ class Pair:
     def run_backward(self, ctx: Any, given: Sequence[torch.Tensor | None]) -> Sequence[torch.Tensor | None]:
         tangents = {i: t for i in self.tracked if (t := given[i]) is not None}
         used = frozenset[int]().union(*(s for i, s in zip(self.tracked, self.saving, strict=True) if i in tangents))
-        if not used.isdisjoint(ctx.freed):  # in eager these nodes are gone, but not those of other outputs
+        if not used.isdisjoint(ctx.freed):  # in eager these nodes are freed, but not the nodes of other outputs
             raise RuntimeError(TWICE)
         if len(tangents) < len(self.tracked):
             found = self.again(ctx, tangents)
@@ -176,7 +195,7 @@ class Pair:
         return grads
 
     def again(self, ctx: Any, tangents: Mapping[int, torch.Tensor]) -> Sequence[torch.Tensor | None]:
-        """The gradients, from the captured graph: they may be differentiated themselves, be of any kind, and some be missing."""
+        """The gradients, from the captured graph: for gradients that are differentiated, of any kind, or with some missing."""
         inputs = [t for t, _ in ctx.given]
         if not tangents:
             return [None] * len(inputs)
@@ -187,7 +206,7 @@ class Pair:
             )
         creates = torch.is_grad_enabled()
         with torch.enable_grad():
-            onward = self._onward(ctx) if creates else Onward({})
+            onward = self._onward(ctx) if creates else DerivativeRoots({})
             own = [self._own(i, t, onward) for i, t in enumerate(inputs)]
             wanted = [t for t in own if isinstance(t, torch.Tensor) and t.requires_grad]
             made = self.gm(*own)
@@ -198,22 +217,22 @@ class Pair:
         known = {*map(id, wanted)}
         return [next(found) if id(t) in known else None for t in own]
 
-    def _onward(self, ctx: Any) -> Onward:
+    def _onward(self, ctx: Any) -> DerivativeRoots:
         made = {i: reference() for i, (reference, _) in ctx.made.items()}
-        return Onward({i: Again.apply(t) for i, t in made.items() if t is not None and t.requires_grad})
+        return DerivativeRoots({i: PassThrough.apply(t) for i, t in made.items() if t is not None and t.requires_grad})
 
-    def _own(self, index: int, value: Any, onward: Onward) -> Any:
-        """What the graph gets: gradients with respect to it do not flow on into inputs that it was computed from."""
+    def _own(self, index: int, value: Any, onward: DerivativeRoots) -> Any:
+        """The graph's version of an input: its gradients do not flow on into the history of the input."""
         if not isinstance(value, torch.Tensor):
             return value
         if not value.requires_grad:
             return value.detach()
         results = [i for i in onward.ends if index in self.held[i]]
-        return onward.root(value, results, has_memory=True) if results else Again.apply(value)
+        return onward.root(value, results, has_memory=True) if results else PassThrough.apply(value)
 
 
 class _Node(torch.autograd.Function):
-    """A call's node of autograd's, which takes and gives the wrappers."""
+    """The autograd node of a call; its inputs and outputs are the subclasses."""
 
     @staticmethod
     def forward(ctx: Any, pair: Pair, *inputs: torch.Tensor) -> Any:

@@ -1,12 +1,14 @@
-"""Graphs of wrappers (`ir/subclasses.py`): plain graphs of the tensors inside, with the wrappers made again around them.
+"""Compile graphs of tensor subclasses (`torch_compat/tensor_subclasses.py`).
 
-In: a captured graph with wrappers among its inputs or values, and `compile_plain`, which compiles graphs of plain tensors.
-Out: a callable of the graph's inputs.
-Example: of ``x * 2`` with a `TwoTensor` it is a graph of two products and `TwoTensor` of both.
+Such a graph becomes plain graphs of the inner tensors, and the subclasses are rebuilt around their results.
+In: a captured graph with tensor subclasses among its inputs or values, and `compile_plain`, which compiles graphs of
+plain tensors.  Out: a callable of the graph's inputs.
 
-The graph runs once while it is traced below the classes: each `__torch_dispatch__` is asked then, of forward and backward, for
-autograd lies above the classes.  The trace is cut where gradients begin; what the backward reads of the forward is saved.
-What is not covered raises `AutogradUnsupported`, and the graph runs as it was captured.
+Example: ``x * 2`` with a `TwoTensor` becomes a graph of two products, and a `TwoTensor` of both.
+
+The graph runs once, traced below the classes.  This calls each `__torch_dispatch__`, of forward and backward, because
+autograd lies above the classes.  The trace is cut where gradients begin; forward values that the backward reads are
+saved.  Unsupported graphs raise `AutogradUnsupported`, and run as captured.
 """
 
 from __future__ import annotations
@@ -17,12 +19,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.autograd.tape import Unrecorded, mark_ahead, record, without_writes
-from pycompiler.autograd.trace.paths import kept_tensors, nodes_behind
-from pycompiler.autograd.wrapped import (
+from pycompiler.autograd.subclasses.calls import CompilePlain, Pair, run_inference, run_writing
+from pycompiler.autograd.subclasses.inner_tensors import (
     Inputs,
-    Made,
-    Seen,
+    RebuildRule,
+    TraceResult,
     data_of,
     like,
     like_output,
@@ -32,20 +33,21 @@ from pycompiler.autograd.wrapped import (
     structural_of,
     version_of,
 )
-from pycompiler.autograd.wrapped_calls import CompilePlain, Pair, run_inference, run_writing
-from pycompiler.autograd.wrapped_graphs import is_write, memory_of, part_of, results_of
+from pycompiler.autograd.subclasses.subgraphs import is_write, memory_of, part_of, results_of
+from pycompiler.autograd.subclasses.tape import Unrecorded, mark_ahead, record, without_writes
+from pycompiler.autograd.trace.gradient_paths import kept_tensors, nodes_behind
 from pycompiler.errors import PyCompilerError
-from pycompiler.ir.autocast import drop_casts
-from pycompiler.ir.distributed import gradient_spec
-from pycompiler.ir.effects import SWITCHES, acts, is_check, stays
-from pycompiler.ir.process_groups import name_of
-from pycompiler.ir.subclasses import flatten_all, is_wrapper
-from pycompiler.ir.symbols import Specialise
+from pycompiler.operators.operator_effects import SWITCHES, has_side_effects, is_check, must_run
+from pycompiler.operators.process_groups import name_of
+from pycompiler.symbolic.symbols import Specialise
+from pycompiler.torch_compat.autocast_regions import drop_casts
+from pycompiler.torch_compat.distributed_tensors import gradient_spec
+from pycompiler.torch_compat.tensor_subclasses import flatten_all, is_tensor_subclass
 
 
 def has_wrappers(gm: fx.GraphModule) -> bool:
-    """Whether a value of the captured graph is a wrapper."""
-    return any(is_wrapper(type(n.meta.get("example_value"))) for n in gm.graph.nodes)
+    """Whether a value of the captured graph is a tensor subclass."""
+    return any(is_tensor_subclass(type(n.meta.get("example_value"))) for n in gm.graph.nodes)
 
 
 def compile_wrappers(
@@ -54,24 +56,28 @@ def compile_wrappers(
     """Compile `gm`; see the module docstring."""
     tracks = _check(gm, examples)
     if not tracks and any(n.meta["example_value"].requires_grad for n in results_of(gm)):
-        refuse("a leaf that the program makes")
-    trace = _Trace(gm, Inputs.of(examples), tracks)
+        refuse("the graph creates a leaf tensor")
+    trace = _InnerTrace(gm, Inputs.of(examples), tracks)
     plain = like(trace.inputs.distinct(trace.inputs.leaves()))
     traced, given = trace.run(plain)
-    with torch.no_grad(), torch._C._DisableAutocast():  # both are in the graph already
+    with torch.no_grad(), torch._C._DisableAutocast():  # the graph already contains both
         if trace.tracked:
             return Pair(trace, traced, given, compile_plain).run
         inputs, flat = traced.find_nodes(op="placeholder"), results_of(traced)
         if other := [
-            n.target for n in traced.nodes if acts(n.target) and not is_check(n.target) and not name_of(n.target)
+            n.target
+            for n in traced.nodes
+            if has_side_effects(n.target) and not is_check(n.target) and not name_of(n.target)
         ]:
-            refuse(f"{other[0]}, which acts")
-        needed = [*flat, *(n for n in traced.nodes if stays(n.target) or is_write(n))]
+            refuse(f"{other[0]}, which has side effects")
+        needed = [*flat, *(n for n in traced.nodes if must_run(n.target) or is_write(n))]
         made = compile_plain(part_of(traced, inputs, flat, needed), [*like(plain), *trace.inputs.symbols])
         within = trace.inputs.within()
         kept = {memory_of(n) for n, inside in zip(inputs, within, strict=False) if inside}
         below = (n for node in traced.nodes if is_write(node) for n in node.all_input_nodes)
-        writes = trace.written or not kept.isdisjoint(map(memory_of, below))  # also through `.data` of a wrapper
+        writes = trace.written or not kept.isdisjoint(
+            map(memory_of, below)
+        )  # also through `.data` of a tensor subclass
         if writes and trace.inputs.are_jagged():
             refuse("a write to a jagged tensor")
         return run_writing(made, trace) if writes else run_inference(made, trace)
@@ -81,7 +87,7 @@ _SETTERS = frozenset(
     (torch._C._set_grad_enabled, torch._assert_async, torch.set_autocast_enabled, torch.set_autocast_dtype,
      torch.set_autocast_cache_enabled, torch.clear_autocast_cache, drop_casts)
 )  # fmt: skip
-"""What a graph may call for what it does: what these switch is switched back, or the graph is refused."""
+"""Functions with side effects that a graph may call: their changes are undone, or the graph is refused."""
 
 
 def _state() -> tuple[Any, ...]:
@@ -97,9 +103,9 @@ def _put_back(state: tuple[Any, ...]) -> None:
 
 
 def _check(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
-    """Whether gradients of inputs may be asked for; raises for what is not covered."""
+    """Whether gradients of inputs may be needed; raises for unsupported graphs."""
     if not all(isinstance(e, (torch.Tensor, torch.SymInt, torch.SymFloat)) for e in examples):
-        refuse("an input that is no tensor and no number")
+        refuse("an input that is neither a tensor nor a number")
     tracks = torch.is_grad_enabled() and any(isinstance(e, torch.Tensor) and e.requires_grad for e in examples)
     for node in gm.graph.nodes:
         if node.op == "get_attr" or "binds" in node.meta:
@@ -107,26 +113,26 @@ def _check(gm: fx.GraphModule, examples: Sequence[Any]) -> bool:
         unseen = node.meta.get("python") and node.meta.get("acts") or node.target is torch.nn.functional.one_hot
         if unseen or (node.meta.get("mutates") and tracks) or node.target in SWITCHES:
             if node.target not in _SETTERS:
-                refuse(f"{node.target}, which acts, or writes what has gradients")
+                refuse(f"{node.target}, which has side effects, or writes in a graph with gradients")
     if any(n.op == "placeholder" for n in results_of(gm)):
         refuse("an output that is an input")
     return tracks
 
 
-class _Trace(Seen):
-    """A run of the graph below the classes, and what it showed."""
+class _InnerTrace(TraceResult):
+    """A run of the graph below the classes, with its observations."""
 
     def run(self, plain: list[torch.Tensor]) -> tuple[fx.Graph, list[torch.Tensor]]:
-        """The graph of plain tensors, and those that it was traced with: `plain`, then what is inside of tangents."""
+        """The graph of plain tensors, and the tensors it was traced with: `plain`, then the inner tensors of tangents."""
         cached = torch.is_autocast_cache_enabled()
-        torch.set_autocast_cache_enabled(False)  # it would keep fakes for the program's next region
+        torch.set_autocast_cache_enabled(False)  # the cache would keep fake tensors for the program's next region
         try:
             return self._run(plain)
         except Unrecorded as e:
             refuse(str(e))
         except (PyCompilerError, Specialise):
             raise
-        except Exception as e:  # of torch's, or of the class: the call, or its backward, tells the program
+        except Exception as e:  # an error of torch or of the class: the call, or its backward, raises it in the program
             refuse(f"an operator that raises: {e}")
         finally:
             torch.set_autocast_cache_enabled(cached)
@@ -148,14 +154,17 @@ class _Trace(Seen):
         return _traced(mode, self._joint, given, self.inputs.symbols), given
 
     def _note_held(self, inputs: Sequence[Any], outputs: Sequence[torch.Tensor]) -> None:
-        """Which outputs nodes keep.  A call makes one node, at which gradients of all of them begin: one that another was
-        computed from would lack what arrives by that."""
+        """Record the outputs that autograd nodes save.
+
+        A call creates one node, at which gradients of all outputs begin.  If an output were computed from another one,
+        its gradient would lack the part that arrives through the other one, so this is refused.
+        """
         edges = {(outputs[i].grad_fn, outputs[i].output_nr): i for i in self.tracked}
         behind = {i: nodes_behind(outputs[i].grad_fn) for i in self.tracked}
         for i, nodes in behind.items():
             for node in nodes:
                 if any(edges.get(edge, i) != i for edge in node.next_functions):
-                    refuse("an output that another one was computed from")
+                    refuse("an output from which another output is computed")
         leaves = {id(t): k for k, t in enumerate(inputs) if isinstance(t, torch.Tensor)}
         kept = {(t.grad_fn, t.output_nr) for nodes in behind.values() for n in nodes for t in kept_tensors(n)}
         for edge, i in edges.items():
@@ -177,7 +186,7 @@ class _Trace(Seen):
         try:
             outputs: Sequence[torch.Tensor] = self.gm(*inputs)
             if _state() != before:
-                refuse("a mode of torch's that outlives the graph")
+                refuse("grad mode or autocast, which the graph changes and does not restore")
             return outputs
         finally:
             _put_back(before)
@@ -185,7 +194,7 @@ class _Trace(Seen):
     def _flat(
         self, inputs: Sequence[Any], outputs: Sequence[torch.Tensor], given: Sequence[torch.Tensor]
     ) -> list[torch.Tensor]:
-        """What the forward computes for the outputs."""
+        """The inner tensors that the forward computes for the outputs."""
         leaves, specs = flatten_all(outputs)
         handed = {id(t) for t, s in zip(leaves, structural_of(specs), strict=True) if s}
         known = {id(t): -1 - k for k, t in enumerate(given) if id(t) in handed}
@@ -197,10 +206,10 @@ class _Trace(Seen):
                     known[id(t)] = len(computed)
                 computed.append(t)
             places.append(known.get(id(t), len(computed) - 1))
-        self.results, self.n_results = Made.of(specs, places), len(computed)
+        self.results, self.n_results = RebuildRule.of(specs, places), len(computed)
         shared = len({*map(storage_of, (*given, *computed))}) < len(given) + len(computed)
         if shared or any(t._is_view() and any(t._base is other for other in (*inputs, *outputs)) for t in outputs):
-            refuse("an output in the memory of another one, or of an input")
+            refuse("an output that shares memory with another output or an input")
         return computed
 
     def _forward(self, *plain: torch.Tensor) -> list[torch.Tensor]:
@@ -210,7 +219,7 @@ class _Trace(Seen):
         after = self.inputs.distinct(self.inputs.leaves(inputs))
         within = self.inputs.within()
         if any(a is not b for a, b, inside in zip(after, plain, within, strict=True) if inside):
-            refuse("a write that puts another tensor inside")
+            refuse("a write that replaces an inner tensor of an input")
         wrappers = [i for i, spec in zip(self.inputs.tensors, self.inputs.specs, strict=True) if spec is not None]
         self.written = [i for i in wrappers if version_of(inputs[i]) != before[i]]
         return self._flat(inputs, outputs, plain)
@@ -243,16 +252,16 @@ class _Trace(Seen):
                 if id(t) not in known:
                     refuse("a gradient with offsets that no input has")
                 places.append(known[id(t)])
-            else:  # each has memory of its own: the program may write to it
+            else:  # each gradient has memory of its own: the program may write to it
                 inside.append(t.clone() if storage_of(t) in taken else t)
                 taken.add(storage_of(inside[-1]))
                 places.append(len(inside) - 1)
-        self.grads = Made.of(specs, places)
+        self.grads = RebuildRule.of(specs, places)
         return inside
 
 
 def _saving(output: torch.Tensor) -> list[Any]:
-    """The nodes of autograd's graph behind an output that have saved tensors, in order."""
+    """The autograd nodes behind an output that have saved tensors, in order."""
     return [n for n in nodes_behind(output.grad_fn) if kept_tensors(n)]
 
 
@@ -263,9 +272,9 @@ def _traced(
     if writes or not any(map(is_write, traced.nodes)):
         return traced
     if any(name_of(n.target) is not None for n in traced.nodes):
-        refuse("a write inside of a class, beside a collective")
+        refuse("a write inside a tensor subclass, in a graph with a collective")
     theirs = {*map(memory_of, traced.find_nodes(op="placeholder"))}
     for node in traced.nodes:
         if is_write(node) and not theirs.isdisjoint(map(memory_of, node.all_input_nodes)):
-            refuse(f"{node.target}, inside of a class")
+            refuse(f"{node.target}, which writes an input inside a tensor subclass")
     return without_writes(mode, traced)

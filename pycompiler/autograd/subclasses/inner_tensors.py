@@ -1,7 +1,7 @@
-"""What graphs of wrappers are called with and give, as the plain tensors inside.
+"""Inputs and results of graphs with tensor subclasses, as their plain inner tensors.
 
-In: inputs of a captured graph, fakes or a call's.  Out: the distinct tensors inside, and how inputs, results and gradients are
-made of tensors that plain graphs compute, and of inputs' own.
+In: inputs of a captured graph, fake or real.  Out: the distinct inner tensors.  Also rules that build inputs, results and
+gradients from tensors computed by plain graphs and from inner tensors of inputs.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from torch import fx
 from torch._guards import detect_fake_mode
 
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.ir.fake import fake_like
-from pycompiler.ir.jagged import SHAPED
-from pycompiler.ir.numbers import number_at, symbol_of
-from pycompiler.ir.subclasses import (
+from pycompiler.symbolic.number_nodes import number_at, symbol_of
+from pycompiler.torch_compat.fake_mode import fake_like
+from pycompiler.torch_compat.jagged_tensors import SHAPED
+from pycompiler.torch_compat.tensor_subclasses import (
     Spec,
     alike,
     at,
+    context_has_symbols,
     count,
     flatten,
     flatten_all,
@@ -30,7 +31,6 @@ from pycompiler.ir.subclasses import (
     rebuild,
     rebuild_all,
     structural,
-    told_by_symbols,
 )
 
 
@@ -40,13 +40,13 @@ def refuse(what: str) -> NoReturn:
 
 @dataclass(frozen=True)
 class Inputs:
-    """The graph's inputs: tensors and numbers.  A tensor inside of several of them is one input of the plain graphs."""
+    """The graph's inputs: tensors and numbers.  An inner tensor of several inputs is one input of the plain graphs."""
 
     examples: Sequence[Any]
-    tensors: list[int]  # which of them are tensors
-    specs: list[Spec | None]  # of these, how each is made
-    firsts: list[int]  # of the tensors inside of all: those that were not seen before
-    numbers: list[int]  # of the tensors inside of all: which of the distinct ones each is
+    tensors: list[int]  # indices of the tensors among the examples
+    specs: list[Spec | None]  # for each tensor its spec
+    firsts: list[int]  # among the inner tensors of all: the first occurrence of each distinct one
+    numbers: list[int]  # for the inner tensors of all: the number of the distinct tensor
 
     @staticmethod
     def of(examples: Sequence[Any]) -> Inputs:
@@ -70,11 +70,11 @@ class Inputs:
         return [symbol_of(v) or "" for v in self.symbols]
 
     def env(self, inputs: Sequence[Any]) -> dict[str, Any]:
-        """The numbers that the symbols are in a call."""
+        """The values of the symbols in a call."""
         return dict(zip(self.names, self.numbers_of(inputs), strict=True)) if self.names else {}
 
     def leaves(self, inputs: Sequence[Any] | None = None) -> list[torch.Tensor]:
-        """What is inside of all tensors."""
+        """The inner tensors of all tensors."""
         found: list[torch.Tensor] = []
         inputs = self.examples if inputs is None else inputs
         for i in self.tensors:
@@ -85,12 +85,12 @@ class Inputs:
         return [leaves[i] for i in self.firsts]
 
     def within(self) -> list[bool]:
-        """Of each distinct tensor: whether it is inside of a wrapper."""
+        """For each distinct tensor, whether it is inside of a tensor subclass."""
         inside = inside_of(self.specs)
         return [any(w for n, w in zip(self.numbers, inside, strict=True) if n == i) for i in range(len(self.firsts))]
 
     def rebuilt(self, plain: Sequence[torch.Tensor]) -> list[Any]:
-        """The inputs, made of distinct tensors."""
+        """The inputs, built from distinct tensors."""
         made = [*self.examples]
         tensors = rebuild_all(self.specs, [plain[n] for n in self.numbers])
         for i, t in zip(self.tensors, tensors, strict=True):
@@ -101,24 +101,26 @@ class Inputs:
         return any(any(structural(spec)) for spec in self.specs)
 
     def place(self, number: int) -> tuple[int, int]:
-        """In which input a distinct tensor is first, and which one of those inside."""
+        """The first input that contains a distinct tensor, and its index among the inner tensors there."""
         i, j = places_of(self.specs)[self.firsts[number]]
         return self.tensors[i], j
 
 
 @dataclass(frozen=True)
-class Made:
-    """How tensors are made of what graphs compute.  Of each tensor inside `places` has the number among those computed, or -1 - k
-    for the input's number k itself."""
+class RebuildRule:
+    """How to build tensors from computed ones.
+
+    `places`: for each inner tensor its index among the computed tensors, or -1 - k for inner tensor k of the inputs.
+    """
 
     specs: list[Spec | None]
     places: list[int]
 
     @staticmethod
-    def of(specs: list[Spec | None], places: list[int]) -> Made:
-        if any(map(told_by_symbols, specs)):
-            refuse("a context with sizes that are symbols")
-        return Made(specs, places)
+    def of(specs: list[Spec | None], places: list[int]) -> RebuildRule:
+        if any(map(context_has_symbols, specs)):
+            refuse("a tensor subclass whose context has symbolic sizes")
+        return RebuildRule(specs, places)
 
     def rebuilt(
         self, computed: Sequence[torch.Tensor], given: Sequence[torch.Tensor], env: Mapping[str, Any]
@@ -128,25 +130,25 @@ class Made:
 
 
 @dataclass
-class Seen:
-    """What a trace of a captured graph below the classes has shown."""
+class TraceResult:
+    """Observations of a trace of a captured graph below the classes."""
 
     gm: fx.GraphModule
     inputs: Inputs
-    tracks: bool  # whether gradients of inputs may be asked for
-    written: list[int] = field(default_factory=list)  # the wrappers among the inputs that are
-    results: Made = field(default_factory=lambda: Made([], []))  # how the outputs are made
-    n_results: int = 0  # how many tensors the forward computes for them
-    tracked: list[int] = field(default_factory=list)  # the outputs that gradients come to
-    # for each of them eager's nodes that save something, numbered
+    tracks: bool  # whether gradients of inputs may be needed
+    written: list[int] = field(default_factory=list)  # the tensor subclasses among the inputs that are written
+    results: RebuildRule = field(default_factory=lambda: RebuildRule([], []))  # how to build the outputs
+    n_results: int = 0  # number of tensors that the forward computes for the outputs
+    tracked: list[int] = field(default_factory=list)  # the outputs that may get gradients
+    # for each of them, the numbers of eager's nodes with saved tensors
     saving: list[frozenset[int]] = field(default_factory=list)
-    held: dict[int, frozenset[int]] = field(default_factory=dict)  # outputs that nodes keep → the inputs they depend on
-    has_grad: list[bool] = field(default_factory=list)  # of each tensor among the inputs
-    grads: Made = field(default_factory=lambda: Made([], []))  # how those that have one are made
+    held: dict[int, frozenset[int]] = field(default_factory=dict)  # outputs that nodes save → the inputs they depend on
+    has_grad: list[bool] = field(default_factory=list)  # for each tensor among the inputs, whether it has a gradient
+    grads: RebuildRule = field(default_factory=lambda: RebuildRule([], []))  # how to build these gradients
 
 
 def data_of(tensor: torch.Tensor) -> list[torch.Tensor]:
-    """What is inside but the structure."""
+    """The inner tensors except the structure."""
     leaves: list[torch.Tensor] = []
     spec = flatten(tensor, leaves)
     return [t for t, s in zip(leaves, structural(spec), strict=True) if not s]
@@ -173,7 +175,10 @@ def structure_of(tensor: torch.Tensor, spec: Spec | None) -> list[torch.Tensor]:
 def fits_structure(
     spec: Spec | None, leaves: Sequence[torch.Tensor], known: Spec | None, structure: Sequence[torch.Tensor]
 ) -> bool:
-    """Whether a tangent is made as its output: around the output's very structure, but for numbers that torch has cached."""
+    """Whether a tangent is built like its output.
+
+    It must contain the output's own structure objects, except for numbers cached by torch.
+    """
     if spec is None or known is None or not any(structural(known)):
         return alike(spec, known)
     found, wanted = ({n: t for (n, _), t in zip(s.parts, ts, strict=False) if n in SHAPED}
@@ -183,8 +188,8 @@ def fits_structure(
 
 
 @dataclass(frozen=True)
-class Form:
-    """How a tensor lies, over symbols."""
+class SymbolicLayout:
+    """The layout of a tensor, over symbols."""
 
     shape: tuple[Any, ...]
     strides: tuple[Any, ...]
@@ -192,21 +197,21 @@ class Form:
     device: torch.device
 
     @staticmethod
-    def of(t: torch.Tensor) -> Form:
-        return Form(tuple(t.shape), t.stride(), t.dtype, t.device)
+    def of(t: torch.Tensor) -> SymbolicLayout:
+        return SymbolicLayout(tuple(t.shape), t.stride(), t.dtype, t.device)
 
-    def at(self, env: Mapping[str, Any]) -> Form:
+    def at(self, env: Mapping[str, Any]) -> SymbolicLayout:
         shape, strides = (tuple(number_at(n, env) for n in ns) for ns in (self.shape, self.strides))
-        return Form(shape, strides, self.dtype, self.device)
+        return SymbolicLayout(shape, strides, self.dtype, self.device)
 
 
-def lies_as(t: torch.Tensor, form: Form) -> bool:
+def lies_as(t: torch.Tensor, form: SymbolicLayout) -> bool:
     plain = type(t) is torch.Tensor and t.layout is torch.strided
     return plain and (tuple(t.shape), t.dtype, t.device) == (form.shape, form.dtype, form.device)
 
 
-def laid_as(t: torch.Tensor, form: Form) -> torch.Tensor:
-    """`t` with the strides that the backward was compiled for, and its elements as they are in memory."""
+def laid_as(t: torch.Tensor, form: SymbolicLayout) -> torch.Tensor:
+    """`t` with the strides that the backward was compiled for, and with resolved conjugate and negative bits."""
     t = t.resolve_conj().resolve_neg()
     if t.stride() == form.strides:
         return t
@@ -220,7 +225,7 @@ def mode_of(tensors: Sequence[torch.Tensor]) -> Any:
 
 
 def like(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Other fakes that lie as these."""
+    """Other fake tensors with the same layouts."""
     if not tensors:
         return []
     mode = mode_of(tensors)
@@ -236,10 +241,10 @@ def version_of(t: Any) -> int | None:
 
 
 def inside_of(specs: Sequence[Spec | None]) -> list[bool]:
-    """Of each tensor: whether it is inside of a wrapper."""
+    """For each tensor, whether it is inside of a tensor subclass."""
     return [spec is not None for spec in specs for _ in range(count(spec))]
 
 
 def places_of(specs: Sequence[Spec | None]) -> list[tuple[int, int]]:
-    """Of each tensor inside: which of the tensors it is inside of, and its number there."""
+    """For each inner tensor: the index of its outer tensor, and its own index there."""
     return [(i, j) for i, spec in enumerate(specs) for j in range(count(spec))]

@@ -1,6 +1,7 @@
-"""Parts of the graph that a trace below the classes of wrappers has recorded (`tape.py`).
+"""Parts of a graph that a trace below the tensor subclasses has recorded (`tape.py`).
 
-In: the graph, and which of its nodes are given and wanted.  Out: captured graphs of plain tensors, and what a backward reads.
+In: the graph, and its nodes that are inputs and results of the part.  Out: captured graphs of plain tensors, and the
+values that a backward reads.
 """
 
 from __future__ import annotations
@@ -11,9 +12,9 @@ import torch
 from torch import fx
 from torch._ops import OpOverload
 
-from pycompiler.autograd.wrapped import storage_of
-from pycompiler.ir.effects import draws, drops_nothing
-from pycompiler.ir.strides import layouts
+from pycompiler.autograd.subclasses.inner_tensors import storage_of
+from pycompiler.operators.operator_effects import draws, drops_nothing
+from pycompiler.operators.result_strides import layouts
 
 
 def results_of(graph: fx.GraphModule | fx.Graph) -> Sequence[fx.Node]:
@@ -32,7 +33,7 @@ def takes_numbers(node: fx.Node) -> bool:
 def part_of(
     traced: fx.Graph, given: Sequence[fx.Node], results: Sequence[fx.Node], needed: Sequence[fx.Node] = ()
 ) -> fx.GraphModule:
-    """The captured graph that computes `results` of `given`; what nobody reads is left out, but for `needed`."""
+    """The captured graph that computes `results` from `given`; unused nodes are left out, except `needed`."""
     made = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
 
@@ -52,7 +53,7 @@ def part_of(
 
 
 def ancestors_of(results: Sequence[fx.Node], given: Sequence[fx.Node] = ()) -> set[fx.Node]:
-    """What `results` are computed of, themselves included, down to `given`."""
+    """The nodes that `results` are computed from, down to `given`, including `results`."""
     found, todo = set[fx.Node](), [*results]
     while todo:
         node = todo.pop()
@@ -67,10 +68,13 @@ def memory_of(node: fx.Node) -> int | None:
     return storage_of(value) if isinstance(value, torch.Tensor) else None
 
 
-def what_is_read(
+def values_read_by_backward(
     grads: Sequence[fx.Node], ahead: set[fx.Node], inputs: Sequence[fx.Node], outputs: Sequence[fx.Node]
 ) -> tuple[set[fx.Node], list[fx.Node]]:
-    """What the backward reads: of inputs and outputs, and other values of the forward, which are saved.  Views are made again."""
+    """The values that a backward reads: inputs and outputs, and other values of the forward, which are saved.
+
+    Views are recomputed.
+    """
     read, saved, seen, todo = set[fx.Node](), dict[fx.Node, None](), set[fx.Node](), [*grads]
     while todo:
         node = todo.pop()

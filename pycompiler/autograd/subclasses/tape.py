@@ -1,7 +1,8 @@
-"""The operators that a function runs on plain tensors, below autograd and below the classes of wrappers.
+"""Recording of the operators that a function runs on plain tensors, below autograd and below tensor subclasses.
 
-In: a function, the fakes that it is called with, and symbols.  Out: a graph of ATen's operators whose placeholders are these.
-Example: of ``lambda a: [TwoTensor(a, a).sin().a]`` it is ``sin(a)`` twice; nobody reads the second.
+In: a function, fake arguments, and symbols.  Out: a graph of ATen operators with these as placeholders.
+
+Example: for ``lambda a: [TwoTensor(a, a).sin().a]`` the graph contains ``sin(a)`` twice; the second one is unused.
 """
 
 from __future__ import annotations
@@ -22,23 +23,23 @@ from torch._subclasses.fake_tensor import (
 from torch.utils._python_dispatch import _disable_current_modes, _get_current_dispatch_mode
 
 from pycompiler.autograd.recorder import functional
-from pycompiler.ir.jagged import is_nested_int
-from pycompiler.ir.modes import OwnMode
-from pycompiler.ir.numbers import Numbers, symbol_of
-from pycompiler.ir.subclasses import is_wrapper
+from pycompiler.symbolic.number_nodes import Numbers, symbol_of
+from pycompiler.torch_compat.dispatch_modes import OwnMode
+from pycompiler.torch_compat.jagged_tensors import is_nested_int
+from pycompiler.torch_compat.tensor_subclasses import is_tensor_subclass
 
 DATA_DEPENDENT = (DataDependentOutputException, DynamicOutputShapeException)
-_MOST = 256  # elements of a tensor that becomes a list in the graph
+_MOST = 256  # most elements of a tensor that becomes a list in the graph
 _DEVICE = torch.ops.prim.device.default
 _IMPLICIT = torch._C.DispatchKey.CompositeImplicitAutograd
 
 
-AHEAD = "ahead"
-"""Marks what the forward did: a collective happens where it did, whoever reads its results."""
+IN_FORWARD = "ahead"
+"""Marks nodes of the forward: a collective stays in the forward, whichever graph reads its result."""
 
 
 class Unrecorded(Exception):
-    """What no graph of plain tensors computes."""
+    """An operation that no graph of plain tensors can compute."""
 
 
 def record(
@@ -47,29 +48,29 @@ def record(
     given: Sequence[torch.Tensor],
     symbols: Sequence[Any],
 ) -> fx.Graph:
-    """The graph of `run(*given)`; each node's `meta["val"]` is what it gave."""
-    tape = _Tape()
+    """The graph of `run(*given)`; each node's `meta["val"]` is its value."""
+    tape = _OperatorRecorder()
     for i, value in enumerate((*given, *symbols)):
         tape.placeholder(f"arg{i}", value)
     with mode, torch.autograd.set_multithreading_enabled(False), tape:  # type: ignore[attr-defined]
         try:
             results = run(*given)
         except DATA_DEPENDENT as e:
-            raise Unrecorded(f"{e}, which depends on data") from e
+            raise Unrecorded(f"{e}, whose result depends on data") from e
     tape.graph.output([tape.node(t) for t in results])
     return tape.graph
 
 
 def mark_ahead() -> None:
-    """What has been recorded by now is the forward's."""
+    """Mark all nodes recorded so far as nodes of the forward."""
     tape = _get_current_dispatch_mode()
-    assert isinstance(tape, _Tape)
+    assert isinstance(tape, _OperatorRecorder)
     for node in tape.graph.nodes:
-        node.meta[AHEAD] = True
+        node.meta[IN_FORWARD] = True
 
 
 def without_writes(mode: FakeTensorMode, graph: fx.Graph) -> fx.Graph:
-    """The same of a graph whose operators write to what it makes."""
+    """The graph without in-place writes to its own intermediate values."""
     inputs = graph.find_nodes(op="placeholder")
     given = [n.meta["val"] for n in inputs if isinstance(n.meta["val"], torch.Tensor)]
     module = fx.GraphModule({}, graph, class_name="WritingGraph")
@@ -92,8 +93,11 @@ def _name(func: OpOverload) -> str:
     return func.name()  # type: ignore[no-any-return, no-untyped-call]
 
 
-class _Tape(OwnMode):
-    """Appends what it sees to a graph.  A tensor that an operator wrote and gave is from then on what the operator computes."""
+class _OperatorRecorder(OwnMode):
+    """A mode that appends operators to a graph.
+
+    After an in-place write, the written tensor stands for the operator's result.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -115,7 +119,7 @@ class _Tape(OwnMode):
 
     def _constant(self, t: torch.Tensor) -> fx.Node:
         if isinstance(t, FakeTensor) or t.numel() > _MOST or t.requires_grad or t.layout is not torch.strided:
-            raise Unrecorded("a tensor of its own")
+            raise Unrecorded("a tensor that is neither an input nor a small constant")
         with _disable_current_modes():
             numbers = t.tolist()
         node = self.graph.call_function(torch.tensor, (numbers,), {"dtype": t.dtype, "device": t.device})
@@ -125,8 +129,8 @@ class _Tape(OwnMode):
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
-        if any(map(is_wrapper, types)):
-            return NotImplemented  # the class is asked
+        if any(map(is_tensor_subclass, types)):
+            return NotImplemented  # the class's own `__torch_dispatch__` runs
         if func is _DEVICE:
             return args[0].fake_device if isinstance(args[0], FakeTensor) else args[0].device
         if isinstance(func, OpOverload) and torch._C._dispatch_has_kernel_for_dispatch_key(_name(func), _IMPLICIT):

@@ -1,7 +1,8 @@
-"""Gradients whose formulas look at data in eager, and not in a trace.
+"""Gradients whose formulas read data in eager, but not in a trace.
 
-In: nodes of autograd's graph of a trace. Out: `AutogradUnsupported` where the data may be such that the two differ.
-Example: ``y = v.prod(); v.data.add_(1)``: eager divides the product that `y` holds by what is in `v` now.
+In: autograd nodes of a trace. Out: `AutogradUnsupported` if eager and trace may differ for some data.
+
+Example: ``y = v.prod(); v.data.add_(1)``: eager divides the product saved in `y` by the current value of `v`.
 """
 
 from __future__ import annotations
@@ -14,34 +15,36 @@ import torch
 from pycompiler.autograd.recorder import Recorder
 from pycompiler.autograd.trace.inputs import inner
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.ir.ctc import CtcLosses, ctc_losses
+from pycompiler.operators.ctc_loss import CtcLosses, ctc_losses
 
 aten = torch.ops.aten
 
-_REMADE: dict[str | type, Any] = {
+_RECOMPUTED_RESULTS: dict[str | type, Any] = {
     "ProdBackward0": aten.prod.default,
     "ProdBackward1": aten.prod.dim_int,
     CtcLosses._backward_cls: ctc_losses,  # type: ignore[attr-defined]
 }
-"""Nodes that keep what their operator was given, first, and gave, last, of which a trace's formula makes the latter again: by
-name where torch made them, by class where a Function did (whose name another one may have)."""
+"""Autograd nodes that save their operator's input first and its result last, where a trace's formula recomputes the result.
+
+Keys are names for torch's nodes, but classes for autograd Functions, whose names are not unique.
+"""
 _VECTORS: dict[str, tuple[int, ...]] = {
     "LinalgEigBackward0": (1,),
     "LinalgEighBackward0": (1,),
     "LinalgSvdBackward0": (0, 2),
 }
-"""Results that are known up to a phase where they are complex: eager refuses gradients that depend on it."""
+"""Results that are unique only up to a phase if they are complex: eager refuses gradients that depend on the phase."""
 
 
 def refuse_written(recorder: Recorder, node: Any, keeps: Sequence[torch.Tensor]) -> None:
-    """Raises where what a node keeps was written since, unseen by autograd."""
-    operator = _REMADE.get(type(node)) or _REMADE.get(node.name())
+    """Raises if a tensor saved by a node was written since without autograd."""
+    operator = _RECOMPUTED_RESULTS.get(type(node)) or _RECOMPUTED_RESULTS.get(node.name())
     if operator is None:
         return
     given, made = (recorder.node(inner(t)) for t in _ends(node, keeps))
     if made.target is not operator or made.args[0] is not given:
         raise AutogradUnsupported(
-            "what a gradient is made of is written behind autograd's back", node.name(), "clone it first"
+            "a tensor saved for a gradient is written without autograd", node.name(), "clone it first"
         )
 
 
@@ -50,6 +53,8 @@ def _ends(node: Any, keeps: Sequence[torch.Tensor]) -> tuple[torch.Tensor, torch
 
 
 def refuse_phase(node: Any, number: int) -> None:
-    """Raises where a gradient of this result is one that eager looks at before it goes on."""
+    """Raises if eager checks a gradient of this result before it continues."""
     if node is not None and number in _VECTORS.get(node.name(), ()) and node._input_metadata[number].dtype.is_complex:
-        raise AutogradUnsupported("a gradient by complex vectors", node.name(), "the graph runs eagerly")
+        raise AutogradUnsupported(
+            "a gradient of complex vectors, which are unique only up to a phase", node.name(), "the graph runs eagerly"
+        )

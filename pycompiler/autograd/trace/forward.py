@@ -1,4 +1,7 @@
-"""The captured graph runs once, node by node, on functional wrappers: the recorder sees what it does."""
+"""The forward of a trace: the captured graph runs once, node by node, on functional wrappers under the recorder.
+
+In: a captured graph and functional inputs.  Out: its results, and observations about writes, hooks and memory.
+"""
 
 from __future__ import annotations
 
@@ -11,20 +14,23 @@ from torch import fx
 from torch._ops import OpOverload, OpOverloadPacket
 from torch._subclasses import fake_tensor
 
-from pycompiler.autograd import attention
-from pycompiler.autograd.policies import Policy
+from pycompiler.autograd import attention_arguments
+from pycompiler.autograd.checkpoint_policies import PolicyCall
 from pycompiler.autograd.recorder import Recorder, tensors_in
+from pycompiler.autograd.trace.gradient_paths import Edge, HiddenSavedTensors, is_of_a_list, nodes_in_order
 from pycompiler.autograd.trace.inputs import inner, storage_of
-from pycompiler.autograd.trace.paths import Edge, Slices, is_of_a_list, nodes_in_order
-from pycompiler.autograd.trace.writes import Given, Place, is_metadata, name_of, part_of, refuse_overlap
+from pycompiler.autograd.trace.writes import CallArguments, LayoutVersion, is_metadata, name_of, part_of, refuse_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.ir import functional, interrupts, late, transforms
-from pycompiler.ir.checked import within
-from pycompiler.ir.effects import SWITCHES, fails
-from pycompiler.ir.kernels import counts_with, memory_of
-from pycompiler.ir.strides import layouts
-from pycompiler.ir.symbolic_node import taken_for_numbers
-from pycompiler.ir.symbols import Specialise, hint_of
+from pycompiler.ir import higher_order
+from pycompiler.operators import functional_twins
+from pycompiler.operators.kernel_type_checks import memory_of, shares_version
+from pycompiler.operators.operator_effects import SWITCHES, is_foreign
+from pycompiler.operators.result_strides import layouts
+from pycompiler.operators.value_checks import within
+from pycompiler.symbolic import unbacked_symbols
+from pycompiler.symbolic.symbolic_node import symbols_refused_by_cpp
+from pycompiler.symbolic.symbols import Specialise, hint_of
+from pycompiler.torch_compat import interrupts
 
 DATA_DEPENDENT = (
     fake_tensor.DataDependentOutputException,
@@ -33,26 +39,26 @@ DATA_DEPENDENT = (
 )
 
 _NEEDS_PYTHON_DISPATCHER = frozenset(
-    # Their C++ composite kernels mutate running statistics through operators whose schemas do not say so.
+    # Their C++ composite kernels write running statistics through operators whose schemas do not say so.
     (torch.batch_norm, torch.nn.functional.batch_norm, torch.instance_norm, torch.nn.functional.instance_norm)
 )
 
 
-_DRAWN: dict[str, Any] = {  # functionalisation asks their shape functions in place, which refuse a generator
+_DRAWN: dict[str, Any] = {  # functionalisation calls their in-place shape functions, which refuse a generator
     f"{op.__name__}_": op
     for op in (torch.ops.aten.cauchy, torch.ops.aten.exponential, torch.ops.aten.geometric, torch.ops.aten.log_normal)
 }
 _AS_OUT = frozenset((torch.sum, torch.prod, torch.mean, torch.nansum, torch.nanmean))
-"""What computes in the dtype of `out`, of which functionalisation makes a copy of the result in another one."""
+"""Functions that compute in the dtype of `out`; functionalisation would cast a result of another dtype."""
 _ALIASES = frozenset(("unsafe_chunk", "unsafe_split", "unsafe_split_with_sizes"))
-"""Operators whose results lie in the memory of their argument, which autograd and functionalisation do not know."""
+"""Operators whose results share memory with their argument, unknown to autograd and functionalisation."""
 _QUANTILES = frozenset((torch.quantile, torch.nanquantile, "quantile", "nanquantile"))
-"""What looks at the numbers of its second argument, on the host."""
+"""Functions that read the values of their second argument, on the host."""
 _RANGES = frozenset((torch.arange, torch.linspace, torch.logspace, torch.range))
 _LARGE = 2**16
-"""Elements: what is larger is not copied for an operator of another library that writes it."""
+"""Elements: larger tensors are not copied for another library's operator that writes them."""
 _RANDOM = frozenset(("normal", "uniform", "bernoulli", "exponential", "cauchy", "log_normal", "geometric", "random"))
-"""Whose kernels draw otherwise into memory with gaps."""
+"""Operators whose kernels draw differently into memory with gaps."""
 _EXPANSION: Any = torch._C._functionalization.expand_ViewMeta  # type: ignore[attr-defined]
 
 
@@ -61,7 +67,7 @@ _WITHOUT_GRAD = torch._C._autograd.CreationMeta.NO_GRAD_MODE
 
 
 class Forward:
-    """Runs `gm` and the graphs inside of it; `branches`: what is called for branches and loops (`Branches`)."""
+    """Runs `gm` and the graphs inside of it; `branches`: functions for branches and loops (`Branches`)."""
 
     def __init__(
         self,
@@ -70,25 +76,25 @@ class Forward:
         branches: Mapping[fx.Node, Callable[..., Any]],
         more: Sequence[fx.Node] = (),
     ) -> None:
-        """`more`: nodes whose values are results, too."""
+        """`more`: nodes whose values are further results."""
         self.gm = self.whole = gm
         self.more = more
-        self.moved: Collection[fx.Node] = ()  # hooks that are registered on results, afterwards
+        self.moved: Collection[fx.Node] = ()  # hooks that are registered on results afterwards
         self.hooks: dict[fx.Node, Edge] = {}
-        self.edges: dict[Edge, fx.Node] = {}  # of values of the whole graph, as they were made
+        self.edges: dict[Edge, fx.Node] = {}  # of values of the whole graph, as they were created
         self.recorder = recorder
         self.branches = branches
-        self.slices = Slices()
+        self.slices = HiddenSavedTensors()
         self.given: set[int] = set()  # the memory of the inputs
-        self.leaves: set[int] = set()  # of those among them that are leaves with gradients
-        self.dying: Sequence[fx.Node] = ()  # what the node that runs reads last
-        self.hooked: dict[Any, list[torch.Tensor]] = {}  # autograd's nodes that hooks hang on → what these read
-        self.remade: dict[Any, set[int]] = {}  # autograd's nodes of checkpoints → the memory of these' results
-        self.rebased: set[int] = set()  # memory of inputs that was written while there were views of it, with gradients
-        self.displaced: set[int] = set()  # memory that lies otherwise than the program's, which has gaps, since a write
+        self.leaves: set[int] = set()  # the memory of inputs that are leaves with gradients
+        self.dying: Sequence[fx.Node] = ()  # values that the running node is the last to read
+        self.hooked: dict[Any, list[torch.Tensor]] = {}  # autograd nodes with hooks → tensors that these hooks read
+        self.remade: dict[Any, set[int]] = {}  # autograd nodes of checkpoints → the memory of the checkpoints' results
+        self.rebased: set[int] = set()  # memory of inputs that was written, with gradients, while views of them existed
+        self.displaced: set[int] = set()  # memory with another layout than the program's, which has gaps, since a write
 
     def run(self, inputs: Sequence[Any]) -> tuple[Any, ...]:
-        """What `self.gm` gives for these inputs."""
+        """The results of `self.gm` for these inputs."""
         values = iter(inputs)
         given = [t for t in tensors_in(inputs) if t.layout is torch.strided]
         self.given |= set(map(storage_of, given))
@@ -125,7 +131,7 @@ class Forward:
         except (Specialise, *DATA_DEPENDENT):
             raise
         except Exception as error:
-            if (names := taken_for_numbers(error)) is not None:
+            if (names := symbols_refused_by_cpp(error)) is not None:
                 raise Specialise(names, f"{name_of(node)} takes numbers only") from None
             # The user's error or a limit of tracing: in both cases eager does the right thing.
             seen = f"{node.format_node()}: {type(error).__name__}: {error}"
@@ -134,7 +140,7 @@ class Forward:
             raise refused from error
 
     def _run_target(self, node: fx.Node, env: dict[fx.Node, Any]) -> Any:
-        if node.op == "get_attr":  # tensors are inputs (`lift_attributes`): a graph inside of this one
+        if node.op == "get_attr":  # tensors are inputs (`lift_attributes`), so this is a nested graph
             return getattr(self.gm, str(node.target))
         args, kwargs = _given(node.args, env), _given(node.kwargs, env)
         if not node.meta.get("mutates", True):
@@ -142,7 +148,7 @@ class Forward:
                 out = self._called(node, args, kwargs)
             self.slices.note_results(saved, out)
             return self._read(node, out, args, kwargs)
-        given, into = Given(args, kwargs), part_of(node, args)
+        given, into = CallArguments(args, kwargs), part_of(node, args)
         with self.slices.watch(node, [p.tensor for places in given.places for p in places]) as saved:
             out = self._called(node, args, kwargs)
         wrote, read = given.written()
@@ -166,16 +172,19 @@ class Forward:
                 self._keep_layout(p.tensor, p.strides)
         return out
 
-    def _note_views(self, node: fx.Node, wrote: Sequence[Place], env: Mapping[fx.Node, Any]) -> None:
-        """Which memory of inputs had views when it was written: their histories begin anew at what they view; where that is a
-        leaf, written where gradients are off, they have none in eager."""
+    def _note_views(self, node: fx.Node, wrote: Sequence[LayoutVersion], env: Mapping[fx.Node, Any]) -> None:
+        """Record memory of inputs that had views when it was written.
+
+        The views' histories then start anew at the tensors they view.  If that is a leaf, written with gradients
+        disabled, the views have no history in eager.
+        """
         if not torch.is_grad_enabled():
             leaves = [p for p in wrote if p.storage in self.leaves]
             live = [t for n, v in env.items() if leaves and (n not in self.dying or node.users) for t in tensors_in(v)]
             views = [t for t in live if t._is_view() and t.requires_grad and _creation(t) != _WITHOUT_GRAD]
-            if any(storage_of(t) == p.storage and counts_with(p.tensor, t) for t in views for p in leaves):
+            if any(storage_of(t) == p.storage and shares_version(p.tensor, t) for t in views for p in leaves):
                 raise AutogradUnsupported(
-                    "a view of a leaf that is written", node.format_node() or "", "make it afterwards"
+                    "a view of a leaf that is written", node.format_node() or "", "create the view after the write"
                 )
             return
         if not any(p.tensor.requires_grad and p.storage in self.given for p in wrote):
@@ -185,7 +194,7 @@ class Forward:
         self.rebased |= written.intersection(map(storage_of, views))
 
     def _read(self, node: fx.Node, out: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What a call gives that wrote nothing."""
+        """The result of a call that wrote nothing."""
         if isinstance(out, torch.Tensor) and args:
             out = _not_expanded(out, args[0])
         if self.displaced:
@@ -194,8 +203,11 @@ class Forward:
         return out
 
     def _hold(self, node: fx.Node, out: Any, given: Any) -> None:
-        """Fresh results lie as capture saw them lie, whatever their operators were made of: views by strides, reshapes and
-        writes would show it.  (Another capture than ours tells how they lay at its end, which is as good where they stay.)"""
+        """Give fresh results the strides that capture observed, whatever their decompositions return.
+
+        Strided views, reshapes and writes would show a difference.  (A capture by another compiler only has the final
+        strides, which is as good if they did not change.)
+        """
         expected = node.meta.get("strides") or layouts(node.meta.get("example_value"))
         results = list(tensors_in(out))
         if len(results) != len(expected) or all(t.stride() == s for t, s in zip(results, expected, strict=True)):
@@ -206,11 +218,12 @@ class Forward:
                 self._keep_layout(t, strides)
 
     def _same_memory(self, node: fx.Node, out: Any, given: Any) -> None:
-        """Whether a result is a view or a copy depends on how its argument lies (`reshape`); later writes show which."""
+        """Refuse a result that is a view in one of trace and program and a copy in the other (`reshape`); later writes
+        would show it."""
         taken = {storage_of(t) for t in tensors_in(given)}
         if self.displaced.isdisjoint(taken):
             return
-        if _is_of_a_library(node.target):  # it may look at how its arguments lie
+        if _is_of_a_library(node.target):  # it may depend on the layout of its arguments
             self._refuse_displaced(node)
         theirs = {memory_of(t) for a in node.all_input_nodes for t in tensors_in(a.meta.get("example_value"))}
         for t, seen in zip(tensors_in(out), tensors_in(node.meta.get("example_value")), strict=False):
@@ -219,12 +232,15 @@ class Forward:
 
     @staticmethod
     def _refuse_displaced(node: fx.Node) -> None:
-        what = "a use of an input with gaps that was written"
+        what = "a use of a written input that has gaps in memory"
         raise AutogradUnsupported(what, node.format_node() or "", "the graph runs eagerly")
 
     def _keep_layout(self, written: torch.Tensor, strides: tuple[int, ...]) -> None:
-        """A write leaves a tensor where it lies; functionalisation gives it, and what it views, the layout of the new
-        value, which views by strides, reshapes and results would show."""
+        """Restore the layout of a written tensor.
+
+        A write does not change a tensor's layout.  Functionalisation gives it, and its base, the layout of the new
+        value, which strided views, reshapes and results would show.
+        """
         if not torch._is_functional_tensor(written):
             return
         value = inner(written)
@@ -244,7 +260,7 @@ class Forward:
             torch._functionalize_sync(written)
 
     def _doubtful(self, value: torch.Tensor) -> bool:
-        """Whether the operator that made `value` may give a dimension of one element another stride than its fake has."""
+        """Whether the operator that computed `value` may return other strides than its fake in a dimension of one element."""
         made = self.recorder.node(value).target
         return (
             1 in value.shape
@@ -256,10 +272,16 @@ class Forward:
     def _checkpoint(
         self, target: object, body: fx.GraphModule, preserve_rng_state: bool, *tensors: Any
     ) -> tuple[Any, ...]:
-        """The body, in this graph: what it records is computed again in the backward (`partition.py`), but for what the
-        policy of the outermost checkpoint saves."""
+        """Run the body inside of this graph.
+
+        The backward recomputes its nodes (`partition.py`), except for values saved by the policy of the outermost checkpoint.
+        """
         outer, source = (self.gm, self.recorder.region), self.recorder.source
-        policy = Policy(target.context_fn) if isinstance(target, transforms.Selective) and outer[1] is None else None
+        policy = (
+            PolicyCall(target.context_fn)
+            if isinstance(target, higher_order.SelectiveCheckpoint) and outer[1] is None
+            else None
+        )
         self.gm, self.recorder.region = body, self.recorder.next_region()
         if policy is not None:
             self.recorder.policy = policy
@@ -278,38 +300,44 @@ class Forward:
 
     def _called(self, node: fx.Node, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
         if name_of(node).partition(".")[0] in _ALIASES:
-            raise AutogradUnsupported("views that are taken for copies", node.format_node() or "", "clone the pieces")
+            raise AutogradUnsupported(
+                "results that share memory, unknown to autograd", node.format_node() or "", "clone the pieces"
+            )
         if node.op == "call_function":
             assert callable(node.target)
-            if transforms.is_checkpoint(node.target):
+            if higher_order.is_checkpoint(node.target):
                 return self._checkpoint(node.target, *args)
             if node in self.branches:
                 return self.branches[node](*args[3:])
             if node.target in SWITCHES:
-                raise AutogradUnsupported("kernels become others within the graph", str(node), "set it outside")
-            if node.target is transforms.hooked:
+                raise AutogradUnsupported(
+                    "the graph changes a setting of torch's kernels", str(node), "change it outside of the graph"
+                )
+            if node.target is higher_order.register_gradient_hook:
                 if node in self.moved:
                     return None
                 if self.gm is self.whole:
                     self.hooks[node] = args[1].grad_fn, args[1].output_nr
                 self.hooked.setdefault(args[1].grad_fn, []).extend(tensors_in(args[2:]))
-            if isinstance(node.target, late.Check):
+            if isinstance(node.target, unbacked_symbols.UnbackedCheck):
                 return self.recorder.check(node.target, args)
             if node.target is torch.nn.functional.one_hot:
                 return _one_hot(*args, **kwargs)
             if node.target in _AS_OUT and kwargs.get("out") is not None and kwargs.get("dtype") is None:
                 kwargs = {**kwargs, "dtype": kwargs["out"].dtype}
             if node.target in _RANGES and kwargs.get("out") is not None and kwargs["out"].dim() != 1:
-                seen = node.format_node() or ""  # eager fills it where it has as many elements, and else resizes it
-                raise AutogradUnsupported("a range into what has other dimensions", seen, "reshape it afterwards")
+                seen = node.format_node() or ""  # eager fills `out` if the number of elements fits, and else resizes it
+                raise AutogradUnsupported(
+                    "a range with an `out` tensor that is not one-dimensional", seen, "reshape the result"
+                )
             if node.target in _QUANTILES:
                 args, kwargs = _within_unit(node, [*args], dict(kwargs))
-            if node.target is attention.TARGET:
-                args, kwargs = attention.prepared(tuple(args), dict(kwargs))
+            if node.target is attention_arguments.TARGET:
+                args, kwargs = attention_arguments.with_contiguous_mask(tuple(args), dict(kwargs))
             if node.target in _NEEDS_PYTHON_DISPATCHER:
                 with torch._C._EnablePythonDispatcher():
                     return node.target(*args, **kwargs)
-            if (op := functional.writing(node.target)) is not None and not _differentiates((args, kwargs)):
+            if (op := functional_twins.writing(node.target)) is not None and not _differentiates((args, kwargs)):
                 return self._written_by(node, op, args, kwargs)
             return node.target(*args, **kwargs)
         if node.op == "call_method":
@@ -322,16 +350,19 @@ class Forward:
         raise AutogradUnsupported(f"{node.op} in the graph", str(node.target), "lift modules and attributes to inputs")
 
     def _written_by(self, node: fx.Node, op: OpOverload, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Any:
-        """What an operator of another library gives.  It computes what it would write, which is written here."""
-        _, _, places = functional.with_written(op, args, kwargs, lambda t: t)
-        given = [*chain.from_iterable(Given(args, kwargs).places)]  # copies do not share what these share
+        """The result of another library's operator that writes.  Its twin computes the new values, which are then
+        written here."""
+        _, _, places = functional_twins.with_written(op, args, kwargs, lambda t: t)
+        given = [*chain.from_iterable(CallArguments(args, kwargs).places)]  # copies do not overlap as the originals do
         told = {id(t) for t in places}
         wrote, read = ([p for p in given if (id(p.tensor) in told) is which] for which in (True, False))
         refuse_overlap(node, wrote, read)
         if any(storage_of(t) in self.given and hint_of(t.numel()) > _LARGE for t in places):
             seen = node.format_node() or ""
-            raise AutogradUnsupported("a large input that an operator writes", seen, "the graph runs eagerly")
-        found = functional.twin_of(op)(*args, **kwargs)
+            raise AutogradUnsupported(
+                "an operator of another library writes a large input", seen, "the graph runs eagerly"
+            )
+        found = functional_twins.twin_of(op)(*args, **kwargs)
         found = [*found] if isinstance(found, (tuple, list)) else [found]
         count = len(op._schema.returns)
         for place, value in zip(places, found[count:], strict=True):
@@ -341,8 +372,8 @@ class Forward:
 
 def _is_of_a_library(target: object) -> bool:
     if isinstance(target, OpOverloadPacket):
-        return any(fails(getattr(target, name)) for name in target.overloads())  # type: ignore[no-untyped-call]
-    return fails(target)
+        return any(is_foreign(getattr(target, name)) for name in target.overloads())  # type: ignore[no-untyped-call]
+    return is_foreign(target)
 
 
 def _differentiates(given: Any) -> bool:
@@ -350,19 +381,21 @@ def _differentiates(given: Any) -> bool:
 
 
 def _within_unit(node: fx.Node, args: list[Any], kwargs: dict[str, Any]) -> tuple[list[Any], dict[str, Any]]:
-    """The arguments of a quantile, of which eager's function looks at the second one."""
+    """The arguments of a quantile, with a check of the second one, whose values eager reads."""
     given: Any = args if len(args) > 1 else kwargs
     place: Any = 1 if len(args) > 1 else "q"
     q = given[place]
     if isinstance(q, torch.Tensor) and q.device.type == "cpu":
         if _differentiates(q):
-            raise AutogradUnsupported("gradients by the place of a quantile", node.format_node() or "", "detach it")
+            raise AutogradUnsupported(
+                "a gradient with respect to q of a quantile", node.format_node() or "", "detach q"
+            )
         given[place] = within(q, "quantile")
     return args, kwargs
 
 
 def _one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> torch.Tensor:
-    """Eager's kernel reads the least and the largest class, then scatters, which looks at each."""
+    """Eager's kernel reads the least and the greatest class, then scatters, which checks each class."""
     if tensor.dtype is not torch.int64 or not isinstance(num_classes, int) or num_classes <= 0:
         return torch.nn.functional.one_hot(tensor, num_classes)
     rows = torch.zeros((*tensor.shape, num_classes), dtype=tensor.dtype, device=tensor.device)
@@ -370,8 +403,10 @@ def _one_hot(tensor: torch.Tensor, num_classes: Any = -1) -> torch.Tensor:
 
 
 def _given(value: Any, env: Mapping[fx.Node, Any]) -> Any:
-    """An argument of a node with what its nodes have given, in lists and dicts as the program had them: those of a graph refuse
-    to be changed, and functions that the graph calls may copy and change them."""
+    """An argument of a node with the values of its nodes, in plain lists and dicts.
+
+    The graph's own containers are immutable; functions that the graph calls may copy and change theirs.
+    """
     if isinstance(value, fx.Node):
         return env[value]
     if isinstance(value, tuple):
@@ -387,7 +422,7 @@ def _given(value: Any, env: Mapping[fx.Node, Any]) -> Any:
 
 
 def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
-    """Node → the nodes whose last reader it is (a node nobody reads dies at once)."""
+    """Node → the nodes whose last reader it is (an unused node is its own last reader)."""
     last: dict[fx.Node, fx.Node] = {}
     for node in graph.nodes:
         last[node] = node
@@ -401,7 +436,8 @@ def _last_uses(graph: fx.Graph) -> dict[fx.Node, list[fx.Node]]:
 
 
 def _expands(t: torch.Tensor, *, last: bool = False) -> bool:
-    """Whether a view that leads to a tensor (`last`: the last one) expands another; one that stays as it is is not recorded."""
+    """Whether a view on the way to a tensor (`last`: only the last view) is an expand; an expand without effect is not
+    recorded."""
     if not torch._is_functional_tensor(t):
         return False
     steps = torch._C._functionalization.get_view_meta_sequence(t)
@@ -409,8 +445,10 @@ def _expands(t: torch.Tensor, *, last: bool = False) -> bool:
 
 
 def _not_expanded(out: torch.Tensor, given: Any) -> torch.Tensor:
-    """An expanded tensor that is no larger as another view of it: to functionalisation a write to an expanded one is a sum,
-    which rounds, and which is no number where the old value is infinite."""
+    """`out`; for an expand that does not enlarge `given`, the same view without an expand.
+
+    Functionalisation treats a write to an expanded tensor as a sum, which rounds, and gives NaN where the old value is infinite.
+    """
     if not isinstance(given, torch.Tensor) or not _expands(out, last=True) or storage_of(out) != storage_of(given):
         return out
     more = out.dim() - given.dim()
@@ -423,8 +461,10 @@ def _not_expanded(out: torch.Tensor, given: Any) -> torch.Tensor:
 
 
 def _edge_of(t: torch.Tensor) -> Edge | None:
-    """Where autograd has a tensor; None for what has no history, and for a view that was written where gradients are off, whose
-    history autograd refuses to tell: nobody can ask for it."""
+    """The position of a tensor in autograd's graph, or None without a history.
+
+    Also None for a view written with gradients disabled: autograd raises for its history, so no code can use it.
+    """
     try:
         return (t.grad_fn, t.output_nr) if t.requires_grad else None
     except RuntimeError:

@@ -1,7 +1,9 @@
-"""Which memory gradients lie in.
+"""Memory of gradients.
 
-In: the gradients of a joint trace, and who holds what. Out: their nodes, with copies where two of them would lie in one place.
-Example: both gradients of ``x.view(3, 1) * w + y * w`` are one product; the second has a copy of it.
+In: the gradients of a joint trace, and the owners of memory. Out: their nodes, with copies where two gradients would
+share memory.
+
+Example: both gradients of ``x.view(3, 1) * w + y * w`` are one product; the second gradient is a copy of it.
 """
 
 from __future__ import annotations
@@ -17,22 +19,23 @@ from pycompiler.autograd.trace.inputs import inner, storage_of
 from pycompiler.autograd.views import view_root
 
 _OF_THE_FORWARD = 0
-"""No storage: of a value that the forward keeps, in whose memory no gradient lies unless the caller has it, too."""
+"""Marks a value that the forward keeps: a gradient may share its memory only if the caller has that memory too."""
 
 
-class Memory:
-    """Autograd keeps a gradient that nobody else has, and adds later ones to it in place.
+class GradientMemory:
+    """Decides which gradients may share memory.
 
-    So memory is shared where eager shares it (a part of the tangent is what `cat` gives) and nowhere else: equal values are one
-    node in the graph, and rules of operators without views may give their argument (`layer_norm` a part of the tangent, for its
-    bias).  Of two gradients in one place only equal tensors are safe, which autograd counts; eager's order saves it, where a
-    view is taken last, but ours arrive together.
+    Autograd keeps a gradient without other owners, and adds later gradients to it in place.  So gradients may share
+    memory exactly where eager's do (`cat` returns parts of the tangent).  But in the graph, equal values are one node,
+    and rules of non-view operators may return their argument (`layer_norm` returns a part of the tangent for its bias).
+    Of two gradients in one place, only equal tensors are safe: autograd counts them.  In eager, the order of accumulation
+    protects other cases, with the view added last; our gradients arrive together.
     """
 
     def __init__(self, recorder: Recorder, held: Mapping[fx.Node, int]) -> None:
         self.recorder = recorder
         self.storages = dict(held)
-        self.taken: dict[fx.Node, list[fx.Node]] = {}  # owner of memory -> the gradients that lie in it
+        self.taken: dict[fx.Node, list[fx.Node]] = {}  # owner of memory -> the gradients in it
 
     def nodes(self, grads: Sequence[torch.Tensor | None]) -> list[fx.Node | None]:
         """The node of each gradient."""
@@ -62,17 +65,17 @@ class Memory:
 
 
 def _apart(value: torch.Tensor, others: Sequence[torch.Tensor]) -> bool:
-    """Whether it is known that the view lies before or behind each of the others."""
+    """Whether the view is known to lie before or after each of the others."""
     places = [_place(t) for t in (value, *others)]
     if len(places) > 1 and any(type(n) is not int for place in places for n in place):
         return False
-    if any(t.dtype != value.dtype for t in others):  # elements of several sizes
+    if any(t.dtype != value.dtype for t in others):  # elements of different sizes
         return False
     (first, last), *rest = places
     return all(last < a or b < first for a, b in rest)
 
 
 def _place(t: torch.Tensor) -> tuple[Any, Any]:
-    """The first and the last element of the storage that `t` looks at."""
+    """The first and the last element of the storage that `t` covers."""
     first = t.storage_offset()
     return first, first + sum(((n - 1) * s for n, s in zip(t.shape, t.stride(), strict=True)), 0)

@@ -1,4 +1,7 @@
-"""Where gradients go: through the nodes of autograd's own graph of a trace, and past what these keep."""
+"""Paths of gradients through autograd's own graph of a trace, and the tensors that its nodes save.
+
+In: the outputs of a trace.  Out: a `Path` per output, and the cuts at which gradients should end.
+"""
 
 from __future__ import annotations
 
@@ -14,29 +17,33 @@ from torch import fx
 
 from pycompiler.autograd.joint import MOST_NODES, Path
 from pycompiler.autograd.recorder import tensors_in
-from pycompiler.autograd.saved import modified
-from pycompiler.autograd.trace.formulas import refuse_phase
+from pycompiler.autograd.saved_tensors import modified
+from pycompiler.autograd.trace.eager_formulas import refuse_phase
 from pycompiler.autograd.trace.inputs import ARRIVED, storage_of
 from pycompiler.autograd.trace.writes import FOREACH, name_of
 from pycompiler.autograd.unsupported import AutogradUnsupported
 
 Edge = tuple[Any, int]
-"""A node of autograd's graph and the number of one of its results, as in `next_functions`."""
+"""An autograd node and the index of one of its results, as in `next_functions`."""
 
-_MOST_SHARED = 64  # so much shared work becomes results of the graph: each is a backward of its own
-WRITE = "torch::autograd::CopySlices"  # keeps the node of the operator that wrote a view, and no tensor
+_MOST_SHARED = 64  # most pieces of shared work that become results of the graph: each needs a backward of its own
+WRITE = "torch::autograd::CopySlices"  # saves the node of the operator that wrote a view, and no tensor
 
 
-class Slices:
-    """What nodes keep that nobody can ask them for: the tensors that the operators of a write to a view saved, which it hides
-    behind ``CopySlices``, by the node of the view's base; and those of one operator of a list, whose node names none."""
+class HiddenSavedTensors:
+    """Saved tensors that autograd nodes do not expose.
+
+    - Tensors saved by operators that write a view: ``CopySlices`` hides them.  The key is the node of the view's base.
+    - Tensors saved by an operator on lists, whose node has no names for them.
+    """
 
     def __init__(self) -> None:
         self.kept: dict[Any, list[torch.Tensor]] = {}
 
     @contextlib.contextmanager
     def watch(self, node: fx.Node, given: Sequence[torch.Tensor]) -> Iterator[list[torch.Tensor]]:
-        """Around the call of `node`, which may write what it is given: the tensors that its operators save."""
+        """Context manager around the call of `node`, which may write its arguments: yields the tensors that its
+        operators save."""
         saved: list[torch.Tensor] = []
         views = node.target is operator.setitem or any(t._is_view() for t in given)
         if not (views or is_of_a_list(node)) or not torch.is_grad_enabled():
@@ -51,14 +58,14 @@ class Slices:
             yield saved
 
     def note(self, saved: list[torch.Tensor], written: Sequence[torch.Tensor]) -> None:
-        """These were written by operators that saved those."""
+        """Assign the saved tensors to the written tensors' nodes."""
         for t in written if saved else ():
             base = t._base if t._is_view() else t
             if base is not None and base.grad_fn is not None and not _saved_names(type(base.grad_fn)):
                 self.kept[base.grad_fn] = saved
 
     def note_results(self, saved: list[torch.Tensor], made: Any) -> None:
-        """One operator of a list gave these, and saved those, some of them among the results."""
+        """Assign the saved tensors to the nodes of an operator on lists, whose saved tensors may be among its results."""
         results = {storage_of(t): t for t in tensors_in(made) if t.grad_fn is not None}
         kept = [results.get(storage_of(t), t) for t in saved]
         for t in results.values() if saved else ():
@@ -66,12 +73,12 @@ class Slices:
 
 
 def is_of_a_list(node: fx.Node) -> bool:
-    """Whether it is one node of autograd's for all its results; one that writes makes nodes as others do."""
+    """Whether the call creates one autograd node for all its results; in-place calls create separate nodes."""
     return name_of(node).startswith(FOREACH) and not name_of(node).endswith("_")
 
 
 def _unpacked(packed: tuple[torch.Tensor, int]) -> torch.Tensor:
-    """A saved tensor; autograd checks no versions where there are hooks."""
+    """A saved tensor; autograd does not check versions if there are hooks."""
     value, version = packed
     if value._version != version:
         raise RuntimeError(modified(f"{value.type()} {list(value.shape)}", value._version, version))
@@ -82,24 +89,30 @@ def paths(
     outputs: Sequence[torch.Tensor],
     leaves: Mapping[int, int],
     kept_as: Mapping[int, tuple[str, int]],
-    slices: Slices,
+    slices: HiddenSavedTensors,
     hooked: Mapping[Any, Sequence[torch.Tensor]],
     remade: Mapping[Any, Collection[int]],
     look: Callable[[Any, Sequence[torch.Tensor]], None],
     cut: Mapping[tuple[Any, int], int],
 ) -> list[Path]:
-    """For each output its gradient's way.  `leaves`: ids of leaves → inputs; `kept_as`: storages → what `Path.kept` calls
-    them; `hooked`: nodes → what the program's hooks on them read; `remade`: nodes → memory of what they make again, and do
-    not keep; `look`: is given each node, and what it keeps; `cut`:
-    nodes and numbers of their results, at which gradients end → what `Path.inputs` calls those.  Sets are bits of numbers:
-    networks have thousands of nodes."""
+    """For each output the path of its gradient.
+
+    - leaves: ids of leaves → inputs
+    - kept_as: storages → names in `Path.kept`
+    - hooked: nodes → tensors that the program's hooks on them read
+    - remade: nodes → memory of tensors that they recompute and do not save
+    - look: called with each node and its saved tensors
+    - cut: nodes and indices of their results, at which gradients end → numbers in `Path.inputs`
+
+    Sets are bits of integers, since networks have thousands of nodes.
+    """
     names = list(dict.fromkeys(kept_as.values()))
     numbers = {name: 1 << i for i, name in enumerate(names)}
     bits = {storage: numbers[name] for storage, name in kept_as.items()}
     found: dict[Any, tuple[int, int, int, int, int, int]] = {}
     items: dict[
         Edge, int
-    ] = {}  # what gets the gradient of one result of several, where a node knows it from the others'
+    ] = {}  # inputs reached by the gradient of one of several results, where a node treats the results separately
     held = set[Edge]()
     for number, node in enumerate(nodes_in_order([t.grad_fn for t in outputs])):
         keeps = [*kept_tensors(node), *slices.kept.get(node, ())]
@@ -109,7 +122,7 @@ def paths(
         leaf = leaves.get(id(getattr(node, "variable", None)))
         inputs, nodes, kept, led = 0 if leaf is None else 1 << leaf, once << number, 0, 0
         given: list[int] = []
-        for t in (*keeps, *hooked.get(node, ())):  # what a hook reads may not change, but is not freed
+        for t in (*keeps, *hooked.get(node, ())):  # tensors read by a hook must not change, but are not freed
             kept |= bits.get(storage_of(t), 0) if storage_of(t) not in again else 0
         held.update((t.grad_fn, t.output_nr) for t in keeps)
         for edge in node.next_functions:
@@ -132,20 +145,24 @@ def paths(
 
 
 def _edges_of(t: torch.Tensor) -> Iterator[Edge]:
-    """Where the history of a kept tensor begins.  A piece that was taken without gradients of what needs some (`split` under
-    `no_grad`) says that it needs them, and has none."""
+    """Where the history of a saved tensor begins.
+
+    A piece taken with gradients disabled (`split` under `no_grad`) may claim to require grad without having a history.
+    """
     with contextlib.suppress(AssertionError):
         node, number = torch.autograd.graph.get_gradient_edge(t)[:2]
         yield node, number
 
 
 _requires_grad = operator.attrgetter("requires_grad")
-_OF_A_LIST = "Foreach"  # so begin the names of autograd's nodes of operators on lists
+_OF_A_LIST = "Foreach"  # prefix of the names of autograd nodes of operators on lists
 
 
 def _by_item(given: Sequence[int], count: int) -> list[int]:
-    """What gets the gradient of each of the results of an operator that does the same with this many tensors: its arguments are
-    lists of so many, and tensors for all of them."""
+    """Inputs reached by the gradient of each result of an operator on lists of `count` tensors.
+
+    Its arguments are lists of this length, and tensors shared by all items.
+    """
     lists = len(given) - len(given) % count
     return [_joined([*given[k:lists:count], *given[lists:]]) for k in range(count)]
 
@@ -154,17 +171,19 @@ def _joined(bits: Sequence[int]) -> int:
     return functools.reduce(operator.or_, bits, 0)
 
 
-def cuts(
+def choose_cuts(
     outputs: Sequence[torch.Tensor],
     candidates: Mapping[Edge, int],
     known: Mapping[Edge, fx.Node],
     leaves: Collection[int],
 ) -> tuple[list[int], list[fx.Node]]:
-    """Those of the `candidates` (numbers of `outputs`, then of views) at which gradients of others can end, so that no node of
-    autograd's graph is run for outputs whose gradients end at different ones, or at different leaves; and what would have to be
-    an output, too: work that outputs share.  `known`: what can be one; `leaves`: ids of leaves.
+    """The cuts of a trace.
 
-    Where that work cannot be outputs, or there would be many nodes, leaves are not told apart."""
+    Chosen are numbers of `candidates` (of `outputs`, then of views) at which gradients of other outputs end.  Then no
+    autograd node runs for outputs whose gradients end at different cuts or leaves.  Also returned: work shared by
+    outputs, which must become further outputs.  `known`: possible further outputs; `leaves`: ids of leaves.
+    If that work cannot become outputs, or there would be many nodes, leaves are not distinguished.
+    """
     order = nodes_in_order([t.grad_fn for t in outputs])
     order.reverse()
     tops = [(node, 0) for node in order if id(getattr(node, "variable", None)) in leaves]
@@ -193,7 +212,7 @@ def _cuts(
             more = [edge for edge in more if reached >> chosen[edge] & 1]
             continue
         if leaves and len({ended[k] for k in range(len(outputs))}) > MOST_NODES:
-            raise AutogradUnsupported("results that lead to many sets of leaves", "", "return fewer results")
+            raise AutogradUnsupported("results whose gradients reach many sets of leaves", "", "return fewer results")
         if not conflicts:
             break
         lacking = {
@@ -203,13 +222,13 @@ def _cuts(
             for edge in node.next_functions
             if edge[0] in conflicts and edge not in chosen
         }
-        if lost := lacking - known.keys():  # written since, or one of several that nobody took
+        if lost := lacking - known.keys():  # written since, or one of several results that the graph does not use
             seen = ", ".join(sorted(edge[0].name() for edge in lost))
-            raise AutogradUnsupported("results share work with what was computed from them", seen, "clone it first")
-        if not lacking or len(more) + len(lacking) > _MOST_SHARED:
-            what = (
-                f"more than {_MOST_SHARED} pieces of work that results share" if lacking else "results that share work"
+            raise AutogradUnsupported(
+                "results share work with values computed from them", seen, "clone the results first"
             )
+        if not lacking or len(more) + len(lacking) > _MOST_SHARED:
+            what = f"results share work at more than {_MOST_SHARED} places" if lacking else "results share work"
             raise AutogradUnsupported(what, "", "return fewer results of one computation")
         more += lacking
     return sorted(ends.values()), sorted({known[edge] for edge in more})
@@ -218,9 +237,12 @@ def _cuts(
 def _conflicts(
     order: Sequence[Any], roots: Sequence[Edge], chosen: Mapping[Edge, int]
 ) -> tuple[list[int], dict[Any, int]]:
-    """Of each root the bits of those that are `chosen` at which its gradient ends; and the nodes that are run for roots whose
-    gradients end at different ones, with the bits of the difference.  `order`: a node before those that its gradients flow to."""
-    owners = dict.fromkeys(order, 0)  # bits of the roots whose gradients a node is run for
+    """For each root, the bits of `chosen` at which its gradient ends; and the conflicting nodes with the bits that differ.
+
+    A node conflicts if it runs for roots whose gradients end at different places.
+    `order`: each node before the nodes that its gradients flow to.
+    """
+    owners = dict.fromkeys(order, 0)  # bits of the roots whose gradients a node runs for
     ended = [0] * len(roots)
     for k, (node, _) in enumerate(roots):
         owners[node] |= 1 << k
@@ -232,7 +254,8 @@ def _conflicts(
             elif edge[0] is not None:
                 owners[edge[0]] |= owners[node]
     differences: dict[int, int] = {}
-    inside = [node for node in order if node.next_functions and node.name() != ARRIVED]  # inputs add up what arrives
+    # inputs add up all gradients that arrive
+    inside = [node for node in order if node.next_functions and node.name() != ARRIVED]
     for bits in {owners[node] for node in inside}:
         found = [ended[k] for k in _bits(bits)]
         some, every = functools.reduce(operator.or_, found, 0), functools.reduce(operator.and_, found, -1)
@@ -241,8 +264,8 @@ def _conflicts(
     return ended, conflicts
 
 
-def passed(roots: Sequence[Any], ends: Collection[Edge]) -> set[Edge]:
-    """The edges that gradients pass which begin at the nodes `roots`, and end at `ends`."""
+def edges_between(roots: Sequence[Any], ends: Collection[Edge]) -> set[Edge]:
+    """The edges that gradients pass from the nodes `roots` up to `ends`."""
     found, seen, stack = set[Edge](), set[Any](roots), [*roots]
     while stack:
         for edge in stack.pop().next_functions:
@@ -258,7 +281,7 @@ def _bits(number: int) -> frozenset[int]:
 
 
 def nodes_in_order(roots: Sequence[Any], ends: Sequence[Any] = ()) -> list[Any]:
-    """The nodes of autograd's graph behind `roots`, each after those that its gradients flow to; up to the nodes `ends`."""
+    """The autograd nodes behind `roots`, each after the nodes that its gradients flow to; up to the nodes `ends`."""
     order: list[Any] = []
     seen: set[Any] = set(ends)
     stack: list[tuple[Any, bool]] = [(node, False) for node in roots]
@@ -274,12 +297,12 @@ def nodes_in_order(roots: Sequence[Any], ends: Sequence[Any] = ()) -> list[Any]:
 
 
 def nodes_behind(root: Any) -> list[Any]:
-    """The nodes of autograd's graph that gradients pass which begin at the node `root`."""
+    """The autograd nodes that gradients pass from the node `root`."""
     return nodes_in_order([root])
 
 
 def kept_tensors(node: Any) -> list[torch.Tensor]:
-    """What a node of autograd's graph keeps until its gradient is computed."""
+    """The tensors that an autograd node saves until its gradient is computed."""
     if isinstance(node, torch.autograd.function.BackwardCFunction):
         return list(node.saved_tensors)
     kind: Any = type(node)

@@ -1,4 +1,7 @@
-"""What goes into a trace: examples become functional wrappers, each over a fake and a placeholder of its own."""
+"""Inputs of a trace: examples become functional wrappers, each over a fake tensor and a placeholder of its own.
+
+In: example inputs.  Out: `TracedInput`s.
+"""
 
 from __future__ import annotations
 
@@ -8,10 +11,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 
-from pycompiler.autograd.recorder import Recorder, plain
+from pycompiler.autograd.recorder import Recorder, unrecorded_fakes
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.ir.numbers import SYMBOLIC
-from pycompiler.ir.symbols import symbols_of
+from pycompiler.symbolic.number_nodes import SYMBOLIC
+from pycompiler.symbolic.symbols import symbols_of
 
 
 def refuse_exotic(example: Any) -> None:
@@ -22,9 +25,11 @@ def refuse_exotic(example: Any) -> None:
     if not isinstance(example, FakeTensor):
         raise TypeError(f"expected a FakeTensor as example input, got {type(example).__name__}")
     if example.layout is not torch.strided or example.is_nested or example.is_quantized:
-        raise AutogradUnsupported("input that is not strided", f"layout {example.layout}", "the graph runs eagerly")
+        raise AutogradUnsupported("an input that is not strided", f"layout {example.layout}", "the graph runs eagerly")
     if example._has_symbolic_sizes_strides and not _ours(example):
-        raise AutogradUnsupported("input with symbolic sizes", str(tuple(example.shape)), "compile with static sizes")
+        raise AutogradUnsupported(
+            "an input with another compiler's symbolic sizes", str(tuple(example.shape)), "compile with static sizes"
+        )
 
 
 def _ours(t: torch.Tensor) -> bool:
@@ -35,8 +40,8 @@ def storage_of(t: torch.Tensor) -> int:
     return int(t.untyped_storage()._cdata)
 
 
-class _Arrived(torch.autograd.Function):
-    """Identity: a result of other work, with the strides that it has."""
+class _EarlierWork(torch.autograd.Function):
+    """Identity: a result of earlier work, with its own strides."""
 
     @staticmethod
     def forward(ctx: Any, leaf: torch.Tensor, twin: torch.Tensor) -> torch.Tensor:
@@ -48,12 +53,12 @@ class _Arrived(torch.autograd.Function):
         return grad, None
 
 
-ARRIVED = "_ArrivedBackward"
-"""What the node is called that stands for the work which an input is a result of."""
+ARRIVED = f"{_EarlierWork.__name__}Backward"
+"""Name of the autograd node that stands for the earlier work which computed an input."""
 
 
-class Input:
-    """A traced input: `leaf` is what gradients are taken of, `seen` the object that the graph gets and may mutate."""
+class TracedInput:
+    """A traced input: gradients are taken with respect to `leaf`; the graph receives `seen`, and may write it."""
 
     def __init__(self, example: torch.Tensor, fake: FakeTensor, recorder: Recorder, name: str) -> None:
         self.example = example
@@ -66,11 +71,11 @@ class Input:
             self.leaf.requires_grad_()
         self.seen = self.leaf
         if self.requires_grad and not _is_leaf(example, recorder):
-            # A result of other work may be mutated in place, a leaf may not.
-            with plain(recorder.fake_mode):
+            # A result of earlier work may be written in place, a leaf may not.
+            with unrecorded_fakes(recorder.fake_mode):
                 twin = _fresh_fake(example)
             recorder.alias(twin, self.node)
-            self.seen = _Arrived.apply(self.leaf, twin)  # type: ignore[no-untyped-call]
+            self.seen = _EarlierWork.apply(self.leaf, twin)  # type: ignore[no-untyped-call]
         self.layout = layout_of(self.seen)
         self.offset = self.seen.storage_offset()
         self.grad_fn = self.seen.grad_fn
@@ -82,22 +87,25 @@ class Input:
 
 
 def _is_leaf(example: torch.Tensor, recorder: Recorder) -> bool:
-    """Asked outside of the trace: the history of a view whose base was written is made anew then, by operators."""
+    """Read outside of the trace: for a view whose base was written, this query rebuilds the history, with operators."""
     if not example._is_view():
         return example.is_leaf
-    with plain(recorder.fake_mode):
+    with unrecorded_fakes(recorder.fake_mode):
         return example.is_leaf
 
 
 def layout_of(t: torch.Tensor) -> tuple[Any, ...]:
-    """Without the offset: a new value has memory of its own in the trace, where it starts at 0.  One element has any stride."""
+    """Shape, strides and dtype, without the offset: a new value has memory of its own in the trace, with offset 0.
+
+    Strides of dimensions of one element are ignored.
+    """
     strides = tuple(0 if type(n) is int and n == 1 else s for n, s in zip(t.shape, t.stride(), strict=True))
     return (t.shape, strides, t.dtype)
 
 
 def fresh_fakes(examples: Sequence[Any], mode: FakeTensorMode) -> list[Any]:
-    """Of each tensor an alias of its own, made together: the modes are left and entered once."""
-    with plain(mode):
+    """For each tensor an alias of its own, created together, so that the modes are left and entered once."""
+    with unrecorded_fakes(mode):
         return [_fresh_fake(e) if isinstance(e, torch.Tensor) else None for e in examples]
 
 
@@ -114,7 +122,7 @@ def inner(t: torch.Tensor) -> torch.Tensor:
     return torch._from_functional_tensor(t)
 
 
-def mutation_kind(item: Input) -> str:
+def mutation_kind(item: TracedInput) -> str:
     if item.seen._version == item.version:
         return "hidden"
     return (

@@ -1,7 +1,9 @@
-"""What comes out of a trace: the graph's fresh outputs, and how the caller's results are made of them and of the inputs.
+"""Results of a trace: the graph's fresh outputs, and how to build the caller's results from them and from the inputs.
 
-Example: ``y = x @ w; y.relu_(); return y, y[0]`` has the fresh output ``relu(x @ w)``; the second output is a view of
-it that the runtime makes again, so that it aliases the first as in eager.
+In: the results of the captured graph in the trace, and the inputs.  Out: `Joint.fresh` and `Joint.outputs`.
+
+Example: ``y = x @ w; y.relu_(); return y, y[0]`` has the fresh output ``relu(x @ w)``.  The second output is a view of
+it, which the runtime rebuilds, so that it aliases the first one as in eager.
 """
 
 from __future__ import annotations
@@ -16,14 +18,14 @@ from torch._ops import OpOverload
 from torch.autograd.function import BackwardCFunction
 
 from pycompiler.autograd.joint import Joint, Output
-from pycompiler.autograd.recorder import Recorder, is_dense, plain, same_places
-from pycompiler.autograd.trace.inputs import Input, inner, storage_of
-from pycompiler.autograd.trace.paths import Edge
-from pycompiler.autograd.trace.pieces import joined
+from pycompiler.autograd.recorder import Recorder, is_dense, same_places, unrecorded_fakes
+from pycompiler.autograd.trace.gradient_paths import Edge
+from pycompiler.autograd.trace.inputs import TracedInput, inner, storage_of
+from pycompiler.autograd.trace.split_views import share_calls
 from pycompiler.autograd.trace.writes import may_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import (
-    Step,
+    ViewStep,
     as_a_functions,
     as_one_of_several,
     as_without_grad,
@@ -35,17 +37,20 @@ from pycompiler.autograd.views import (
     view_root,
     view_steps,
 )
-from pycompiler.ir.kernels import counts_with
-from pycompiler.ir.numbers import symbols_in
-from pycompiler.ir.symbols import hint_of
+from pycompiler.operators.kernel_type_checks import shares_version
+from pycompiler.symbolic.number_nodes import symbols_in
+from pycompiler.symbolic.symbols import hint_of
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
 class Base:
-    """What results are views of: input, fresh output or result `index`; `tensor` of the trace, which is `seen` in the captured
-    graph, and lies for the caller as `lies` does.  behind: it is what that result is a view of."""
+    """The base of results that are views: input, fresh output or result `index`.
+
+    `tensor`: the base in the trace; `seen`: in the captured graph; `lies`: with the caller's layout.
+    behind: the base is the tensor that result `index` itself views.
+    """
 
     tensor: torch.Tensor
     lies: torch.Tensor
@@ -55,8 +60,8 @@ class Base:
     of_result: bool = False
     behind: bool = False
 
-    def step(self, result: Any) -> Step | None:
-        """The view that capture saw as one `as_strided`, or None when it saw none, or one that also changes elements."""
+    def step(self, result: Any) -> ViewStep | None:
+        """The view in the captured graph as one `as_strided`; None if there is no such view, or if it also changes elements."""
         seen = self.seen
         if not (isinstance(result, torch.Tensor) and isinstance(seen, torch.Tensor)):
             return None
@@ -66,8 +71,8 @@ class Base:
             return None
         return strided_step(result, seen)
 
-    def leads(self, steps: Sequence[Step], seen: Step) -> bool:
-        """Whether `steps` make of the caller's base what `seen` makes of it."""
+    def leads(self, steps: Sequence[ViewStep], seen: ViewStep) -> bool:
+        """Whether `steps` build the same view of the caller's base as `seen`."""
         made = self.lies
         for step in steps:
             made = step(made)
@@ -75,16 +80,19 @@ class Base:
         return [list(made.shape), list(made.stride()), offset] == [*seen.args, seen.kwargs["offset"]]
 
 
-class Results:
-    """Of one trace: `fresh_tensors` are those of ``joint.fresh``; `expected` what capture saw of each result; `hooked` the
-    nodes of autograd's graph that have hooks."""
+class TraceResults:
+    """The results of one trace.
+
+    `fresh_tensors`: the tensors of ``joint.fresh``; `expected`: each result in the captured graph; `hooked`: autograd
+    nodes with hooks.
+    """
 
     def __init__(
         self,
         gm: fx.GraphModule,
         recorder: Recorder,
         joint: Joint,
-        inputs: Sequence[Input | None],
+        inputs: Sequence[TracedInput | None],
         hooked: Container[Any],
     ) -> None:
         self.recorder = recorder
@@ -93,14 +101,14 @@ class Results:
         self.inputs = inputs
         self.input_of_storage = {storage_of(x.seen): i for i, x in enumerate(inputs) if x is not None}
         self.fresh_tensors: list[torch.Tensor] = []
-        self.bases: dict[int, torch.Tensor] = {}  # what results view, as it lies for the caller
+        self.bases: dict[int, torch.Tensor] = {}  # the bases of results, with the caller's layouts
         outputs: Any = gm.graph.output_node().args[0]  # one node may stand for several results
         nodes = enumerate((*outputs, *joint.more) if isinstance(outputs, (tuple, list)) else ())
         self.placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
         self.expected = {k: n.meta.get("example_value") for k, n in nodes if isinstance(n, fx.Node)}
 
     def fresh(self, t: torch.Tensor, origin: tuple[str, int], differentiable: bool = True) -> int:
-        """Index of the graph output that holds `t`; gradients flow into it when `t` requires them."""
+        """Index of the graph output that holds `t`; gradients flow into it if `t` requires them."""
         self.joint.origins.append(origin)
         node = self.recorder.node(inner(t))
         if is_lazy(node.meta["val"]):
@@ -114,13 +122,13 @@ class Results:
         return len(self.joint.fresh) - 1
 
     def _seen(self, origin: tuple[str, int]) -> Any:
-        """The tensor of the captured graph that a fresh output is, where it is known."""
+        """The tensor of the captured graph for a fresh output, if known."""
         kind, k = origin
         expected = None if kind == "input" else self.expected.get(k)
         return getattr(expected, "_base", None) if kind == "base" else expected
 
     def _laid_out(self, node: fx.Node, expected: Any) -> fx.Node:
-        """`node` with the strides that capture saw: a result has eager's, whatever its operator was made of."""
+        """`node` with the strides in the captured graph: a result has eager's strides, whatever its decomposition returns."""
         value = node.meta["val"]
         if not isinstance(expected, torch.Tensor) or value.stride() == expected.stride():
             return node
@@ -139,7 +147,7 @@ class Results:
         return node
 
     def _with_gaps(self, node: fx.Node, shape: list[int], stride: list[int]) -> fx.Node:
-        """A copy that spans more memory than it has elements, as copies that keep strides are (`slice_scatter`)."""
+        """A copy that spans more memory than its elements, as copies that keep strides do (`slice_scatter`)."""
         span = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
         memory = self._made(aten.new_zeros.default, node, [span])
         memory = self._made(aten.as_strided_scatter.default, memory, node, shape, stride)
@@ -147,13 +155,13 @@ class Results:
 
     def _made(self, op: OpOverload, node: fx.Node, *args: Any, **kwargs: Any) -> fx.Node:
         made = self.recorder.graph.call_function(op, (node, *self.recorder.numbers.arguments(args)), kwargs)
-        with plain(self.recorder.fake_mode):
+        with unrecorded_fakes(self.recorder.fake_mode):
             vals = [a.meta["val"] if isinstance(a, fx.Node) else a for a in (node, *args)]
             made.meta.update(node.meta, val=op(*vals, **kwargs))
         return made
 
     def find(self, results: tuple[Any, ...]) -> None:
-        """Say how each result of the captured graph is made: ``joint.outputs``."""
+        """Set ``joint.outputs``: how to build each result of the captured graph."""
         self.tensors = results
         objects: dict[int, int] = {}
         seen_inputs = {id(item.seen): i for i, item in enumerate(self.inputs) if item is not None}
@@ -173,8 +181,8 @@ class Results:
         for storage, members in groups.items():
             for k, out in zip(members, self._group(storage, {k: results[k] for k in members}), strict=True):
                 outputs[k] = out
-        with plain(self.recorder.fake_mode):
-            self.joint.outputs = joined([o for o in outputs if o is not None], self.bases)
+        with unrecorded_fakes(self.recorder.fake_mode):
+            self.joint.outputs = share_calls([o for o in outputs if o is not None], self.bases)
 
     def _group(self, storage: int, members: dict[int, torch.Tensor]) -> list[Output]:
         """Outputs (by index) that share one storage: views of an input, or of one fresh output."""
@@ -182,7 +190,9 @@ class Results:
         for t in tensors:
             if t.requires_grad and t.is_leaf:
                 raise AutogradUnsupported(
-                    "a leaf is made in the graph", "requires_grad_() on an intermediate", "make it outside"
+                    "the graph creates a leaf tensor",
+                    "requires_grad_() on an intermediate",
+                    "create it outside of the graph",
                 )
         i = self.input_of_storage.get(storage)
         if i is not None:
@@ -204,7 +214,9 @@ class Results:
             assert base is not None
         if not self._owns(base):
             raise AutogradUnsupported(
-                "outputs view memory that no tensor stands for", str(tuple(base.shape)), "clone one"
+                "outputs are views of memory that no tensor of the graph owns",
+                str(tuple(base.shape)),
+                "clone one of them",
             )
         if is_lazy(base):
             base, origin = self._resolved(base), ("", -1)
@@ -216,12 +228,12 @@ class Results:
         ]
 
     def _owns(self, t: torch.Tensor) -> bool:
-        """Whether a tensor is all of its memory: one that autograd takes for no view may be cut off a piece."""
+        """Whether a tensor covers all of its memory.  A tensor without a base in autograd may be a detached piece."""
         node = self.recorder.node(inner(t))
         return view_root(node) is node
 
     def _nearest(self, k: int, members: Mapping[int, torch.Tensor], base: Base) -> Base:
-        """What result `k` is a view of for autograd: another result, through which its gradient passes, or `base`."""
+        """The base of result `k` for autograd: another result, through which its gradient passes, or `base`."""
         edges = {(t.grad_fn, t.output_nr): j for j, t in members.items() if t.requires_grad and t is not base.tensor}
         for edge in _views_behind(members[k], base.tensor):
             seen = self.expected.get(j) if (j := edges.get(edge, k)) != k else None
@@ -230,8 +242,11 @@ class Results:
         return self._beside(k, members, base) or base
 
     def _beside(self, k: int, members: Mapping[int, torch.Tensor], base: Base) -> Base | None:
-        """Another result that has with `k` what both have not with `base`: the tensor that autograd takes both for views of, or
-        a counter of versions.  The first of these leads from `base` to the others."""
+        """Another result that shares with `k` a property that `base` does not share.
+
+        The property is autograd's base of both views, or a version counter.  The first such result is built from
+        `base`, and leads to the others.
+        """
         t, root = members[k], _root(members[k])
         if t.requires_grad or root is _root(base.tensor):
             return None
@@ -239,9 +254,9 @@ class Results:
         alike = [j for j, r in roots.items() if r is root]
         first = next((j for j in alike if members[j] is root), alike[0])
         if k == first:
-            if counts_with(root, base.tensor):
+            if shares_version(root, base.tensor):
                 return None
-            counted = (j for j, r in roots.items() if r is not _root(base.tensor) and counts_with(r, root))
+            counted = (j for j, r in roots.items() if r is not _root(base.tensor) and shares_version(r, root))
             other = next(counted)
             if roots[other] is root:
                 return None
@@ -252,18 +267,22 @@ class Results:
         return Base(root, seen, seen, first, of_result=True, behind=behind) if isinstance(seen, torch.Tensor) else None
 
     def _alone(self, k: int, t: torch.Tensor) -> Output:
-        """Result `k`, which is `t`, whose memory no other result has."""
+        """Result `k`, which is `t`, whose memory no other result shares."""
         index = self.fresh(t, ("result", k))
-        # Without a history, in memory that nobody else has: a mark would cost more than the graph (docs/questions.md).
+        # Without a history, in memory of its own: a mark would cost more than the graph (docs/known_differences.md).
         if t.requires_grad and t._is_view() and (marks := _MARKS.get(_creation(t))) is not None:
-            return Output("view", index, steps=(_ALIAS, Step(marks, (), {})))
+            return Output("view", index, steps=(_ALIAS, ViewStep(marks, (), {})))
         return Output("fresh", index)
 
     @staticmethod
     def _resolved(t: torch.Tensor) -> torch.Tensor:
-        """The memory of a tensor that is read with its elements conjugated or negated, and views nothing that is known."""
+        """The memory of a tensor with a conjugate or negative bit and without a known base."""
         if t.requires_grad:
-            raise AutogradUnsupported("an output is a conjugate of memory that is unknown", str(t.dtype), "resolve it")
+            raise AutogradUnsupported(
+                "an output is a conjugated or negated view of unknown memory",
+                str(t.dtype),
+                "call resolve_conj() or resolve_neg()",
+            )
         t = t.conj() if t.is_conj() else t
         return t._neg_view() if t.is_neg() else t
 
@@ -272,14 +291,14 @@ class Results:
         base, index = place.tensor, place.index
         if t.requires_grad and not (base.requires_grad and t._base is (base if base._base is None else base._base)):
             raise AutogradUnsupported(
-                "an output has a gradient that the memory it views has not",
+                "an output requires grad, and the tensor that it views does not",
                 f"a detached alias of {'input' if place.of_input else 'output'} {index} was mutated under grad",
-                "clone it before mutating",
+                "clone it before the write",
             )
         if t.requires_grad and not self._is_plain_view(t, base):
             raise AutogradUnsupported(
                 "an output is a view with a gradient of its own",
-                "a hook, or an autograd Function that gives a view",
+                "a hook, or an autograd Function that returns a view",
                 "clone it",
             )
         self.bases[k] = place.lies
@@ -292,7 +311,7 @@ class Results:
                 raise AutogradUnsupported("an output aliases another value in another dtype", str(t.dtype), "clone it")
             steps = [seen, *(step for step, lazy in _LAZY if lazy(t) != lazy(base))]
         elif seen is not None:
-            with plain(self.recorder.fake_mode):
+            with unrecorded_fakes(self.recorder.fake_mode):
                 steps = steps if place.leads(steps, seen) else [seen]
         apart = t._is_view() and t._base is not _root(base)
         made = self._cut_off(t, base) if apart else with_history(steps, t, base)
@@ -301,25 +320,26 @@ class Results:
         bound = {n for n, node in self.recorder.numbers.symbols.items() if "bound" in node.meta}
         if late := bound & _symbols_of(
             made
-        ):  # it is made outside of the graph, where nobody knows what the graph binds
+        ):  # the view is built outside of the graph, where the graph's unbacked symbols are unknown
             names = ", ".join(sorted(late))
             raise AutogradUnsupported("an output is a view whose size depends on data", names, "clone it")
         return Output("view", index, place.of_input, place.of_result, tuple(made))
 
-    def _cut_off(self, t: torch.Tensor, base: torch.Tensor) -> list[Step]:
-        """The steps to a view of what was cut off a view of `base`: those to that, and those behind it."""
+    def _cut_off(self, t: torch.Tensor, base: torch.Tensor) -> list[ViewStep]:
+        """The steps to a view of a detached alias, which aliases `base` or a view of it.
+
+        They are the steps to the alias, then the steps behind it.
+        """
         root = t._base
         assert root is not None
         nodes = [self.recorder.node(inner(v)) for v in (base, root, t)]
         before, behind = view_steps(nodes[1], nodes[0]), view_steps(nodes[2], nodes[1])
         if before is None or behind is None:
-            raise AutogradUnsupported(
-                "an output is a view of what was cut off another", str(tuple(t.shape)), "clone it"
-            )
+            raise AutogradUnsupported("an output is a view of a detached alias", str(tuple(t.shape)), "clone it")
         return [*before, *with_history([], root, base), *with_history(behind, t, root)]
 
     def _is_plain_view(self, t: torch.Tensor, base: torch.Tensor) -> bool:
-        """Whether autograd's own views alone lie between `base` and `t`: no hook, no Function of the program's."""
+        """Whether only autograd's own views lie between `base` and `t`: no hook, no Function of the program."""
         for node, number in _views_behind(t, base):
             if (node, number) == (base.grad_fn, base.output_nr) or getattr(node, "variable", None) is base:
                 return True
@@ -328,14 +348,15 @@ class Results:
         return False
 
     def keep(self, indices: Sequence[int]) -> None:
-        """Of the fresh outputs so far only these stay."""
+        """Drop all fresh outputs except these."""
         self.fresh_tensors = [self.fresh_tensors[i] for i in indices]
 
     def own_storage(self) -> None:
-        """Fresh outputs own their memory: one that is (a view of) an input, a constant or another output is cloned.
+        """Give each fresh output memory of its own: clone (views of) inputs, constants and other outputs.
 
-        The new value of an input may be another input, which is copied after the graph has run: not one that is written by
-        then, nor one that autograd would take the result for a view of."""
+        The new value of an input may be another input, which is copied after the graph has run.  Excluded are an input
+        that is written by then, and one that autograd would treat as the result's base.
+        """
         taken: set[fx.Node] = set()
         written = {self.joint.inputs[i] for i in self.joint.written}
         for k, node in enumerate(self.joint.fresh):
@@ -350,18 +371,18 @@ class Results:
             taken.add(view_root(self.joint.fresh[k]))
 
     def _copied(self, node: fx.Node, root: fx.Node) -> fx.Node:
-        """The value of `node` made again, through the same views, from a copy of `root`."""
+        """The value of `node` rebuilt, through the same views, from a copy of `root`."""
         graph = self.recorder.graph
         if node is root:
             copy = graph.call_function(aten.clone.default, (node,), {})
-            with plain(self.recorder.fake_mode):
+            with unrecorded_fakes(self.recorder.fake_mode):
                 value = node.meta["val"].clone()
         else:
             parent = node.args[0]
             assert isinstance(parent, fx.Node)
             args = (self._copied(parent, root), *node.args[1:])
             copy = graph.call_function(node.target, args, dict(node.kwargs))  # type: ignore[arg-type]
-            with plain(self.recorder.fake_mode):
+            with unrecorded_fakes(self.recorder.fake_mode):
                 vals = fx.map_arg((args, dict(node.kwargs)), lambda n: n.meta["val"])
                 value = node.target(*vals[0], **vals[1])  # type: ignore[operator]
         copy.meta.update(node.meta, val=value)
@@ -369,8 +390,10 @@ class Results:
 
 
 def _holds_more(node: fx.Node, seen: Any) -> bool:
-    """Whether a value is a piece of another, of which capture saw a tensor that is all of its memory: a copy of a piece is the
-    piece itself in a functional graph, and would keep the rest alive."""
+    """Whether a value is a piece of a larger value, while the captured tensor covers all of its memory.
+
+    In a functional graph, a copy of a piece is the piece itself, which would keep the rest alive.
+    """
     root = view_root(node)
     if root is node or not isinstance(seen, torch.Tensor) or isinstance(root.meta["val"], (tuple, list)):
         return False
@@ -379,7 +402,7 @@ def _holds_more(node: fx.Node, seen: Any) -> bool:
 
 
 def _views_behind(t: torch.Tensor, base: torch.Tensor) -> Iterator[Edge]:
-    """The edges of autograd's graph from `t` to that of `base`, while there is one way."""
+    """The edges of autograd's graph from `t` to `base`, as long as there is a single way."""
     followers: list[Edge] = [(t.grad_fn, t.output_nr)]
     while len(followers) == 1:
         edge = followers[0]
@@ -390,35 +413,42 @@ def _views_behind(t: torch.Tensor, base: torch.Tensor) -> Iterator[Edge]:
 
 
 def _symbols_of(steps: Sequence[Any]) -> set[str]:
-    inner_steps = [s for step in steps for s in step.args if isinstance(s, Step)]
+    inner_steps = [s for step in steps for s in step.args if isinstance(s, ViewStep)]
     own = symbols_in([(step.args, tuple(dict(step.kwargs).values())) for step in steps])
     return own | _symbols_of(inner_steps) if inner_steps else own
 
 
-_DETACH, _ALIAS, _DATA = Step(aten.detach.default, (), {}), Step(aten.alias.default, (), {}), Step(data_of, (), {})
-_BASE = Step(base_of, (), {})
+_DETACH, _ALIAS, _DATA = (
+    ViewStep(aten.detach.default, (), {}),
+    ViewStep(aten.alias.default, (), {}),
+    ViewStep(data_of, (), {}),
+)
+_BASE = ViewStep(base_of, (), {})
 
 
 def _root(t: torch.Tensor) -> torch.Tensor:
-    """What autograd takes `t` for a view of, be it itself."""
+    """The tensor that `t` views for autograd, or `t` itself."""
     return t if t._base is None else t._base
 
 
-def with_history(steps: list[Step], t: torch.Tensor, base: torch.Tensor) -> list[Step]:
-    """`steps`, which make `t` of `base`, so that autograd takes the result for a view, or not, of what it takes `t` for."""
-    ends = _DETACH if counts_with(t, base) else _DATA
+def with_history(steps: list[ViewStep], t: torch.Tensor, base: torch.Tensor) -> list[ViewStep]:
+    """`steps`, which build `t` from `base`, adjusted so that autograd treats the result as a view of the same tensor as `t`.
+
+    If `t` is not a view, the result must not be one either.
+    """
+    ends = _DETACH if shares_version(t, base) else _DATA
     if not t._is_view():
         return [*steps, ends]
     steps = steps or [_ALIAS]
     if base.requires_grad and not t.requires_grad:
-        return [Step(under_no_grad, (s,), {}) for s in steps]
+        return [ViewStep(under_no_grad, (s,), {}) for s in steps]
     creation = _creation(t)
-    if creation in (_PLAIN, _WITHOUT_GRAD):  # as it will be where gradients are as they are now
+    if creation in (_PLAIN, _WITHOUT_GRAD):  # the grad mode at run time equals the current one
         if (creation == _PLAIN) == torch.is_grad_enabled():
             return steps
         if creation == _PLAIN:
-            return [Step(under_grad, (s,), {}) for s in steps]
-    return [*steps, Step(_MARKS[creation], (), {})]
+            return [ViewStep(under_grad, (s,), {}) for s in steps]
+    return [*steps, ViewStep(_MARKS[creation], (), {})]
 
 
 _creation = torch._C._autograd._get_creation_meta
@@ -433,8 +463,11 @@ _MARKS = {
 
 
 def is_lazy(t: torch.Tensor) -> bool:
-    """Whether reading `t` conjugates or negates what its memory holds, which no compiled graph's result does."""
+    """Whether reading `t` conjugates or negates the contents of its memory; no compiled graph returns such a tensor."""
     return t.is_conj() or t.is_neg()
 
 
-_LAZY = ((Step(aten._conj.default, (), {}), torch.is_conj), (Step(aten._neg_view.default, (), {}), torch.is_neg))
+_LAZY = (
+    (ViewStep(aten._conj.default, (), {}), torch.is_conj),
+    (ViewStep(aten._neg_view.default, (), {}), torch.is_neg),
+)

@@ -1,4 +1,7 @@
-"""Trace a torch-level graph once into a functional ATen graph: forward, and gradients when somebody needs them."""
+"""Trace a torch-level graph once into a functional ATen graph: forward, and gradients if they are needed.
+
+In: a captured graph, its inputs, decompositions.  Out: a `Joint`.
+"""
 
 from __future__ import annotations
 
@@ -13,29 +16,29 @@ from torch._ops import OpOverload
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.autograd.graph import _engine_run_backward
 
-from pycompiler.autograd.joint import Hook, Joint, Mutation, Path, drop_dead
-from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, plain
-from pycompiler.autograd.replayed import is_asked
-from pycompiler.autograd.trace import paths
-from pycompiler.autograd.trace.formulas import refuse_written
+from pycompiler.autograd.joint import Joint, Mutation, Path, ResultHook, drop_dead
+from pycompiler.autograd.recorder import Decomposition, Recorder, functional, is_dense, unrecorded_fakes
+from pycompiler.autograd.replay_graph import has_inner_gradient
+from pycompiler.autograd.trace import gradient_paths
+from pycompiler.autograd.trace.eager_formulas import refuse_written
 from pycompiler.autograd.trace.forward import DATA_DEPENDENT, Forward
+from pycompiler.autograd.trace.gradient_memory import GradientMemory
 from pycompiler.autograd.trace.inputs import (
-    Input,
+    TracedInput,
     fresh_fakes,
     layout_of,
     mutation_kind,
     refuse_exotic,
     storage_of,
 )
-from pycompiler.autograd.trace.memory import Memory
-from pycompiler.autograd.trace.results import Results
+from pycompiler.autograd.trace.results import TraceResults
 from pycompiler.autograd.trace.writes import may_overlap
 from pycompiler.autograd.unsupported import AutogradUnsupported
 from pycompiler.autograd.views import view_root
-from pycompiler.ir import transforms
-from pycompiler.ir.composites import python_rules
-from pycompiler.ir.symbolic_node import taken_for_numbers
-from pycompiler.ir.symbols import Specialise
+from pycompiler.ir import higher_order
+from pycompiler.operators.composite_rules import python_rules
+from pycompiler.symbolic.symbolic_node import symbols_refused_by_cpp
+from pycompiler.symbolic.symbols import Specialise
 
 
 def trace_joint(
@@ -47,15 +50,16 @@ def trace_joint(
     branches: Mapping[fx.Node, Callable[..., Any]] | None = None,
     cut: bool = False,
 ) -> Joint:
-    """Trace `gm`; raises `AutogradUnsupported` for what cannot be expressed functionally.
+    """Trace `gm`; raises `AutogradUnsupported` for graphs that cannot be expressed functionally.
 
-    `store_in_graph`: see `Joint.store_in_graph`; `branches`: what is called for branches and loops (`Branches`);
-    `cut`: there may be `Joint.cuts`.
+    `store_in_graph`: see `Joint.store_in_graph`; `branches`: functions for branches and loops (`Branches`);
+    `cut`: `Joint.cuts` are allowed.
     """
     for example in inputs:
         refuse_exotic(example)
     grad_mode, cached = torch.is_grad_enabled(), torch.is_autocast_cache_enabled()
-    torch.set_autocast_cache_enabled(False)  # the cache would keep wrappers of this trace for the user's next region
+    # the cache would keep functional wrappers of this trace for the user's next region
+    torch.set_autocast_cache_enabled(False)
     try:
         more: list[fx.Node] | None = [] if cut else None
         hooks: list[tuple[fx.Node, int]] = []
@@ -69,7 +73,7 @@ def trace_joint(
                 functional(),
                 recorder,
             ):
-                trace = _Trace(gm, inputs, recorder, branches or {}, more, hooks)
+                trace = _JointTrace(gm, inputs, recorder, branches or {}, more, hooks)
                 joint = trace.run(store_in_graph)
             if not trace.lacking and not trace.hooks:
                 return joint
@@ -77,20 +81,22 @@ def trace_joint(
             lacking = [*trace.lacking, *(n for call, _ in trace.hooks for n in call.args[2:])]
             more = [*dict.fromkeys([*(more or ()), *lacking])]
     except DATA_DEPENDENT as error:
-        raise AutogradUnsupported("an operator depends on data", str(error), "the graph runs eagerly") from error
+        raise AutogradUnsupported(
+            "a size or number that depends on data", str(error), "the graph runs eagerly"
+        ) from error
     except AutogradUnsupported:
         raise
     except RuntimeError as error:
         if "modified inplace" not in str(error):
             raise
-        # A view whose history autograd refuses to tell: eager refuses where somebody asks for it, or not at all.
+        # A view whose history autograd refuses to compute: eager raises when the history is used, or never.
         raise AutogradUnsupported("a view of a written tensor", str(error), "the graph runs eagerly") from error
     finally:
         torch.set_autocast_cache_enabled(cached)
 
 
 def _python_rules(gm: fx.GraphModule, inputs: Sequence[Any]) -> contextlib.AbstractContextManager[Any]:
-    """Torch's Python dispatcher where numbers are symbolic, which C++ kernels of views and composites do not all take."""
+    """torch's Python dispatcher if numbers are symbolic: not all C++ kernels of views and composites accept them."""
     symbolic = any(
         t._has_symbolic_sizes_strides if isinstance(t, torch.Tensor) else isinstance(t, torch.SymInt) for t in inputs
     )
@@ -98,7 +104,7 @@ def _python_rules(gm: fx.GraphModule, inputs: Sequence[Any]) -> contextlib.Abstr
     return python_rules() if symbolic else contextlib.nullcontext()
 
 
-class _Trace:
+class _JointTrace:
     """State of one `trace_joint`."""
 
     def __init__(
@@ -110,12 +116,11 @@ class _Trace:
         more: list[fx.Node] | None,
         hooks: Sequence[tuple[fx.Node, int]] = (),
     ) -> None:
-        """`more`: `Joint.more`, None where there is nothing of the kind; `hooks`: calls that register those of `Joint.hooks`, and
-        the results."""
+        """`more`: `Joint.more`, or None if it is not allowed; `hooks`: calls that register `Joint.hooks`, with their results."""
         self.gm = gm
         self.cut = more is not None
-        self.lacking: list[fx.Node] = []  # what is to be among `Joint.more`
-        self.hooks: list[tuple[fx.Node, int]] = []  # what is to be among `hooks`
+        self.lacking: list[fx.Node] = []  # nodes that must become part of `Joint.more`
+        self.hooks: list[tuple[fx.Node, int]] = []  # calls that must become part of `hooks`
         self.moved = hooks
         self.examples = examples
         self.recorder = recorder
@@ -123,7 +128,7 @@ class _Trace:
         self.inputs = [self._input(n.name, e, f) for n, e, f in self._examples()]
         self.forward = Forward(gm, recorder, branches, self.joint.more)
         self.forward.moved = {call for call, _ in hooks}
-        self.results = Results(gm, recorder, self.joint, self.inputs, self.forward.hooked)
+        self.results = TraceResults(gm, recorder, self.joint, self.inputs, self.forward.hooked)
         self.joint.arrived = frozenset(
             i for i, x in enumerate(self.inputs) if x is not None and x.requires_grad and not x.example.is_leaf
         )
@@ -153,7 +158,7 @@ class _Trace:
         return self.joint
 
     def _find_hooks(self, results: tuple[Any, ...]) -> None:
-        """Which hooks hang on results: they are hooks of those that the caller gets, where all gradients arrive."""
+        """Find hooks on results: they become hooks of the caller's tensors, where all gradients arrive."""
         joint, count = self.joint, len(results) - len(self.joint.more)
         order = {n: k for k, n in enumerate(self.gm.graph.nodes)}
         if self.cut and torch.is_grad_enabled() and self.forward.hooks:
@@ -163,25 +168,25 @@ class _Trace:
                 if output.kind in ("fresh", "view") and t.requires_grad
             }
             hooks = self.forward.hooks
-            stay = {edge for call, edge in hooks.items() if is_asked(call.args[1], order)}  # type: ignore[arg-type]
+            stay = {edge for call, edge in hooks.items() if has_inner_gradient(call.args[1], order)}  # type: ignore[arg-type]
             self.hooks = [(call, edges[edge]) for call, edge in hooks.items() if edge in edges.keys() - stay]
         places = {n: count + k for k, n in enumerate(joint.more)}
         moved = sorted(self.moved, key=lambda found: order[found[0]])
         for call, k in moved:
             body: Any = call.args[0]
-            joint.hooks.append(Hook(call, getattr(self.gm, body.target), k, [places[n] for n in call.args[2:]]))  # type: ignore[index]
+            joint.hooks.append(ResultHook(call, getattr(self.gm, body.target), k, [places[n] for n in call.args[2:]]))  # type: ignore[index]
 
     def _examples(self) -> Iterator[tuple[fx.Node, Any, Any]]:
         """Each placeholder of the captured graph with its example and a fake of its own."""
         placeholders = [n for n in self.gm.graph.nodes if n.op == "placeholder"]
         yield from zip(placeholders, self.examples, fresh_fakes(self.examples, self.recorder.fake_mode), strict=True)
 
-    def _input(self, name: str, example: Any, fake: Any) -> Input | None:
-        """The input of a tensor; a number's is a placeholder only."""
+    def _input(self, name: str, example: Any, fake: Any) -> TracedInput | None:
+        """The input for a tensor; a number only has a placeholder."""
         if not isinstance(example, torch.Tensor):
             self.joint.inputs.append(self.recorder.placeholder(name, example))
             return None
-        made = Input(example, fake, self.recorder, name)
+        made = TracedInput(example, fake, self.recorder, name)
         self.joint.inputs.append(made.node)
         return made
 
@@ -196,7 +201,7 @@ class _Trace:
                 or (item.seen.storage_offset() != item.offset and self._counts_from_the_storage())
             ):
                 raise AutogradUnsupported(
-                    "metadata of an input is mutated",
+                    "the graph changes metadata of an input",
                     f"{item.node.name}: {item.layout} became {layout_of(item.seen)}",
                     "use the functional form of the view or resize",
                 )
@@ -204,7 +209,9 @@ class _Trace:
             if self.recorder.node(value) is item.node:
                 if item.seen.requires_grad != item.seen_requires_grad or item.seen.grad_fn is not item.grad_fn:
                     raise AutogradUnsupported(
-                        "requires_grad or the history of an input changes", item.node.name, "change it outside"
+                        "the graph changes requires_grad or the history of an input",
+                        item.node.name,
+                        "change it outside of the graph",
                     )
                 if item.seen._version != item.version:
                     self.joint.touched.append(i)
@@ -212,31 +219,31 @@ class _Trace:
             self._refuse_shared_storage(i)
             if may_overlap(item.example):
                 raise AutogradUnsupported(
-                    "an input is written whose elements share memory", item.node.name, "clone it first"
+                    "a write to an input whose elements share memory", item.node.name, "clone it first"
                 )
             how = mutation_kind(item)
             if how == "grad" and storage_of(item.seen) in self.forward.rebased:
                 self.joint.rebased.append(i)
             self.joint.mutations.append(Mutation(i, self.results.fresh(item.seen, ("input", i), how == "grad"), how))
 
-    def _is_displaced(self, item: Input) -> bool:
-        """Whether an input with gaps lies otherwise in the trace since it was written, which nothing that was called shows."""
+    def _is_displaced(self, item: TracedInput) -> bool:
+        """Whether an input with gaps has another layout in the trace since a write, which no later call revealed."""
         (shape, _, dtype), (before, _, kind) = layout_of(item.seen), item.layout
         return (shape, dtype) == (before, kind) and storage_of(item.seen) in self.forward.displaced
 
     def _refuse_gradients(self, results: tuple[Any, ...]) -> None:
-        """Outside of the graph its results are computed in the grad mode that it starts with."""
+        """Refuse gradients without grad mode: outside of the graph, its results are computed in the grad mode of its start."""
         inputs = {id(item.seen) for item in self.inputs if item is not None}
         made = [t for t in results if isinstance(t, torch.Tensor) and id(t) not in inputs]
         if any(t.requires_grad for t in made) or any(m.how == "grad" for m in self.joint.mutations):
             raise AutogradUnsupported(
-                "gradients are switched on",
-                "an output requires grad, and the graph starts without",
-                "enable them outside",
+                "the graph enables gradients",
+                "an output requires grad, and the graph starts without grad mode",
+                "enable gradients outside of the graph",
             )
 
     def _counts_from_the_storage(self) -> bool:
-        """Whether an operator's meaning depends on where in its storage a tensor starts."""
+        """Whether an operator's meaning depends on a tensor's storage offset."""
         return any("as_strided" in str(n.target) for n in self.gm.graph.nodes)
 
     def _refuse_shared_storage(self, index: int) -> None:
@@ -256,9 +263,9 @@ class _Trace:
     def _differentiate(self) -> None:
         wanted = [item.leaf for item in self.inputs if item is not None and item.requires_grad]
         outputs = [t for t, d in zip(self.results.fresh_tensors, self.joint.differentiable, strict=True) if d]
-        if outputs and not wanted:  # no node of ours would have a history
+        if outputs and not wanted:  # none of our nodes would have a history
             raise AutogradUnsupported(
-                "gradients of what the graph makes alone", str(outputs[0].grad_fn), "give it a tensor that has some"
+                "a result requires grad, and no input does", str(outputs[0].grad_fn), "pass an input that requires grad"
             )
         if not outputs:
             self.joint.differentiable = [False] * len(self.joint.fresh)
@@ -272,7 +279,7 @@ class _Trace:
                 edges = {(t.grad_fn, t.output_nr): k for k, t in enumerate(candidates.values())}
                 known = {edge: n for edge, n in self.forward.edges.items() if n not in self.joint.more}
                 leaves = {id(leaf) for leaf in wanted}
-                chosen, self.lacking = paths.cuts(outputs, edges, known, leaves)
+                chosen, self.lacking = gradient_paths.choose_cuts(outputs, edges, known, leaves)
                 names = list(candidates)
                 if self.lacking:
                     return
@@ -283,24 +290,24 @@ class _Trace:
                 found, arrived = self._run_backward(outputs, tangents, wanted, cuts)
                 if len(arrived) == len(cuts):
                     break
-                cuts = {k: t for k, t in cuts.items() if k in arrived}  # no gradient arrives at the others, ever
+                cuts = {k: t for k, t in cuts.items() if k in arrived}  # the other cuts never get a gradient
             self.joint.cuts = list(cuts)
         except AutogradUnsupported:
             raise
         except RuntimeError as error:
-            if (symbols := taken_for_numbers(error)) is not None:
+            if (symbols := symbols_refused_by_cpp(error)) is not None:
                 raise Specialise(symbols, "the gradient of an operator takes numbers only") from None
-            # Eager raises this only when somebody calls backward.
+            # Eager raises this only when backward is called.
             raise AutogradUnsupported(
-                "no gradient", str(error), "the graph runs eagerly and says so in backward"
+                "autograd refuses the gradient", str(error), "the graph runs eagerly, and its backward raises"
             ) from error
-        memory = Memory(self.recorder, self._held(tangents))
+        memory = GradientMemory(self.recorder, self._held(tangents))
         nodes = iter(memory.nodes([*found, *(arrived[cut] for cut in cuts)]))
         self.joint.grads = [next(nodes) if item is not None and item.requires_grad else None for item in self.inputs]
         self.joint.grads += [n for n in nodes if n is not None]
 
     def _held(self, tangents: Sequence[torch.Tensor]) -> dict[fx.Node, int]:
-        """Node of a tensor that the caller or a call of backward holds -> its storage in the trace."""
+        """Node of a tensor owned by the caller or by a call of backward -> its storage in the trace."""
         held = {item.node: storage_of(item.seen) for item in self.inputs if item is not None}
         fresh = zip(self.joint.fresh, self.results.fresh_tensors, strict=True)
         held.update((view_root(n), storage_of(t)) for n, t in fresh if t.layout is torch.strided)
@@ -308,8 +315,10 @@ class _Trace:
         return held
 
     def _candidates(self) -> dict[tuple[str, int], torch.Tensor]:
-        """What may be among `Joint.cuts`: results that the caller gets, and the memory that they view, and inputs as they are
-        written; but none that a hook of the program's hangs on (it sees what arrives from everywhere)."""
+        """Candidates for `Joint.cuts`: the caller's results, the memory that they view, and written inputs.
+
+        Excluded are tensors with a hook of the program, which must see all gradients that arrive.
+        """
         joint, fresh, found = self.joint, self.results.fresh_tensors, dict[tuple[str, int], torch.Tensor]()
         written, recorded = set(joint.written), {m.fresh for m in joint.recorded}
         for k in joint.tangent_of:
@@ -324,13 +333,18 @@ class _Trace:
         return {name: t for name, t in found.items() if t.grad_fn not in self.forward.hooked}
 
     def _refuse_written(self, outputs: Sequence[torch.Tensor], cuts: Mapping[tuple[str, int], torch.Tensor]) -> None:
-        """What was computed of an input as it was written hands gradients to what the caller has."""
+        """Refuse gradients that pass through the new value of a written input, where no cut ends them.
+
+        The caller's tensor should receive these gradients.
+        """
         written = {
             (t.grad_fn, t.output_nr): m
             for m in self.joint.recorded
             if ("fresh", m.fresh) not in cuts and (t := self.results.fresh_tensors[m.fresh]).requires_grad
         }
-        passed = paths.passed([t.grad_fn for t in outputs], {(t.grad_fn, t.output_nr) for t in cuts.values()})
+        passed = gradient_paths.edges_between(
+            [t.grad_fn for t in outputs], {(t.grad_fn, t.output_nr) for t in cuts.values()}
+        )
         for edge in written.keys() & passed:
             raise AutogradUnsupported(
                 "an input is written, and read afterwards",
@@ -351,7 +365,10 @@ class _Trace:
         wanted: Sequence[torch.Tensor],
         cuts: Mapping[tuple[str, int], torch.Tensor],
     ) -> tuple[Sequence[torch.Tensor | None], dict[tuple[str, int], torch.Tensor]]:
-        """The gradients of `wanted`, and what arrived at each cut, in whose place its tangent went on, or none."""
+        """The gradients of `wanted`, and the gradient that arrived at each cut.
+
+        At a cut, its tangent replaces the gradient, or no gradient continues.
+        """
         arrived: dict[tuple[str, int], torch.Tensor] = {}
         number = {k: j for j, k in enumerate(self.joint.tangent_of)}
         begins = {cut: self._begins_at(cut, t) for cut, t in cuts.items()}
@@ -375,22 +392,22 @@ class _Trace:
                 assert t.grad_fn is not None
                 handles.append(t.grad_fn.register_prehook(functools.partial(end, cut, t.output_nr)))
         begun = [j for k, j in number.items() if k not in begins.values()]
-        transforms.ended.extend(handles)  # hooks of what lies behind a view are not asked
+        higher_order.end_hooks.extend(handles)  # hooks of tensors behind a view must not run
         try:
             with torch.autograd.set_multithreading_enabled(False), torch._C._DisableAutocast():
-                # as `torch.autograd.grad` does, which imports sympy to compare the tangents' sizes
+                # as `torch.autograd.grad`, which imports sympy to compare the tangents' sizes
                 found = _engine_run_backward(
                     tuple(outputs[k] for k in begun), tuple(tangents[k] for k in begun), bool(cuts), False, tuple(wanted),
                     True, accumulate_grad=False,
                 )  # fmt: skip
         finally:
-            del transforms.ended[: len(handles)]
+            del higher_order.end_hooks[: len(handles)]
             for handle in handles:
                 handle.remove()
         return found, arrived
 
     def _begins_at(self, cut: tuple[str, int], t: torch.Tensor) -> int | None:
-        """The fresh output whose gradient begins at a cut: it itself, or of which it is a view to the caller alone."""
+        """The fresh output whose gradient starts at a cut: the cut itself, or its base if it is a view only for the caller."""
         k = self.joint.begins(cut)
         if k is None or not self.joint.differentiable[k]:
             return None
@@ -398,7 +415,7 @@ class _Trace:
         return k if cut[0] == "fresh" or (begin.grad_fn, begin.output_nr) == (t.grad_fn, t.output_nr) else None
 
     def _paths(self, outputs: Sequence[torch.Tensor], cuts: Mapping[tuple[str, int], torch.Tensor]) -> list[Path]:
-        """What autograd's own graph says of the gradient of each output."""
+        """The path of each output's gradient in autograd's own graph."""
         leaves = {id(x.leaf): i for i, x in enumerate(self.inputs) if x is not None and x.requires_grad}
         kept = {s: ("input", i) for s, i in self.results.input_of_storage.items()}
         for k, t in enumerate(self.results.fresh_tensors):
@@ -406,15 +423,15 @@ class _Trace:
         cut = {(t.grad_fn, t.output_nr): len(self.inputs) + c for c, t in enumerate(cuts.values())}
         look = functools.partial(refuse_written, self.recorder)
         known = self.forward
-        return paths.paths(outputs, leaves, kept, known.slices, known.hooked, known.remade, look, cut)
+        return gradient_paths.paths(outputs, leaves, kept, known.slices, known.hooked, known.remade, look, cut)
 
     def _tangent(self, k: int) -> torch.Tensor:
         value = self.joint.fresh[k].meta["val"]
-        with plain(self.recorder.fake_mode):
+        with unrecorded_fakes(self.recorder.fake_mode):
             if is_dense(value):
                 fake = torch.empty_strided(value.shape, value.stride(), dtype=value.dtype, device=value.device)
             else:
                 fake = torch.empty(value.shape, dtype=value.dtype, device=value.device)
-            fake.is_contiguous()  # of symbolic sizes decided now, while it can be assumed
+            fake.is_contiguous()  # decided now for symbolic sizes, while assumptions are possible
         self.joint.tangents.append(self.recorder.placeholder(f"tangent_{k}", fake))
         return torch._to_functional_tensor(fake)

@@ -1,6 +1,7 @@
-"""Results that are pieces of one tensor, as `split` and `unbind` give them: one call makes them all, as in eager.
+"""Results that are pieces of one tensor, as `split` and `unbind` return them: one call creates them all, as in eager.
 
-In: outputs, each with steps of its own that end in a slice and a mark.  Out: outputs that share a call and take its items.
+In: outputs, each with its own steps that end in a slice and a mark.  Out: outputs that share a call and take its items.
+
 Example: ``a, b = x.chunk(2); return a, b`` gives two slices that are marked as pieces, and becomes ``x.split(n)``.
 """
 
@@ -15,15 +16,15 @@ import torch
 from torch._ops import OpOverload
 
 from pycompiler.autograd.joint import Output
-from pycompiler.autograd.views import Step, as_one_of_several
+from pycompiler.autograd.views import ViewStep, as_one_of_several
 
 aten = torch.ops.aten
 
-_SEVERAL = 2  # pieces are made together from this many on
+_SEVERAL = 2  # the least number of pieces that are created together
 
 
-def joined(outputs: Sequence[Output], bases: Mapping[int, torch.Tensor]) -> list[Output]:
-    """The outputs, of which those are made by one call that are all pieces of one tensor. bases: what each view views."""
+def share_calls(outputs: Sequence[Output], bases: Mapping[int, torch.Tensor]) -> list[Output]:
+    """The outputs; outputs that are together all pieces of one tensor share a call. bases: the base of each view."""
     groups: dict[Any, list[int]] = {}
     for k, output in enumerate(outputs):
         if k in bases and _is_piece(output):
@@ -58,7 +59,7 @@ def _is_plain(args: Any) -> bool:
 
 
 Cuts = Mapping[int, tuple[int, ...]]
-Whole = dict[int, tuple[Step, int]]
+Whole = dict[int, tuple[ViewStep, int]]
 
 
 def _unbound(base: torch.Tensor, dim: int, cuts: Cuts) -> Whole | None:
@@ -66,7 +67,7 @@ def _unbound(base: torch.Tensor, dim: int, cuts: Cuts) -> Whole | None:
     items = {k: place for k, (place,) in cuts.items()}
     if type(size) is not int or len({*items.values()}) < len(items) or len(items) < max(_SEVERAL, size // 2):
         return None
-    return {k: (Step(aten.unbind.int, (dim,), {}), item) for k, item in items.items()}
+    return {k: (ViewStep(aten.unbind.int, (dim,), {}), item) for k, item in items.items()}
 
 
 def _split(base: torch.Tensor, dim: int, cuts: Cuts) -> Whole | None:
@@ -80,7 +81,9 @@ def _split(base: torch.Tensor, dim: int, cuts: Cuts) -> Whole | None:
     sizes = [b - a for a, b in itertools.pairwise(edges)]
     alike = len({*sizes[:-1]}) == 1 and 0 < sizes[-1] <= sizes[0]
     step = (
-        Step(aten.split.Tensor, (sizes[0], dim), {}) if alike else Step(aten.split_with_sizes.default, (sizes, dim), {})
+        ViewStep(aten.split.Tensor, (sizes[0], dim), {})
+        if alike
+        else ViewStep(aten.split_with_sizes.default, (sizes, dim), {})
     )
     return {k: (step, item) for item, k in enumerate(order)}
 

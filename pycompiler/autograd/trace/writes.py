@@ -1,4 +1,7 @@
-"""What the call of a captured node writes, told by the versions of what it was given, and which writes eager refuses."""
+"""In-place writes of a captured node's call, found by the versions of its arguments, and writes that eager refuses.
+
+In: a node and its arguments.  Out: `LayoutVersion`s, before and after the call; `AutogradUnsupported` for refused writes.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +18,17 @@ from torch import fx
 from pycompiler.autograd.recorder import overlaps_itself, tensors_in
 from pycompiler.autograd.trace.inputs import inner, storage_of
 from pycompiler.autograd.unsupported import AutogradUnsupported
-from pycompiler.ir import functional
+from pycompiler.operators import functional_twins
 
 aten = torch.ops.aten
 
 
 @dataclass(frozen=True)
-class Place:
-    """Where a tensor lay before a call, and what it was then."""
+class LayoutVersion:
+    """The layout and version of a tensor before a call."""
 
     tensor: torch.Tensor
-    value: torch.Tensor  # inside of a functional wrapper: a write gives it another
+    value: torch.Tensor  # the inner tensor of a functional wrapper: a write replaces it
     version: int
     storage: int
     shape: torch.Size
@@ -33,7 +36,7 @@ class Place:
     offset: int | torch.SymInt
 
     @classmethod
-    def of(cls, t: torch.Tensor) -> Place:
+    def of(cls, t: torch.Tensor) -> LayoutVersion:
         if t.layout is not torch.strided:
             return cls(t, inner(t), t._version, 0, t.shape, (), 0)
         return cls(t, inner(t), t._version, storage_of(t), t.shape, t.stride(), t.storage_offset())
@@ -53,8 +56,8 @@ class Place:
         last = first + sum((n - 1) * s for n, s in zip(self.shape, self.strides, strict=True))
         return first * size, (last + 1) * size - 1
 
-    def meets(self, other: Place, by_element: bool) -> bool:
-        """Whether the other, of the same storage, may have elements of this one, other than each at its own place."""
+    def meets(self, other: LayoutVersion, by_element: bool) -> bool:
+        """Whether another place of the same storage may overlap this one, except element by element."""
         if 0 in self.shape or 0 in other.shape:
             return False
         (a, b), (c, d) = self.extent, other.extent
@@ -64,26 +67,29 @@ class Place:
         return not (by_element and same and self.tensor.dtype == other.tensor.dtype)
 
 
-class Given:
-    """What a call is given, as it lay before: `out`, then argument by argument."""
+class CallArguments:
+    """The arguments of a call, as they were before: `out` first, then argument by argument."""
 
     def __init__(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
         named = (kwargs[k] for k in sorted(kwargs, key=lambda k: k != "out"))
         ordered = chain(named, args) if kwargs.get("out") is not None else chain(args, named)
         self.places = []
-        self.listed: list[Place] = []
-        self.row: dict[int, int] = {}  # of what is in a list: where, by identity of the place
+        self.listed: list[LayoutVersion] = []
+        self.row: dict[int, int] = {}  # identity of a place -> its index in its list
         for a in ordered:
-            self.places.append([Place.of(t) for t in tensors_in(a)])
+            self.places.append([LayoutVersion.of(t) for t in tensors_in(a)])
             if isinstance(a, (list, tuple)):
                 self.listed += self.places[-1]
                 self.row |= {id(p): i for i, p in enumerate(self.places[-1])}
 
-    def written(self) -> tuple[list[Place], list[Place]]:
-        """What the call has written, and what it has only read.  Versions are those of a memory: where several arguments lie
-        in one that was written, operators write the first (`out` stands before it)."""
-        wrote: list[Place] = []
-        read: list[Place] = []
+    def written(self) -> tuple[list[LayoutVersion], list[LayoutVersion]]:
+        """The places that the call has written, and the places that it has only read.
+
+        A version belongs to a memory.  If several arguments share written memory, the operator writes the first (`out`
+        comes first).
+        """
+        wrote: list[LayoutVersion] = []
+        read: list[LayoutVersion] = []
         taken: set[int] = set()
         for places in self.places:
             now = [p for p in places if p.is_written and p.storage not in taken]
@@ -94,8 +100,11 @@ class Given:
         return wrote, read
 
     def count(self) -> None:
-        """Writes to tensors of lists are counted by the operators that eager's kernels call for each (`torch._foreach_add_`);
-        functional tensors do without these."""
+        """Count writes to tensors in lists.
+
+        Eager's kernels call further operators for each tensor, which count (`torch._foreach_add_`); functional tensors
+        do not.
+        """
         for p in self.listed:
             if p.tensor._version == p.version and p.is_written:
                 torch.autograd.graph.increment_version(p.tensor)
@@ -107,29 +116,33 @@ def name_of(node: fx.Node) -> str:
 
 
 def is_metadata(node: fx.Node) -> bool:
-    """True for `t_`, `squeeze_` and their kind, which change how a tensor lies, and no element."""
+    """Whether the call is `t_`, `squeeze_` or similar, which changes a tensor's layout but no element."""
     packet = getattr(aten, name_of(node), None)
     return packet is not None and any(torch.Tag.inplace_view in getattr(packet, o).tags for o in packet.overloads())
 
 
 def refuse_overlap(
     node: fx.Node,
-    wrote: Sequence[Place],
-    read: Sequence[Place],
-    into: Place | None = None,
+    wrote: Sequence[LayoutVersion],
+    read: Sequence[LayoutVersion],
+    into: LayoutVersion | None = None,
     row: Mapping[int, int] = MappingProxyType({}),
 ) -> None:
-    """Eager's kernels refuse some writes to memory that they also read, or make them one after the other; which ones only
-    they know.  `into`: the part of what is written that `x[...] = y` writes.  `row`: see `Given`; operators on lists go through
-    these, so what an element is made of may be the same in its own row only."""
+    """Refuse writes to memory that the call also reads.
+
+    Eager's kernels refuse some of these writes, and do others element after element; only the kernels know which.
+    `into`: the part that `x[...] = y` writes.
+    `row`: see `CallArguments`.  Operators on lists go row by row, so an element may share memory only with an argument in its
+    own row.
+    """
     by_element = _by_element(node) if node.target is not operator.setitem else into is not None
     lists = str(getattr(node.target, "__name__", "")).startswith(FOREACH)
 
-    def in_place(a: Place, b: Place) -> bool:
+    def in_place(a: LayoutVersion, b: LayoutVersion) -> bool:
         return by_element and (not lists or (id(a) in row and row[id(a)] == row.get(id(b))))
 
     targets = [into] if into is not None else wrote
-    others: dict[int, list[Place]] = {}
+    others: dict[int, list[LayoutVersion]] = {}
     for p in (*targets, *read):
         if p.storage:
             others.setdefault(p.storage, []).append(p)
@@ -143,16 +156,18 @@ def refuse_overlap(
             )
 
 
-def part_of(node: fx.Node, args: Sequence[Any]) -> Place | None:
-    """The part of its first argument that `x[...] = y` writes, where that is a view."""
+def part_of(node: fx.Node, args: Sequence[Any]) -> LayoutVersion | None:
+    """The part of its first argument that `x[...] = y` writes, if the part is a view."""
     if node.target is not operator.setitem or not _is_basic(args[1]):
         return None
-    return Place.of(args[0][args[1]])
+    return LayoutVersion.of(args[0][args[1]])
 
 
 def may_overlap(value: Any) -> bool:
-    """True for a tensor that may have two elements in one place of memory (expanded, windows): eager refuses most writes to
-    it, or makes them in the order of its elements."""
+    """Whether a tensor may have two elements in one place of memory (expanded, windows).
+
+    Eager refuses most writes to such a tensor, or does them in the order of its elements.
+    """
     return isinstance(value, torch.Tensor) and value.layout is torch.strided and overlaps_itself(value)
 
 
@@ -165,12 +180,12 @@ def _is_basic(index: Any) -> bool:
 
 
 def _by_element(node: fx.Node) -> bool:
-    """Whether each element of the result is made of the elements at its place."""
+    """Whether each element of the result depends only on the arguments' elements at the same position."""
     name = name_of(node)
     packet = getattr(aten, _OPERATORS.get(name, name).removeprefix(FOREACH).rstrip("_"), None)
     return (
         packet is not None
-        and functional.writing(node.target) is None
+        and functional_twins.writing(node.target) is None
         and (packet is aten.copy or torch.Tag.pointwise in getattr(packet, packet.overloads()[0]).tags)
     )
 

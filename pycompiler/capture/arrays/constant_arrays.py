@@ -1,8 +1,8 @@
-"""Arrays that a program makes of constants: NumPy itself says what is in them, while nobody has written them.
+"""Arrays that a program creates from constants: NumPy computes their contents, valid until they are written.
 
-In: a call of NumPy's on constants and such arrays.  Out: what it gives; its elements are constants.  A tensor is made where it is
-wanted: by the graph where it can, else of what NumPy gave, anew in each call.
-Example: of ``np.linspace(0, 1, 4)`` the elements that a loop takes are numbers, and ``np.cumsum([1, 2])[-1]`` is 3.
+In: a NumPy call on constants and such arrays.  Out: its result, whose elements are constants.  A tensor is created on
+demand: by the graph if possible, else from NumPy's result, anew in each call.
+Example: the elements of ``np.linspace(0, 1, 4)`` in a loop are numbers, and ``np.cumsum([1, 2])[-1]`` is 3.
 """
 
 from __future__ import annotations
@@ -12,40 +12,40 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import numpy_calls, numpy_numbers
+from pycompiler.capture.arrays import numpy_calls, numpy_numbers
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.array import WRITES, Array, is_wrapped
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.sequences import List, Slice, Tuple
+from pycompiler.capture.values.containers.sequences import List, Slice, Tuple
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import arrays
+from pycompiler.operators import numpy_arrays
 
-MOST = 4096  # elements that are kept
-LARGEST = 1024  # of a number that may be a size, where nothing tells the size before
+MOST = 4096  # elements that are stored
+LARGEST = 1024  # of a number that may be a size, if the size is not known before the call
 PLAIN = (int, float, complex, bool, str, type(None), type(Ellipsis))
 
 
-class Unknown(Exception):
-    """What is no constant is among the values."""
+class NotConstant(Exception):
+    """Not all of the values are constants."""
 
 
 def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A function of NumPy's."""
+    """A function of NumPy."""
     if name == "where" and len(args) == 1:
-        return folded(cx, arrays.numpy().nonzero, "nonzero", args, kwargs)  # type: ignore[union-attr]
+        return folded(cx, numpy_arrays.numpy().nonzero, "nonzero", args, kwargs)  # type: ignore[union-attr]
 
     def ordinary() -> Value:
         return numpy_numbers.call_function(cx, fn, name, args, kwargs)
 
-    if type(getattr(fn, "nin", None)) is int and len(args) > fn.nin:  # the last is written
+    if type(getattr(fn, "nin", None)) is int and len(args) > fn.nin:  # the last one is written
         return ordinary()
     return _computed(cx, fn, args, kwargs, ordinary)
 
 
 def folded(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A function of NumPy's that no graph calls, of constants."""
+    """A NumPy function on constants that has no graph version."""
 
     def ordinary() -> Value:
         raise Break("skipped-call", f"numpy.{name}")
@@ -54,9 +54,9 @@ def folded(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: dict[str,
 
 
 def of_ufunc(cx: Capture, method: Any, args: list[Value], kwargs: dict[str, Value]) -> Value | None:
-    """A method of a ufunc, of an array; None of what is no function by another name."""
+    """A method of a ufunc on an array; None if the method equals no other NumPy function."""
     ufunc, *given = args
-    found = arrays.of_ufunc(method, getattr(ufunc, "fn", None))
+    found = numpy_arrays.of_ufunc(method, getattr(ufunc, "fn", None))
     array = cx.realize(given[0]) if given else None
     if found is None or len(given) > 2 or kwargs.keys() - {"axis", "keepdims"}:
         return None
@@ -67,7 +67,7 @@ def of_ufunc(cx: Capture, method: Any, args: list[Value], kwargs: dict[str, Valu
 
 
 def _settled(cx: Capture, value: Value) -> Value:
-    """A number of NumPy's that calls know as a constant."""
+    """A known NumPy scalar as a constant."""
     value = cx.realize(value)
     known = isinstance(value, Array) and value.scalar and value.number() is not None
     return Const(value.const()) if known else value
@@ -93,10 +93,10 @@ def call_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Val
 def _of_number(
     cx: Capture, method: Any, owner: Array, args: list[Value], kwargs: dict[str, Value], made: Value
 ) -> Value:
-    """What a method of a number gives, of which calls know the value: one whose value is asked for where torch takes it."""
+    """The result of a method of a known scalar.  Its value is read only if torch uses it."""
     try:
         given, named = _constants(cx, args), dict(zip(kwargs, _constants(cx, kwargs.values()), strict=True))
-    except Unknown:
+    except NotConstant:
         return made
     if not isinstance(made, Array) or not made.scalar:
         return made
@@ -105,14 +105,14 @@ def _of_number(
         number = owner.number()
         if number is None:
             return None
-        real = owner.python_type()(number.settle("as a number of NumPy's").const())
+        real = owner.python_type()(number.settle("as a NumPy number").const())
         return Const(cx.evaluate_raw(method, real, *given, **named).item())
 
     return Array.number_of(made.python_type(), lambda: made.tensor, known)
 
 
 def binary(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
-    """`left <op> right` or a comparison, where an array is known; None of others."""
+    """`left <op> right` or a comparison with a known array; None otherwise."""
     found = numpy_numbers.binary(cx, op, left, right)
     if found is not None or op not in numpy_calls.OPERATORS:
         return found
@@ -126,22 +126,22 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
 def _computed(
     cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value], ordinary: Callable[[], Value]
 ) -> Value:
-    """What a call gives: an array that is known where its arguments are."""
+    """The result of a call: an array with known contents if all arguments are known."""
     try:
         if "out" in kwargs:
-            raise Unknown
+            raise NotConstant
         given, named = _constants(cx, args), dict(zip(kwargs, _constants(cx, kwargs.values()), strict=True))
-    except Unknown:
+    except NotConstant:
         return ordinary()
 
     def evaluate() -> Any:
-        with arrays.as_errors():
+        with numpy_arrays.as_errors():
             return fn(*given, **named)
 
     try:
         made = ordinary()
     except Break:
-        found = _plain(evaluate) if not any(map(_is_large, (*given, *named.values()))) else None
+        found = _evaluate(evaluate) if not any(map(_is_large, (*given, *named.values()))) else None
         made_now = None if found is None else _constant(cx, found, given)
         if made_now is None:
             raise
@@ -152,13 +152,13 @@ def _computed(
         made.knows(evaluate)
         if not is_wrapped(cx) or made.tensor.fake.dim():
             return made
-    found = _plain(evaluate)
-    cls = made.python_type() if made.scalar else arrays.dtype_of(made.tensor.fake.dtype).type
-    return cx.make(found) if arrays.is_number(found) and type(found) is cls else made
+    found = _evaluate(evaluate)
+    cls = made.python_type() if made.scalar else numpy_arrays.dtype_of(made.tensor.fake.dtype).type
+    return cx.make(found) if numpy_arrays.is_number(found) and type(found) is cls else made
 
 
-def _plain(evaluate: Callable[[], Any]) -> Any:
-    """What NumPy gives; None where it raises, or warns, which is left to the program's call."""
+def _evaluate(evaluate: Callable[[], Any]) -> Any:
+    """NumPy's result; None if it raises or warns, which is left to the program's call."""
     try:
         return evaluate()
     except Exception:
@@ -166,20 +166,20 @@ def _plain(evaluate: Callable[[], Any]) -> Any:
 
 
 def _constant(cx: Capture, found: Any, given: list[Any]) -> Value | None:
-    """A number, or an array that no call but this one has; None of what else there may be, and in memory of those `given`."""
+    """A number, or a new array that no other call shares; None otherwise, and for memory of the arguments (`given`)."""
     if type(found) is tuple:
         items = [_constant(cx, v, given) for v in found]
         known = [v for v in items if v is not None]
         return Tuple(known) if len(known) == len(items) else None
-    if arrays.is_number(found) or type(found) in PLAIN:
+    if numpy_arrays.is_number(found) or type(found) in PLAIN:
         return cx.make(found)
     if type(found) is list and not _has_arrays(found):
         return cx.make(found)
     device = cx.device or torch.get_default_device()
     if (
-        not arrays.is_array(found)
+        not numpy_arrays.is_array(found)
         or not (found.flags.writeable and found.flags.forc)
-        or arrays.shares(found, given)
+        or numpy_arrays.shares(found, given)
         or found.size > MOST
         or cx.graph.is_inner
         or device.type != "cpu"
@@ -187,7 +187,7 @@ def _constant(cx: Capture, found: Any, given: list[Any]) -> Value | None:
         return None
     kept = found.copy("K")
     try:
-        real = arrays.tensor_of(kept)
+        real = numpy_arrays.tensor_of(kept)
     except (TypeError, ValueError):
         return None
 
@@ -208,21 +208,21 @@ def _constants(cx: Capture, values: Iterable[Value]) -> list[Any]:
 
 
 def _real(cx: Capture, value: Value) -> Any:
-    """The object that a value is, which nobody has changed; raises Unknown where that is not known."""
+    """The real object of a value that was not written; raises Unknown if it is not known."""
     value = cx.realize(value)
     if isinstance(value, Array) and not value.scalar and (known := value.known()) is not None:
         return known
-    if isinstance(value, Const) and (type(value.value) in PLAIN or arrays.is_constant(value.value)):
+    if isinstance(value, Const) and (type(value.value) in PLAIN or numpy_arrays.is_constant(value.value)):
         return value.value
     if isinstance(value, Const) and isinstance(value.value, (slice, type)):
         return value.value
-    if isinstance(value, Class) and (value.cls in arrays.PLAIN_DTYPES or arrays.is_of_numpy(value.cls)):
+    if isinstance(value, Class) and (value.cls in numpy_arrays.PLAIN_DTYPES or numpy_arrays.is_of_numpy(value.cls)):
         return value.cls
     if isinstance(value, (Tuple, List)) and value.cls in (tuple, list, torch.Size):
         return value.cls(_constants(cx, value.items))
     if isinstance(value, Slice):
         return slice(*_constants(cx, value.parts))
-    raise Unknown
+    raise NotConstant
 
 
 def _is_large(given: Any) -> bool:

@@ -1,4 +1,4 @@
-"""What NumPy does and a graph does not: the call breaks it, or raises what NumPy raises."""
+"""Checks of calls where NumPy and the graph differ: a graph break, or NumPy's error."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.array import READ_ONLY, Array, is_number
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.sequences import List, Slice, Tuple
-from pycompiler.capture.values.symbolic import PLAIN_VALUES
+from pycompiler.capture.values.containers.sequences import List, Slice, Tuple
+from pycompiler.capture.values.symbolic_numbers import PLAIN_VALUES
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import arrays, promotion
-from pycompiler.ir.symbols import hint_of
+from pycompiler.operators import numpy_arrays, numpy_promotion
+from pycompiler.symbolic.symbols import hint_of
 
 
 def flat(cx: Capture, values: list[Value]) -> Iterator[Value]:
@@ -31,7 +31,11 @@ def steps_back(key: Value) -> bool:
         return any(steps_back(k) for k in key.items)
     if isinstance(key, Const) and isinstance(key.value, slice):
         return key.value.step is not None and key.value.step < 0
-    step = key.parts[2].settle("as a step in an array") if isinstance(key, Slice) and len(key.parts) > 2 else None
+    step = (
+        key.parts[2].settle("as the step of an array's slice")
+        if isinstance(key, Slice) and len(key.parts) > 2
+        else None
+    )
     return step is not None and not (isinstance(step, Const) and (step.value is None or step.value > 0))
 
 
@@ -42,21 +46,26 @@ def ellipses(key: Value) -> int:
 
 
 def check_key(array: Array, key: Value, stored: Value | None = None) -> None:
-    """Break where a key does not fit an array, or what is `stored` does not fit the key: torch says so in other words."""
+    """Break if a key does not fit the array, or the stored value does not fit the key: torch raises another error."""
     shape = array.tensor.fake.shape
     parts = key.items if isinstance(key, Tuple) else [key]
     places = [_place(part) for part in parts]
     if not _masks_fit(shape, parts):
-        raise Break("unsupported-operation", "an array by a mask of another shape")
+        raise Break("unsupported-operation", "an array indexed by a mask of another shape")
     if None in places:
         return
     masks = any(isinstance(v, Array) and v.known() is None and v.tensor.fake.dtype is torch.bool for v in parts)
-    if not arrays.fits(_today(shape), tuple(p[0] for p in places if p is not None), () if masks else _shape_of(stored)):
-        raise Break("unsupported-operation", "an array by a key that it does not have, or of another shape")
+    if not numpy_arrays.fits(
+        _today(shape), tuple(p[0] for p in places if p is not None), () if masks else _shape_of(stored)
+    ):
+        raise Break(
+            "unsupported-operation",
+            "an array indexed by a key that does not fit its shape, or assigned a value of another shape",
+        )
 
 
 def _masks_fit(shape: torch.Size, parts: list[Value]) -> bool:
-    """Whether masks have the sizes of what they mask, which is assumed of sizes that change."""
+    """Whether masks have the sizes of the dimensions they mask; for symbolic sizes an assumption."""
     dim = 0
     for part in parts:
         if isinstance(part, Const) and part.value is Ellipsis:
@@ -69,7 +78,7 @@ def _masks_fit(shape: torch.Size, parts: list[Value]) -> bool:
 
 
 def _place(part: Value) -> tuple[Any] | None:
-    """What stands for a part of a key; None where that depends on data."""
+    """A stand-in for a part of a key; None if it depends on data."""
     if isinstance(part, Const):
         return (part.value,)
     if isinstance(part, List) and all(isinstance(v, Const) for v in part.items):
@@ -81,7 +90,7 @@ def _place(part: Value) -> tuple[Any] | None:
     known, fake = part.known(), part.tensor.fake
     if known is not None:
         return (known,)
-    return (arrays.no_places(_today(fake.shape), fake.dtype),)
+    return (numpy_arrays.no_places(_today(fake.shape), fake.dtype),)
 
 
 def _shape_of(value: Value | None) -> tuple[int, ...]:
@@ -93,8 +102,10 @@ def _today(shape: torch.Size) -> tuple[int, ...]:
 
 
 def check_options(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value], *, of_method: bool) -> None:
-    """Break where a call says in what memory its result lies, or in what order."""
-    given = {k: cx.realize(v) for k, v in arrays.options(name, of_method, args, kwargs).items() if isinstance(v, Value)}
+    """Break if a call specifies the memory or the order of its result."""
+    given = {
+        k: cx.realize(v) for k, v in numpy_arrays.options(name, of_method, args, kwargs).items() if isinstance(v, Value)
+    }
     in_order = all(v.tensor.fake.is_contiguous() for v in flat(cx, args) if isinstance(v, Array))
     out, order, copy = (given.get(option, Const(None)) for option in ("out", "order", "copy"))
     wrong = {
@@ -108,11 +119,11 @@ def check_options(cx: Capture, name: str, args: list[Value], kwargs: dict[str, V
 
 def check_vectors(name: str, args: list[Value]) -> None:
     if name == "cross" and any(v.tensor.fake.shape[-1:] == (2,) for v in args if isinstance(v, Array)):
-        raise Break("unsupported-operation", "numpy.cross of vectors of two numbers, of which it warns")
+        raise Break("unsupported-operation", "numpy.cross of vectors with two elements, about which NumPy warns")
 
 
 def part(array: Value | None, name: str, made: Value) -> Value:
-    """What was computed of `array`; the imaginary part of real numbers is an array that may not be written."""
+    """The result computed from `array`.  The imaginary part of real numbers is a read-only array."""
     if name == "imag" and isinstance(array, Array) and isinstance(made, Array) and not made.scalar:
         if not array.tensor.fake.dtype.is_complex:
             made.fixed = READ_ONLY
@@ -120,27 +131,30 @@ def part(array: Value | None, name: str, made: Value) -> Value:
 
 
 def check_squeezed(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> None:
-    """NumPy refuses to squeeze a dimension that is no single one; torch leaves it."""
+    """NumPy raises for a squeeze of a dimension whose size is not 1; torch ignores it."""
     array = cx.realize(args[0]) if args else None
     axis = cx.realize(kwargs["axis"] if "axis" in kwargs else args[1] if len(args) > 1 else Const(None))
     if name != "squeeze" or cx.is_none(axis):
         return
     axes = axis.items if isinstance(axis, (Tuple, List)) else [axis]
     if not isinstance(array, Array) or not all(v.is_const() and type(v.const()) is int for v in map(cx.realize, axes)):
-        raise Break("unsupported-operation", "numpy.squeeze of what is no array, or by what is no number")
+        raise Break(
+            "unsupported-operation",
+            "numpy.squeeze of an argument that is not an array, or of an axis that is not a constant int",
+        )
     shape, places = array.tensor.fake.shape, [cx.realize(v).const() for v in axes]
     if any(not -len(shape) <= d < len(shape) or int(shape[d]) != 1 for d in places):
-        raise Break("unsupported-operation", "numpy.squeeze of a dimension that is no single one")
+        raise Break("unsupported-operation", "numpy.squeeze of a dimension that does not exist or does not have size 1")
     if len(places) > 1 and min(places) < 0:
-        raise Break("unsupported-operation", "numpy.squeeze of several dimensions, counted from the end")
+        raise Break("unsupported-operation", "numpy.squeeze of several dimensions, some counted from the end")
 
 
 def type_of(value: Value) -> str | None:
-    """The name of the dtype of an array, or of a number of NumPy's."""
+    """The name of the dtype of an array or NumPy scalar."""
     if isinstance(value, Array):
-        known = arrays.dtype_name(value.python_type()) if value.scalar else None
-        return known or str(arrays.dtype_of(value.tensor.fake.dtype).name)
-    return str(value.value.dtype.name) if isinstance(value, Const) and arrays.is_number(value.value) else None
+        known = numpy_arrays.dtype_name(value.python_type()) if value.scalar else None
+        return known or str(numpy_arrays.dtype_of(value.tensor.fake.dtype).name)
+    return str(value.value.dtype.name) if isinstance(value, Const) and numpy_arrays.is_number(value.value) else None
 
 
 def is_integer(value: Value) -> bool:
@@ -148,7 +162,7 @@ def is_integer(value: Value) -> bool:
 
 
 def check_weights(cx: Capture, weights: Value) -> None:
-    """Weights have a sum, which is assumed: NumPy refuses others."""
+    """Assume that the sum of the weights is not zero: NumPy raises otherwise."""
     weights = cx.realize(weights)
     if cx.is_none(weights):
         return
@@ -164,14 +178,14 @@ def _has_sum(cx: Capture, tensor: Tensor) -> bool:
 
 
 def check_write(cx: Capture, array: Array, args: list[Value]) -> None:
-    """Break, or raise, where NumPy does not simply write."""
+    """Break or raise where NumPy does not simply write."""
     if array.fixed:
         raise Break("unsupported-operation", f"a write into {array.fixed}")
-    value = cx.realize(args[-1]).settle("to store it in an array") if args else Const(0)
+    value = cx.realize(args[-1]).settle("as a value stored in an array") if args else Const(0)
     if isinstance(value, Array) and value.scalar and (is_integer(array) and type_of(value) != type_of(array)):
-        raise Break("unsupported-operation", f"{value.describe()} stored into integers of another dtype")
+        raise Break("unsupported-operation", f"{value.describe()} stored into an integer array of another dtype")
     if isinstance(value, Const) and is_number(value.value):
-        cx.evaluate_raw(promotion.holds, array.tensor.fake.dtype, value.value)
+        cx.evaluate_raw(numpy_promotion.holds, array.tensor.fake.dtype, value.value)
     elif len(args) == 2:
         keys = args[0].items if isinstance(args[0], Tuple) else [args[0]]
         one = len(keys) == array.tensor.fake.dim() and all(

@@ -1,7 +1,7 @@
-"""Numbers of NumPy's as numbers of Python's, which functions of torch's take them for.
+"""NumPy scalars as Python numbers, which torch functions accept.
 
-In: what an operator or function of NumPy's is given, as far as guards or symbols know it.  Out: the number of Python's that is
-equal to its result, a symbol where NumPy computes as Python does, else a constant from now on.
+In: the operands of a NumPy operator or function, as far as guards or symbols know them.  Out: the Python number that
+equals the result.  It is a symbol if NumPy computes as Python does; otherwise a constant.
 """
 
 from __future__ import annotations
@@ -14,60 +14,64 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import numpy_calls
+from pycompiler.capture.arrays import numpy_calls
+from pycompiler.capture.arrays.numpy_calls import COMPARED, OPERATORS, PYTHONS, UNARY, argument, power_of, record
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.numpy_calls import COMPARED, OPERATORS, PYTHONS, UNARY, argument, power_of, record
 from pycompiler.capture.values.array import Array, is_number, is_wrapped
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.sequences import List, Tuple
-from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
+from pycompiler.capture.values.containers.sequences import List, Tuple
+from pycompiler.capture.values.symbolic_numbers import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import arrays
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.symbols import expr_of
+from pycompiler.operators import numpy_arrays
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.symbols import expr_of
 
 LEAST, GREATEST = -(2**63), 2**63 - 1
 SUMS = frozenset({"add", "subtract", "multiply", "negative", "positive"})
-PARTS = frozenset({"remainder", "floor_divide"})
+DIVISIONS = frozenset({"remainder", "floor_divide"})
 COMPARISONS = frozenset(OPERATORS[op] for op in COMPARED)
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A number of Python's, and the class of what the program has: NumPy's, or Python's."""
+    """A Python number, and the class of the program's operand: NumPy's or Python's."""
 
     number: Value
     cls: type
 
     def settled(self) -> Any:
-        number = self.number.settle("as a number of NumPy's").const()
+        number = self.number.settle("as a NumPy number").const()
         return number if self.cls in (int, float, bool) else self.cls(number)
 
 
 def call_function(cx: Capture, fn: Any, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A function of NumPy's, of numbers or arrays."""
+    """A function of NumPy on numbers or arrays."""
     values = [cx.realize(v) for v in args]
     known = None
     if not kwargs and not is_wrapped(cx):
         known = _product(cx, values[0]) if name == "prod" and len(values) == 1 else _ufunc(cx, fn, name, values)
     if known is not None:
         return known
-    if any(isinstance(v, Symbolic) for v in values) and name not in arrays.MAKES and not is_wrapped(cx):
+    if any(isinstance(v, Symbolic) for v in values) and name not in numpy_arrays.MAKES and not is_wrapped(cx):
         if all(isinstance(v, PLAIN_VALUES) for v in values):  # numbers alone, which NumPy computes at once
-            args = [v.settle("as an argument of a function of NumPy's") for v in values]
+            args = [v.settle("as an argument of a NumPy function") for v in values]
     return numpy_calls.call_function(cx, fn, name, args, kwargs)
 
 
 def _ufunc(cx: Capture, fn: Any, name: str, values: list[Value]) -> Value | None:
-    """What a function that works elementwise gives of numbers of which each call knows the value; None of others."""
-    if not arrays.is_ufunc(fn) or len(values) != fn.nin or not any(isinstance(v, (Array, Symbolic)) for v in values):
+    """The result of an elementwise function on numbers known in each call; None for other operands."""
+    if (
+        not numpy_arrays.is_ufunc(fn)
+        or len(values) != fn.nin
+        or not any(isinstance(v, (Array, Symbolic)) for v in values)
+    ):
         return None
     return elementwise(cx, name, fn, values)
 
 
 def binary(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
-    """`left <op> right` or a comparison, also in place, of numbers that are known; None of others."""
+    """`left <op> right` or a comparison, also in place, on known numbers; None for other operands."""
     plain = op in OPERATORS or (isinstance(left, Array) and left.scalar)
     name = OPERATORS.get(op if op in OPERATORS else op[:-1])
     return elementwise(cx, name, PYTHONS[name], [left, right]) if plain and name is not None else None
@@ -78,9 +82,11 @@ def unary(cx: Capture, op: str, value: Value) -> Value | None:
 
 
 def elementwise(cx: Capture, name: str, fn: Callable[..., Any], values: list[Value]) -> Value | None:
-    """What `fn`, an operator or a function of NumPy's, computes elementwise of numbers: one whose value is asked for where
-    torch takes it; None where another value is among them."""
-    if is_wrapped(cx) or not all(map(_is_known, values)) or cx.call_builtin(arrays.raises_errors, [], {}).const():
+    """The elementwise result of `fn`, an operator or NumPy function, on known numbers; None for other operands.
+
+    The operands' values are read only if torch uses the number.
+    """
+    if is_wrapped(cx) or not all(map(_is_known, values)) or cx.call_builtin(numpy_arrays.raises_errors, [], {}).const():
         return None
     cls = _class_of(fn, [v.python_type() for v in values])
     if cls is None:
@@ -91,7 +97,7 @@ def elementwise(cx: Capture, name: str, fn: Callable[..., Any], values: list[Val
         operands = [Operand(n, c) for n, c in numbers if n is not None]
         return _combined(cx, name, fn, operands, cls) if len(operands) == len(numbers) else None
 
-    if not any(isinstance(v, Array) for v in values):  # of Python's numbers
+    if not any(isinstance(v, Array) for v in values):  # Python's numbers only
         return _known_number(cx, cls, known)
 
     def make() -> Tensor:
@@ -99,7 +105,7 @@ def elementwise(cx: Capture, name: str, fn: Callable[..., Any], values: list[Val
             power = fn is operator.pow
             plain = [v.settle("beside an array") for v in values] if power else values
             called = power_of(*plain) if power else name
-            found = record(cx, arrays.function, [Const(called), *plain], {}, scalar=True)
+            found = record(cx, numpy_arrays.function, [Const(called), *plain], {}, scalar=True)
         except Break:
             number = made.number()
             if number is None:
@@ -113,7 +119,7 @@ def elementwise(cx: Capture, name: str, fn: Callable[..., Any], values: list[Val
 
 
 def _known_number(cx: Capture, cls: type, known: Callable[[], Value | None]) -> Array:
-    """A number of NumPy's of which only the value is known."""
+    """A NumPy scalar known only by its value."""
 
     def make() -> Tensor:
         number = made.number()
@@ -126,7 +132,7 @@ def _known_number(cx: Capture, cls: type, known: Callable[[], Value | None]) -> 
 
 def _tensor_of(cx: Capture, cls: type, number: Value) -> Tensor:
     dtype = argument(cx, cx.make(cls))
-    made = cx.graph.call_function(arrays.scalar, [dtype, number.settle("as an array without dimensions")], {})
+    made = cx.graph.call_function(numpy_arrays.scalar, [dtype, number.settle("as an array without dimensions")], {})
     assert isinstance(made, Tensor)
     return made
 
@@ -138,26 +144,26 @@ def _is_known(value: Value) -> bool:
 
 
 def _python(value: Value) -> Value | None:
-    """The number of Python's."""
+    """The Python number of a value; None if it is not known."""
     if isinstance(value, Array):
         return value.number()
-    if isinstance(value, Const) and arrays.is_number(value.value):
+    if isinstance(value, Const) and numpy_arrays.is_number(value.value):
         return Const(value.value.item())
     return value
 
 
 def _class_of(fn: Callable[..., Any], classes: Sequence[type]) -> type | None:
-    """Of what class `fn` gives a number, of such numbers; None where it gives something else, or nothing."""
+    """The class of the scalar that `fn` returns for such scalars; None if it returns another object, or raises."""
     try:
-        with arrays.quietly():
+        with numpy_arrays.quietly():
             made = fn(*(cls(1) for cls in classes))
     except Exception:
         return None
-    return type(made) if arrays.is_number(made) else None
+    return type(made) if numpy_arrays.is_number(made) else None
 
 
 def _combined(cx: Capture, name: str, fn: Callable[..., Any], operands: Sequence[Operand], cls: type) -> Value:
-    """What `fn` gives of numbers, a number of the class `cls` (or `bool`), as Python's."""
+    """The result of `fn`, a scalar of class `cls` (or `bool`), as a Python number."""
     symbols = any(not isinstance(o.number, Const) for o in operands)
     made = _as_python(cx, name, operands, cls) if symbols else None
     if made is not None:
@@ -166,30 +172,30 @@ def _combined(cx: Capture, name: str, fn: Callable[..., Any], operands: Sequence
 
 
 def _as_python(cx: Capture, name: str, operands: Sequence[Operand], cls: type) -> Value | None:
-    """... computed as Python computes it; None where NumPy may give something else."""
+    """The result computed by Python's operators; None if NumPy's result may differ."""
     floats = [o.number.python_type() is float for o in operands]
-    if name in OF_ONE:
-        return OF_ONE[name](cx, operands[0].number)
+    if name in UNARY_FUNCTIONS:
+        return UNARY_FUNCTIONS[name](cx, operands[0].number)
     fn = PYTHONS.get(name)
-    wide = [o.cls in (int, float) or arrays.numpy().dtype(o.cls).itemsize == 8 for o in operands]  # type: ignore[union-attr]
+    wide = [o.cls in (int, float) or numpy_arrays.numpy().dtype(o.cls).itemsize == 8 for o in operands]  # type: ignore[union-attr]
     if fn is None or not all(wide) or any(o.number.python_type() is bool for o in operands):
         return None
     numbers = [o.number for o in operands]
     if name in COMPARISONS:
         return cx.call_builtin(fn, numbers, {}) if len({*floats}) == 1 else None
-    module = arrays.numpy()
+    module = numpy_arrays.numpy()
     if cls is module.float64:  # type: ignore[union-attr]
         exact = name in SUMS
         exact |= name == "divide" and floats[0] and isinstance(numbers[1], Const) and numbers[1].value != 0
         return cx.call_builtin(fn, numbers, {}) if exact else None
-    if cls is not module.int64 or not (name in SUMS or name in PARTS and _is_positive(cx, numbers[1])):  # type: ignore[union-attr]
+    if cls is not module.int64 or not (name in SUMS or name in DIVISIONS and _is_positive(cx, numbers[1])):  # type: ignore[union-attr]
         return None
     made = cx.call_builtin(fn, numbers, {})
     return made if _fits(cx, made) else None
 
 
 def _product(cx: Capture, shape: Value) -> Value | None:
-    """`numpy.prod` of sizes; None where it is no number of 64 bits, and of what else there may be."""
+    """`numpy.prod` of sizes; None if it does not fit into 64 bits, or for other arguments."""
     if not isinstance(shape, (Tuple, List)) or shape.cls not in (tuple, list, torch.Size):
         return None
     sizes = [cx.realize(v) for v in shape.items]
@@ -201,7 +207,7 @@ def _product(cx: Capture, shape: Value) -> Value | None:
         made = cx.call_builtin(operator.mul, [made, size], {})
         if not _fits(cx, made):
             return None
-    return _known_number(cx, arrays.numpy().int64, lambda: made)  # type: ignore[union-attr]
+    return _known_number(cx, numpy_arrays.numpy().int64, lambda: made)  # type: ignore[union-attr]
 
 
 def _root(cx: Capture, number: Value) -> Value | None:
@@ -212,7 +218,7 @@ def _root(cx: Capture, number: Value) -> Value | None:
 
 
 def _rounded(fn: Callable[[float], int]) -> Callable[[Capture, Value], Value | None]:
-    """The float of an integer above zero (a zero has a sign)."""
+    """The rounded float of a number whose rounded value is above zero, since a zero has a sign."""
 
     def made(cx: Capture, number: Value) -> Value | None:
         found = cx.call_builtin(fn, [number], {}) if number.python_type() is float else None
@@ -221,19 +227,19 @@ def _rounded(fn: Callable[[float], int]) -> Callable[[Capture, Value], Value | N
     return made
 
 
-OF_ONE: dict[str, Callable[[Capture, Value], Value | None]] = {
+UNARY_FUNCTIONS: dict[str, Callable[[Capture, Value], Value | None]] = {
     "sqrt": _root, "ceil": _rounded(math.ceil), "floor": _rounded(math.floor),
 }  # fmt: skip
 
 
 def _symbol(number: Value) -> torch.SymInt | None:
-    """What an integer that is no constant is made of."""
+    """The SymInt of an integer that is not a constant."""
     sym = getattr(number, "sym", None)
     return sym if isinstance(sym, torch.SymInt) else None
 
 
 def _fits(cx: Capture, number: Value) -> bool:
-    """Whether an integer is one of 64 bits, which is assumed."""
+    """Whether an integer fits into 64 bits, recorded as an assumption."""
     sym, symbols = _symbol(number), cx.sizes.symbols
     if sym is None or symbols is None:
         return isinstance(number, Const) and LEAST <= number.value <= GREATEST
@@ -241,7 +247,7 @@ def _fits(cx: Capture, number: Value) -> bool:
 
 
 def _is_positive(cx: Capture, number: Value) -> bool:
-    """Whether an integer is above zero, which is assumed."""
+    """Whether an integer is above zero, recorded as an assumption."""
     sym, symbols = _symbol(number), cx.sizes.symbols
     if sym is None or symbols is None:
         return isinstance(number, Const) and type(number.value) is int and number.value > 0

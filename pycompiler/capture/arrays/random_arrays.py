@@ -1,7 +1,8 @@
-"""Random numbers of NumPy's (`numpy.random.rand(4)`), of the module's generator or of one that the program has.
+"""Random numbers of NumPy (`numpy.random.rand(4)`), from the module's generator or from a generator of the program.
 
-Generated code draws them before the graph runs, as those of Python's generators (`builtins/drawn.py`), by the same call with the
-same constants.  An array is an input of the graph, whose form one drawn now tells; a number of Python's is one that is not known.
+Generated code draws them before the graph runs, by the same call with the same constants.  Python's generators are
+treated the same way (`capture/library/standard/random_numbers.py`).  An array is an input of the graph; a draw during
+capture shows its shape and dtype.  A Python number becomes a symbol.
 """
 
 from __future__ import annotations
@@ -14,29 +15,29 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins.drawn import GREATEST, KNOWN, may_come_first
-from pycompiler.capture.calls import Args, Kwargs, builtin
-from pycompiler.capture.sizes import DRAWN
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
+from pycompiler.capture.library.standard.random_numbers import GREATEST, KNOWN, may_draw_before_graph
+from pycompiler.capture.recording.input_symbols import DRAWN
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers.sequences import List, Tuple
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.opaque import Opaque
-from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import arrays, numpy_random
-from pycompiler.ir.fake import fake_of
-from pycompiler.ir.numpy_random import Call
+from pycompiler.operators import numpy_arrays, numpy_random
+from pycompiler.operators.numpy_random import DrawCall
+from pycompiler.torch_compat.fake_mode import fake_of
 
-DEVIATIONS = 16  # by how many a normal number is off at most: it is made of 53 random bits, or 64
-WHOLE = ("randint", "integers", "permutation")
-"""Their arguments are integers."""
+DEVIATIONS = 16  # bound of a normal number, in deviations: it is computed from 53 or 64 random bits
+INTEGER_METHODS = ("randint", "integers", "permutation")
+"""Methods with integer arguments."""
 METHODS = frozenset(
     {"rand", "randn", "random", "random_sample", "uniform", "normal", "standard_normal", "beta", "binomial", "chisquare",
      "choice", "exponential", "f", "gamma", "geometric", "gumbel", "hypergeometric", "laplace", "logistic", "lognormal",
      "negative_binomial", "pareto", "poisson", "power", "rayleigh", "standard_cauchy", "standard_exponential",
-     "standard_gamma", "standard_t", "triangular", "vonmises", "wald", "weibull", "zipf", *WHOLE}
+     "standard_gamma", "standard_t", "triangular", "vonmises", "wald", "weibull", "zipf", *INTEGER_METHODS}
 )  # fmt: skip
 
 
@@ -52,7 +53,7 @@ def _of_unit(size: None = None, **options: Any) -> float:
     return 1.0
 
 
-def _of_share(a: float, b: float, size: None = None) -> float:
+def _bound_of_beta(a: float, b: float, size: None = None) -> float:
     return 1.0
 
 
@@ -66,9 +67,9 @@ def _among(low: int, high: int | None = None, size: None = None, dtype: type | N
 
 FLOATS: dict[str, Callable[..., float]] = {
     "rand": _of_unit, "random": _of_unit, "random_sample": _of_unit, "uniform": _of_uniform, "normal": _of_normal,
-    "randn": _of_standard, "standard_normal": _of_standard, "beta": _of_share,
+    "randn": _of_standard, "standard_normal": _of_standard, "beta": _bound_of_beta,
 }  # fmt: skip
-"""The magnitude that no number exceeds, of methods that give one of Python's."""
+"""Methods that return a Python float -> the bound of its magnitude."""
 
 
 @builtin(numpy_random.drawing)
@@ -79,7 +80,7 @@ def draw(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if name not in METHODS or not isinstance(owner, Opaque) or owner.source is None:
         raise _unknown(name)
     if (
-        not may_come_first(cx, apart=True)
+        not may_draw_before_graph(cx, apart=True)
         or not numpy_random.is_generator(owner.real)
         or torch.get_default_device().type != "cpu"
         or cx.device
@@ -89,7 +90,7 @@ def draw(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     call = name, known, tuple((k, _constant(cx, name, v)) for k, v in kwargs.items())
     try:
         example = numpy_random.draw(numpy_random.new_generator(type(owner.real)), call)
-    except Exception:  # which the program sees
+    except Exception:  # the program's own error
         raise _unknown(name) from None
     draws = _draw_number if type(example) in (int, float) else _draw_array
     made = draws(cx, owner, call, example)
@@ -98,31 +99,31 @@ def draw(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _unknown(name: str) -> Break:
-    return Break("skipped-call", f"numpy.random, {name}")
+    return Break("skipped-call", f"numpy.random: {name}")
 
 
 def _constant(cx: Capture, name: str, value: Value) -> Any:
-    """A number, a size of several, or the name of a dtype."""
-    value = cx.realize(value).settle("as an argument of a generator of NumPy's")
+    """A constant argument: a number, a tuple of sizes, or the name of a dtype."""
+    value = cx.realize(value).settle("as an argument of a NumPy generator")
     if isinstance(value, (Tuple, List)) and value.cls in (tuple, list, torch.Size):
         return tuple(_constant(cx, name, v) for v in value.items)
     if not isinstance(value, (Const, Class)):
         raise _unknown(name)
     real = value.const()
-    kinds = (int, bool, str) if name in WHOLE else (int, float, bool, str)
+    kinds = (int, bool, str) if name in INTEGER_METHODS else (int, float, bool, str)
     if real is None or (type(real) in kinds and not (type(real) is float and not abs(real) < KNOWN)):
         return real
-    if isinstance(real, type) and real in arrays.PLAIN_DTYPES:  # as it is: `int` asks for numbers of Python's
+    if isinstance(real, type) and real in numpy_arrays.PLAIN_DTYPES:  # kept as it is: `int` requests Python numbers
         return real
-    dtype = arrays.dtype_name(real)
-    if dtype is None or arrays.is_unknown(dtype):
+    dtype = numpy_arrays.dtype_name(real)
+    if dtype is None or numpy_arrays.is_unknown(dtype):
         raise _unknown(name)
     return dtype
 
 
-def _draw_array(cx: Capture, owner: Opaque, call: Call, example: Any) -> Array:
+def _draw_array(cx: Capture, owner: Opaque, call: DrawCall, example: Any) -> Array:
     try:
-        form = arrays.tensor_of(example)
+        form = numpy_arrays.tensor_of(example)
     except (TypeError, ValueError):
         raise _unknown(call[0]) from None
     graph, place = cx.graph, DRAWN.item(len(cx.effects.draws))
@@ -131,18 +132,18 @@ def _draw_array(cx: Capture, owner: Opaque, call: Call, example: Any) -> Array:
     made = Tensor(graph.read(place, fake), fake)
     graph.placeholders[made.node].make = functools.partial(_like, tuple(form.shape), form.dtype)
     graph.by_fake[id(fake)] = made
-    return Array(made, scalar=arrays.is_number(example))
+    return Array(made, scalar=numpy_arrays.is_number(example))
 
 
 def _like(shape: tuple[int, ...], dtype: torch.dtype, scope: Any) -> torch.Tensor:
     return torch.zeros(shape, dtype=dtype, device="cpu")
 
 
-def _draw_number(cx: Capture, owner: Opaque, call: Call, example: Any) -> Value:
+def _draw_number(cx: Capture, owner: Opaque, call: DrawCall, example: Any) -> Value:
     name, args, kwargs = call
     at = len(cx.effects.draws)
     among = made = None
-    with contextlib.suppress(KeyError, TypeError):  # of arguments from which no greatest number is known
+    with contextlib.suppress(KeyError, TypeError):  # the arguments give no bound
         if type(example) is int and name == "randint":
             among = _among(*args, **dict(kwargs))
             fits = len(among) > 0 and max(abs(among.start), abs(among.stop)) < GREATEST

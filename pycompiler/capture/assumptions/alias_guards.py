@@ -1,7 +1,8 @@
-"""What the program changed is no other object that it read under another name: guards at the end of a capture.
+"""Alias guards: a written object must not also be reachable under another name that the frame read.
 
-In: the capture, with its effects.  Out: `no_alias` guards, one for all that may be one object: it says of each two that they are
-different ones.
+In: the capture at its end, with its effects.
+Out: `no_alias` guards.  One guard covers a group of objects that might be one object: any two objects of the group
+must differ.
 """
 
 from __future__ import annotations
@@ -9,20 +10,21 @@ from __future__ import annotations
 import functools
 
 from pycompiler.capture.values.attributes import instance_dict
-from pycompiler.capture.values.base import Capture, Lazy, Value
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.base import Capture, LazyObject, Value
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.instance_dicts import InstanceDict
+from pycompiler.capture.values.containers.iterators import Iter
+from pycompiler.capture.values.containers.sequences import Sequence
+from pycompiler.capture.values.containers.sets import Set
 from pycompiler.capture.values.functions import Function
-from pycompiler.capture.values.instance_dicts import InstanceDict
-from pycompiler.capture.values.iterators import Iter
 from pycompiler.capture.values.objects import HOOK_DICTS, Object
 from pycompiler.capture.values.opaque import Opaque
-from pycompiler.capture.values.sequences import Sequence
-from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import keys_of
 from pycompiler.ir.source import Source
 
-COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque, Iter)  # those whose guards may hold of other objects
+# values whose guards may hold for other objects, too
+COMPARED = (Sequence, Dict, Set, Object, Tensor, Function, Opaque, Iter)
 PARTS = ("_parameters", "_buffers", "_modules", *HOOK_DICTS)
 
 
@@ -32,7 +34,7 @@ def may_be(a: Value, b: Value) -> bool:
 
 
 def guard_mutated(cx: Capture) -> None:
-    """Of objects and tensors that the program changed, and of the dicts that attributes are in."""
+    """Guard objects and tensors that the program wrote, and the dicts that hold attributes."""
     _guard_gradients(cx)
     written = [v for v in dict.fromkeys(cx.effects.written()) if v.source is not None]
     kinds = {type(v) for v in written if isinstance(v, COMPARED)}
@@ -57,7 +59,7 @@ def guard_mutated(cx: Capture) -> None:
 
 
 def _guard_gradients(cx: Capture) -> None:
-    """What has another gradient now is no other tensor whose gradient the program looked at."""
+    """A tensor with a new gradient must not be another tensor whose gradient the program read."""
     if any(w.kind == "grad" for w in cx.effects.journal):
         saw = cx.effects.looks.saw
         looked = [
@@ -70,7 +72,7 @@ def _guard_gradients(cx: Capture) -> None:
 
 
 class Namespaces:
-    """What the program changed as a dict holds no attributes that it looked at, nor the other way round."""
+    """A dict that the program wrote must not hold attributes that it read, nor the other way round."""
 
     def __init__(self, cx: Capture) -> None:
         self.cx = cx
@@ -88,7 +90,8 @@ class Namespaces:
             if kind not in self._all:
                 self._all[kind] = self._around(value)
             others = self._all[kind]
-            if others.get(id(memory)) == mine:  # one of those of which a guard says that they are different ones
+            # These dicts are in a group whose members a guard keeps different.
+            if others.get(id(memory)) == mine:
                 if kind in self._guarded:
                     return
                 self._guarded.add(kind)
@@ -97,7 +100,8 @@ class Namespaces:
             self.cx.guard("no_alias", mine, None, apart)
 
     def _around(self, value: Value) -> dict[int, Source]:
-        """Dicts that it may have its attributes in, by what is there, which several may show: those of its own kind, too."""
+        """Dicts that the value's attributes may be in, by id, including the attribute dicts of other objects of its
+        kind."""
         found: dict[int, Source] = {}
         for o in self.cx.by_id.values():
             shown = o.storage if isinstance(o, Object) else o
@@ -109,16 +113,18 @@ class Namespaces:
         return found
 
     def _looked_at(self, changed: Dict) -> dict[int, Source]:
-        """Those of objects of which the program looked at attributes that a dict has keys for, or at all."""
+        """The attribute dicts of objects with an attribute that the program read and that the dict has a key for.
+
+        An unknown key counts as every name.
+        """
         if not self._objects:
             return {}
         saw = self.cx.effects.looks.saw
         keys = (*keys_of(changed.real), *(k.value.const() for k in changed.known() if k.value.is_const()))
         names = {k for k in keys if type(k) is str}
         asked = (k.value for k in changed.known())
-        every = any(
-            isinstance(k, Lazy) for k in (*asked, *(k for k, _ in changed.unasked))
-        )  # a text that may be any name
+        # a string that may be any name
+        every = any(isinstance(k, LazyObject) for k in (*asked, *(k for k, _ in changed.unasked)))
         return {
             id(instance_dict(o.real)): o.namespace_source()
             for o in self._objects
@@ -132,7 +138,7 @@ class Namespaces:
 
 
 def _is_table(source: Source | None) -> bool:
-    """Whether a dict is one of those in which a module keeps its parts; None: made here."""
+    """Whether a dict is a table of a module (parameters, buffers, submodules, hooks), or was created in the frame."""
     if source is None:
         return True
     of_instance = source.base is not None and source.base.kind == "instance_dict"

@@ -1,12 +1,13 @@
-"""What operators written in Python reach besides their arguments: objects that their functions name.
+"""Objects that Python-written custom operators reach besides their arguments.
 
-In: an operator of another library, when a call of it is recorded. Out: nothing, or a break, where the frame has to do with
-such an object, too.  A graph runs ahead of what the frame changes, and its frame reads what was there before the graph; so an
-operator does not come into it that would find an object as it was before the frame changed it, or change one that the frame
-has looked at, and a frame that looks at one afterwards does so behind the graph.
-Example: an operator that appends to a list, and a frame that asks for its length.
+In: an operator of another library, when a call of it is recorded.
+Out: nothing, or a break, if the frame uses such an object, too.  A graph runs before the frame's effects, and the
+frame's code reads objects as they were before the graph.  So an operator must not be in the graph if it reads an
+object that the frame has written, or writes an object that the frame has read.  If the frame reads an object only
+after the call of an operator that may write it, the graph ends before that read.
+Example: an operator appends to a list, and the frame reads the list's length.
 
-What is named through attributes of modules, or reached by way of other objects, is not seen.
+Objects named through attributes of modules, or reached through other objects, are not seen.
 """
 
 from __future__ import annotations
@@ -22,11 +23,11 @@ from torch._library import custom_ops
 from torch._ops import OpOverload
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.bytecode.uses import WRITERS, codes
+from pycompiler.capture.bytecode.object_uses import WRITERS, nested_codes
 
 
 class Pending(Protocol):
-    """What a frame has changed (`effects.Effects`)."""
+    """The changes of a frame so far (`effects.Effects`)."""
 
     @property
     def globals(self) -> Mapping[tuple[int, str], Any]: ...
@@ -35,12 +36,14 @@ class Pending(Protocol):
 
 
 _CONTAINERS = (list, dict, set, bytearray, collections.deque)
-_MOST = 64  # functions that are looked at
+_MOST = 64  # functions that are read
 
 
-class Reached:
-    """Of an operator: `objects` by id, `changed` those that it may change, `names` of globals: (id of the namespace, name),
-    `bound` those that it binds anew."""
+class OperatorUses:
+    """The objects of an operator: `objects` by id; `changed`: the ids that it may write.
+
+    `names` of globals, as (id of the namespace, name); `bound`: the globals that it may rebind.
+    """
 
     def __init__(self, op: OpOverload) -> None:
         self.objects: dict[int, Any] = {}
@@ -58,11 +61,11 @@ class Reached:
         if type(fn) is not types.FunctionType or id(fn) in self._seen or len(self._seen) == _MOST:
             return
         self._seen.add(id(fn))
-        found = [Uses(code) for code in codes(fn.__code__)]
+        found = [Uses(code) for code in nested_codes(fn.__code__)]
         for name, cell in zip(fn.__code__.co_freevars, fn.__closure__ or (), strict=True):
             try:
                 self._name(name, cell.cell_contents, found)
-            except ValueError:  # an empty one
+            except ValueError:  # an empty cell
                 continue
         for use in found if not _is_torchs(fn.__module__) else ():
             for name in use.globals:
@@ -74,7 +77,7 @@ class Reached:
                     self._name(name, fn.__globals__[name], [use])
 
     def _name(self, name: str, named: Any, uses: Sequence[Uses]) -> None:
-        """`name`: what is bound to it anew may be what was there, changed in place (`log += [x]`)."""
+        """Add an object that code names. A rebound name may mean a change in place (`log += [x]`)."""
         cls = type(named)
         stores = any(use.stores for use in uses)
         mutates = any(use.mutates or name in use.bound for use in uses)
@@ -98,7 +101,8 @@ class Reached:
 
 
 class Uses:
-    """What code does with what it names: `globals` and `bound` are names; `stores` attributes; `mutates` containers."""
+    """Uses of names by a code object: `globals` and `bound` are names; `stores`: attributes are stored; `mutates`:
+    containers are written."""
 
     def __init__(self, code: types.CodeType) -> None:
         steps = [*dis.get_instructions(code)]
@@ -121,19 +125,19 @@ def _is_torchs(module: Any) -> bool:
     return str(module).partition(".")[0] == "torch"
 
 
-class OfOperators:
-    """What the operators of one graph may have changed."""
+class OperatorWrites:
+    """Objects and globals that the operators of one graph may have written."""
 
     def __init__(self) -> None:
-        self._changed: dict[Any, tuple[Any, str]] = {}  # by id, and names of globals by their places
-        self._reached: dict[OpOverload, Reached] = {}
+        self._changed: dict[Any, tuple[Any, str]] = {}  # by id, and globals by their places
+        self._reached: dict[OpOverload, OperatorUses] = {}
 
     def note(self, ops: tuple[OpOverload, ...], known: Mapping[int, Any], effects: Pending) -> None:
-        """A call is recorded that leads to these operators of other libraries; `known`: what the frame has looked at, by id."""
+        """A call that leads to these custom operators is recorded; `known`: objects that the frame has read, by id."""
         for op in ops:
             reached = self._reached.get(op)
             if reached is None:
-                reached = self._reached[op] = Reached(op)
+                reached = self._reached[op] = OperatorUses(op)
             if not (reached.objects or reached.names):
                 continue
             pending = {id(v) for v in effects.written()} if effects else set()
@@ -141,24 +145,25 @@ class OfOperators:
                 value = known.get(at)
                 if value is not None and (at in reached.changed or id(value) in pending):
                     raise Break(
-                        "unsupported-operation", f"{op} has to do with an object that the frame has to do with, too"
+                        "unsupported-operation",
+                        f"{op} uses an object that the frame also uses, and one of them changes the object",
                     )
                 if at in reached.changed:
                     self._changed[at] = (named, str(op))
             if any(place in effects.globals for place in reached.names):
-                raise Break("unsupported-operation", f"{op} looks at a global that the frame changes")
+                raise Break("unsupported-operation", f"{op} reads a global that the frame changes")
             self._changed |= {place: (None, str(op)) for place in reached.bound}
 
     def look(self, real: Any) -> None:
-        """The frame looks at an existing object."""
+        """The frame reads an existing object."""
         if self._changed:
             self._refuse(id(real), "an object")
 
     def look_at_name(self, namespace: dict[str, Any], name: str) -> None:
-        """The frame looks at a global."""
+        """The frame reads a global."""
         if self._changed:
             self._refuse((id(namespace), name), f"the global {name}")
 
     def _refuse(self, place: Any, what: str) -> None:
         if (found := self._changed.get(place)) is not None:
-            raise Break("unsupported-operation", f"{what} that {found[1]} may have changed, which is in the graph")
+            raise Break("unsupported-operation", f"{what} that the operator {found[1]} in the graph may have changed")

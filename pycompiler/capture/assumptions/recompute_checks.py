@@ -1,7 +1,9 @@
-"""What a checkpointed function looked at: eager's backward looks again, compiled code computes with what was there.
+"""Recompute checks: an eager backward calls a checkpointed function again, and reads Python state again.  Compiled code
+uses the state of the first call.
 
-In: guards on what is there when a frame has run, sources of the tensors that it reads.  Out: `Again`, a constant of generated
-code, which hangs a check on the nodes that lead to the checkpoint: a backward after a change is an error.
+In: guards on places after the frame has run, and sources of the tensors that the function reads.
+Out: `RecomputeCheck`, a constant of generated code.  It hangs a check on the autograd nodes that lead to the checkpoint.  A
+backward after a change of that state is an error.
 """
 
 from __future__ import annotations
@@ -22,16 +24,21 @@ from pycompiler.ir.guards import Guard, Scope
 from pycompiler.ir.source import Source, read
 
 CONTAINERS: tuple[Any, ...] = (list, tuple, set, frozenset, collections.deque)
-GONE = object()
+MISSING_VALUE = object()
 NUMBERS = {int, float, complex, bool, str, bytes}
 
 
 @dataclass(frozen=True, eq=False)
-class Again:
-    """`guards`: of places that were looked at. `tensors`: places that must hold the tensors that they held. `held`: where
-    tensors were that the program has by now, wherever else. `names`: locals that sources begin with, first those (`looked`)
-    that are looked at again. `stored`: places and containers that the frame itself writes. `numbers`: places of numbers that are
-    symbols, of which no guard says which one it is."""
+class RecomputeCheck:
+    """The places to check before a backward.
+
+    `guards`: guards on places that the function read.
+    `tensors`: places that must still hold the same tensors.
+    `held`: places where tensors were; the program may have moved these tensors.
+    `names`: the locals at the start of sources, first the `looked` ones that are read again.
+    `stored`: places and containers that the frame itself writes.
+    `numbers`: places of numbers that are symbols, whose value no guard fixes.
+    """
 
     guards: tuple[Guard, ...]
     tensors: tuple[Source, ...]
@@ -50,8 +57,13 @@ class Again:
         return [(g, _native.GuardTree([g], list(self.names[: self.looked]))) for g in self.guards]
 
     def watch(self, scope: Scope, results: Sequence[Any], made: Sequence[Any]) -> None:
-        """The frame has run: `results` are tensors that the checkpoint's backward is reached from, `made` what the frame made."""
-        nodes: dict[Any, list[int]] = {}  # and which of their gradients lead there
+        """Called after the frame has run.
+
+        `results`: tensors through which the checkpoint's backward is reached.
+        `made`: objects that the frame created.
+        """
+        # the autograd nodes, and the indexes of their gradients that lead to the checkpoint
+        nodes: dict[Any, list[int]] = {}
         for result in results:
             if result.grad_fn is not None:
                 nodes.setdefault(result.grad_fn, []).append(result.output_nr)
@@ -59,14 +71,14 @@ class Again:
             return
         whole = self.tree.check(scope.locals, scope.globals) is None
         each = [] if whole else [(g, t) for g, t in self.each if t.check(scope.locals, scope.globals) is None]
-        stored = [(s, value) for s in self.stored if (value := _read(s, scope)) is not GONE]
-        numbers = [(s, value) for s in self.numbers if (value := _read(s, scope)) is not GONE]
+        stored = [(s, value) for s in self.stored if (value := _read(s, scope)) is not MISSING_VALUE]
+        numbers = [(s, value) for s in self.numbers if (value := _read(s, scope)) is not MISSING_VALUE]
         held = [value for _, value in stored if isinstance(value, (dict, *CONTAINERS))]
         contents = [(value, _contents(value)) for value in (*held, *made)]
         states = []
         for k, source in enumerate((*self.tensors, *self.held)):
             tensor = _read(source, scope)
-            if isinstance(tensor, torch.Tensor):  # weakly: nobody changes what nobody has
+            if isinstance(tensor, torch.Tensor):  # weakly: a tensor without a holder cannot be written
                 states.append((source, k < len(self.tensors), weakref.ref(tensor), _state(tensor)))
         scope = Scope({name: scope.locals[name] for name in self.names[: self.looked]}, scope.globals)
 
@@ -75,41 +87,43 @@ class Again:
                 return
             failed = self.tree.check(scope.locals, scope.globals) if whole else None
             if failed is not None:
-                _changed(str(self.guards[failed]) if failed < len(self.guards) else "a place of it is gone")
+                _changed(
+                    str(self.guards[failed]) if failed < len(self.guards) else "each object that was read still exists"
+                )
             for guard, tree in each:
                 if tree.check(scope.locals, scope.globals) is not None:
                     _changed(str(guard))
             for source, value in stored:
                 if not _same(_read(source, scope), value):
-                    _changed(f"{source} is what the frame stored there")
+                    _changed(f"{source} is the object that the frame stored there")
             for source, value in numbers:
                 if not _same(_read(source, scope), value):
                     _changed(f"{source} is {value!r}")
             for value, before in contents:
                 now = _contents(value)
                 if len(now) != len(before) or not all(map(_same, now, before)):
-                    _changed(f"a {type(value).__name__} that the frame made, or stored, holds what it held")
+                    _changed(f"a {type(value).__name__} that the frame created or stored has its old contents")
             for source, stays, known, state in states:
                 found = known()
                 if stays and _read(source, scope) is not found:
-                    _changed(f"{source} is the tensor that it was")
+                    _changed(f"{source} is the same tensor as before")
                 if found is not None and _state(found) != state:
-                    _changed(f"the tensor at {source} is as it was, unwritten")
+                    _changed(f"the tensor at {source} has not been written")
 
         for node, given in nodes.items():
             node.register_prehook(partial(look, given))
 
 
 def _read(source: Source, scope: Scope) -> Any:
-    """What is there, or GONE."""
+    """The object at a source, or GONE."""
     try:
         return read(source, scope)
     except (LookupError, AttributeError, TypeError, ValueError):
-        return GONE
+        return MISSING_VALUE
 
 
 def _contents(value: Any) -> list[Any]:
-    """What a container holds, or an object of the program's."""
+    """The content of a container, or of an object of the program."""
     if isinstance(value, dict):
         return [part for key in dict.keys(value) for part in (key, dict.__getitem__(value, key))]
     for kind in CONTAINERS:
@@ -124,10 +138,11 @@ def _same(a: Any, b: Any) -> bool:
 
 
 def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
-    """What code can see of a tensor: its layout, and which memory it has, written how often; the memory may go."""
+    """The visible state of a tensor: its layout, its memory and how often the memory was written.  The memory may be
+    freed."""
     if is_traceable_wrapper_subclass(tensor):
         names, context = tensor.__tensor_flatten__()
-        held = [getattr(tensor, name) for name in names]  # a mesh among them
+        held = [getattr(tensor, name) for name in names]  # a device mesh may be among them
         return (context, *(_state(t) if isinstance(t, torch.Tensor) else t for t in held))
     strided = tensor.layout is torch.strided and torch._C._has_storage(tensor)
     memory = (StorageWeakRef(tensor.untyped_storage()), tensor.stride(), tensor.storage_offset()) if strided else ()  # type: ignore[no-untyped-call]
@@ -137,15 +152,20 @@ def _state(tensor: torch.Tensor) -> tuple[Any, ...]:
 
 def _changed(expected: str) -> None:
     raise RuntimeError(
-        f"in compiled code, what a checkpointed function, the backward of an autograd Function, or a hook looks at has changed "
-        f"before its backward: this no longer holds: {expected}. Eager mode would compute with what is there now; compiled "
-        f"code has what was there. Leave the call to eager mode (torch.compiler.disable), or change nothing before the backward"
+        f"in compiled code, state that a checkpointed function, the backward of an autograd Function, or a hook reads "
+        f"has changed before its backward: this no longer holds: {expected}. Eager mode would compute with the new state, "
+        f"compiled code with the old one. Run the call eagerly (torch.compiler.disable), or do not change the state before "
+        f"the backward"
     )
 
 
 def watch(
-    again: Again, namespace: dict[str, Any], results: tuple[torch.Tensor, ...], made: tuple[Any, ...], *values: Any
+    again: RecomputeCheck,
+    namespace: dict[str, Any],
+    results: tuple[torch.Tensor, ...],
+    made: tuple[Any, ...],
+    *values: Any,
 ) -> None:
-    """Generated code calls this after the graph and the frame's effects; `values` are those of `again.names`."""
+    """Called by generated code after the graph and the frame's effects; `values` are the locals of `again.names`."""
     if torch.is_grad_enabled():
         again.watch(Scope(dict(zip(again.names, values, strict=True)), namespace), results, made)

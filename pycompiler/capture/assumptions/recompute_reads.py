@@ -1,8 +1,10 @@
-"""What the body of a checkpoint looks at besides its arguments: eager's backward will look again, and see what is there then.
+"""Reads in the body of a checkpoint besides its arguments: an eager backward reads these places again, and sees new
+values.
 
-In: places that are read while a body is traced, places that are written later in the frame.  Out: a `Break` before the
-checkpoint's call where one is both, so that eager makes the call; and what to look at once more when the backward comes
-(`capture/again.py`), since anybody may write those places then.  A place is (kind, id of its owner, name).
+In: places that are read while a body is traced, and places that the frame writes later.
+Out: a `Break` before the checkpoint's call, if a place is both; eager then makes the call.  Also the places to check
+when the backward starts (`recompute_checks.py`), since any code may write them until then.  A place is (kind, id of
+its owner, name).
 """
 
 from __future__ import annotations
@@ -15,64 +17,69 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import fx
 
-from pycompiler.capture.again import Again
+from pycompiler.capture.assumptions.recompute_checks import RecomputeCheck
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.sizes import Sizes
+from pycompiler.capture.recording.input_symbols import Sizes
 from pycompiler.capture.values.attributes import is_mutable
-from pycompiler.capture.values.base import Cell, Lazy, Value
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.base import Cell, LazyObject, Value
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.sequences import Deque, List, Sequence
+from pycompiler.capture.values.containers.sets import Set
 from pycompiler.capture.values.functions import Function, Method, Partial
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.sequences import Deque, List, Sequence
-from pycompiler.capture.values.sets import Set
-from pycompiler.capture.values.symbolic import PLAIN_VALUES
+from pycompiler.capture.values.symbolic_numbers import PLAIN_VALUES
 from pycompiler.capture.values.tensor import Tensor
 from pycompiler.ir.guards import Guard
-from pycompiler.ir.kernels import memory_of
+from pycompiler.ir.higher_order import register_gradient_hook
 from pycompiler.ir.source import Source
-from pycompiler.ir.transforms import hooked
+from pycompiler.operators.kernel_type_checks import memory_of
 
 if TYPE_CHECKING:
-    from pycompiler.capture.interpreter import Frame
+    from pycompiler.capture.interpreter.evaluation import Frame
 
-Place = tuple[Any, ...]
+ReadLocation = tuple[Any, ...]
 CONTAINERS = (Sequence, Dict, Set)
 WHOLE = ("attributes", "cell")  # kinds of places without names
-MADE = (List, Deque, Dict, Set, Object)  # what may change
+MADE = (List, Deque, Dict, Set, Object)  # mutable containers and objects
 NUMBERS = ("int", "minus", "float")  # kinds of origins of symbols; sizes are compared with their tensors
-UNWATCHED = ("global_state", "no_alias", "sizes", "data")  # guards on more than what is at a place
+UNWATCHED = ("global_state", "no_alias", "sizes", "data")  # guards on more than one place
 
 
 @dataclass(eq=False)
-class Body:
-    """What one looked at, those inside of it included, and the call in the graph that it is part of."""
+class BodyReads:
+    """The reads of one body, including inner bodies, and the graph's call that it is part of."""
 
     watched: set[tuple[str, Source, Any]]  # places by source
-    tensors: dict[Source, None]  # where the tensors are that it reaches
-    made: tuple[Value, ...]  # containers and objects of the frame that it reaches
-    steps: dict[Place, int]  # of the root frame, at which it was called, by places
+    tensors: dict[Source, None]  # sources of the tensors that the body reaches
+    made: tuple[Value, ...]  # containers and objects of the frame that the body reaches
+    steps: dict[ReadLocation, int]  # place → step of the root frame at which the body was called
     call: fx.Node | None = None
 
     def starts(self) -> list[torch.Tensor]:
-        """Where a backward that gets there comes from: fakes that require grad."""
+        """The tensors that start a backward through this body: fakes that require grad."""
         assert self.call is not None
-        node = self.call.args[1] if self.call.target is hooked else self.call
+        node = self.call.args[1] if self.call.target is register_gradient_hook else self.call
         made = node.meta.get("example_value") if isinstance(node, fx.Node) else None
         found = made if isinstance(made, (tuple, list)) else (made,)
         return [t for t in found if isinstance(t, torch.Tensor) and t.requires_grad]
 
     @property
     def runs_again(self) -> bool:
-        """Whether a backward can get there."""
+        """Whether a backward can reach the body."""
         if self.call is None:
             return False
-        return self.call.target is hooked or bool(self.starts())
+        return self.call.target is register_gradient_hook or bool(self.starts())
 
 
 @dataclass(eq=False)
 class Rebound:
-    """A checkpoint that reads variables which the frame may set again: eager's backward runs its function with what they hold by
-    then.  `cells`: what each held; `step`: of the root frame, at which it was called; `trace`: gives it a second body."""
+    """A checkpoint that reads variables which the frame may set again.  An eager backward runs its function with the new
+    values.
+
+    `cells`: the variables and their values at the call.
+    `step`: the step of the root frame at the call.
+    `trace`: traces the second body, which the backward runs.
+    """
 
     call: fx.Node
     step: int
@@ -80,47 +87,53 @@ class Rebound:
     trace: Callable[[], None]
 
     def finish(self) -> None:
-        """The frame has run to its end."""
+        """The frame has run to its end: trace the second body if a variable has changed."""
         if any(cell.contents is not held for cell, held in self.cells.items()):
             self.trace()
 
     def go_backward(self) -> None:
-        """A backward in the frame runs the function now; another one would run it with what the variables hold by then."""
+        """A backward in the frame runs the function now; a second backward would run it with later values."""
         self.finish()
         self.cells, self.trace = {cell: cell.contents for cell in self.cells}, self.refuse
 
     def refuse(self) -> None:
-        """What the variables will hold is not known: the frame ends in its middle, or goes backward more than once."""
+        """The later values of the variables are unknown: the frame ends in its middle, or goes backward more than
+        once."""
         raise Break(
-            "inner-graph", "it reads a variable that the frame may set again behind a break or a backward", self.step
+            "inner-graph",
+            "the passed function reads a variable that the frame may set again after a break or a backward",
+            self.step,
         )
 
 
-class Looks:
-    """The places of one capture."""
+class PlaceReads:
+    """The places that one capture reads, and the bodies that read them."""
 
     def __init__(self) -> None:
-        self._seen: set[Place] = set()
-        self._constants: set[Place] = set()
-        self._open: list[dict[Place, Value | None]] = []
-        self._kept: dict[int, Any] = {}  # what places are told apart by
-        self._owners: dict[Place, Source] = {}  # place → its owner's source, of places that existed before the frame
-        self.bodies: list[Body] = []  # the outermost ones
+        self._seen: set[ReadLocation] = set()
+        self._constants: set[ReadLocation] = set()
+        self._open: list[dict[ReadLocation, Value | None]] = []
+        self._kept: dict[int, Any] = {}  # objects whose ids identify places, held so that the ids stay valid
+        self._owners: dict[
+            ReadLocation, Source
+        ] = {}  # place → its owner's source, for places that existed before the frame
+        self.bodies: list[BodyReads] = []  # the outermost bodies
         self.rebound: list[Rebound] = []
-        self._steps: dict[Place, int] = {}  # place → step of the root frame at which the checkpoint was called
-        self._inside: dict[Place, int] = {}  # the same, of the bodies in the one that is traced
+        self._steps: dict[ReadLocation, int] = {}  # place → step of the root frame at which the checkpoint was called
+        self._inside: dict[ReadLocation, int] = {}  # the same for the inner bodies of the body that is traced
 
-    def saw(self, place: Place) -> bool:
-        """Whether the program has read what is there."""
+    def saw(self, place: ReadLocation) -> bool:
+        """Whether the program has read the place."""
         return place in self._seen
 
-    def saw_constant(self, place: Place) -> bool:
-        """Whether a constant is there, which was there when the frame began."""
+    def saw_constant(self, place: ReadLocation) -> bool:
+        """Whether the place held a constant when the frame began, and the program read it."""
         return place in self._constants
 
     def at(self, kind: str, of: Any, name: str | None, value: Value | None, owner: Source | None) -> None:
-        """The program reads `value` there: of an object that the capture keeps, since its id says which place it is."""
-        place: Place = (kind, id(of)) if kind in WHOLE else (kind, id(of), name)
+        """Record that the program reads `value` at a place.  The capture holds the owner, since its id identifies the
+        place."""
+        place: ReadLocation = (kind, id(of)) if kind in WHOLE else (kind, id(of), name)
         self._kept[id(of)] = of
         self._seen.add(place)
         if owner is not None and self._open:
@@ -131,7 +144,7 @@ class Looks:
             seen[place] = value
 
     def assumed(self, guard: Guard) -> None:
-        """A guard of the program's: the attribute of a class of its own that it is about is looked at."""
+        """Record the attribute of a program's class that a guard is about as read."""
         owner, name = guard.source, guard.arg if guard.kind in LACKS else None
         while owner.base is not None:
             owner, name = owner.base, owner.arg
@@ -142,10 +155,12 @@ class Looks:
     def of_body(
         self, step: int, args: list[Value], frames: Iterable[Frame], rebound: dict[Cell, Value | None] | None = None
     ) -> Iterator[None]:
-        """A body that is called with `args` in the innermost of `frames` is traced.  `rebound`: gets the variables that it reads
-        and a frame may set again, with what they hold, for whoever traces the body again when they are set; without, they break
-        the graph."""
-        seen: dict[Place, Value | None] = {}
+        """Record the reads of a body called with `args` in the innermost of `frames`.
+
+        `rebound` receives the variables that the body reads and a frame may set again, with their values.  The caller
+        then traces the body again when they are set.  Without `rebound`, such variables break the graph.
+        """
+        seen: dict[ReadLocation, Value | None] = {}
         self._open.append(seen)
         try:
             yield
@@ -160,8 +175,10 @@ class Looks:
                     seen.pop(("cell", id(cell)), None)
                 elif id(cell) in cells:
                     where = frame.code.co_name
-                    raise Break("inner-graph", f"it reads the variable {name}, which {where}() may set again")
-        containers = _below([*args, *filter(None, seen.values())])
+                    raise Break(
+                        "inner-graph", f"the passed function reads the variable {name}, which {where}() may set again"
+                    )
+        containers = _reachable([*args, *filter(None, seen.values())])
         places = [*seen, *(("contents", id(v)) for v in containers)]
         self._kept.update((id(v), v) for v in containers)
         self._note(places, step, self._inside)
@@ -170,11 +187,11 @@ class Looks:
             watched |= {("contents", v.source, None) for v in containers if isinstance(v, CONTAINERS) and v.source}
             tensors = {v.source: None for v in containers if isinstance(v, Tensor) and v.source is not None}
             made = tuple(v for v in containers if v.source is None and isinstance(v, MADE))
-            self.bodies.append(Body(watched, tensors, made, self._inside))
+            self.bodies.append(BodyReads(watched, tensors, made, self._inside))
             self._inside = {}
 
     def called(self, node: fx.Node) -> None:
-        """The call in the outermost graph that the bodies are part of which have none."""
+        """`node` is the call in the outermost graph of all bodies that have none yet."""
         for body in self.bodies if not self._open else ():
             body.call = body.call or node
 
@@ -188,8 +205,8 @@ class Looks:
             if tensor.source is not None and not self._open:
                 self.bodies[-1].tensors[tensor.source] = None
 
-    def _note(self, places: Iterable[Place], step: int, body: dict[Place, int]) -> None:
-        """A body that is called at this step looks there."""
+    def _note(self, places: Iterable[ReadLocation], step: int, body: dict[ReadLocation, int]) -> None:
+        """A body called at this step reads these places."""
         for place in places:
             self._steps.setdefault(place, step)
             body.setdefault(place, step)
@@ -200,13 +217,16 @@ class Looks:
             rebound.go_backward()
 
     def end(self, broke: bool) -> None:
-        """The frame has run to its end, or to where it `broke`."""
+        """The frame has run to its end, or to its break (`broke`)."""
         for rebound in self.rebound:
             rebound.refuse() if broke else rebound.finish()
 
     def spend(self, is_spent: Callable[[Any], bool]) -> None:
-        """A backward has gone through nodes of autograd's; `is_spent`: whether none leads from one to those that keep what they
-        need.  Bodies behind such nodes look no more."""
+        """A backward has gone through autograd nodes.
+
+        `is_spent`: whether each path back from a tensor ends at a spent node.  Bodies behind such nodes read nothing
+        any more.
+        """
         live = [b for b in self.bodies if b.call is None or not (found := b.starts()) or not all(map(is_spent, found))]
         if len(live) < len(self.bodies) and not self._open:
             self.bodies, self._steps = live, {}
@@ -217,20 +237,20 @@ class Looks:
 
     @property
     def open(self) -> bool:
-        """Whether a body is traced that looks again, later."""
+        """Whether a body is being traced that will read again later."""
         return bool(self._open)
 
     @property
     def watches(self) -> bool:
-        """Whether there may be something to look at again."""
+        """Whether there may be places to check again."""
         return any(body.watched or body.tensors or body.made for body in self.bodies)
 
-    def change(self, *places: Place) -> None:
-        """The program writes there."""
+    def change(self, *places: ReadLocation) -> None:
+        """The program writes these places: break if a checkpoint has read one."""
         for place in places if self._steps else ():
             step = self._steps.get(place)
             if step is not None:
-                raise Break("inner-graph", "what a checkpoint looked at is changed after it", step)
+                raise Break("inner-graph", "the frame changes an object that an earlier checkpoint has read", step)
 
     def writes(self, fakes: Iterable[Any]) -> None:
         """The program may write these tensors."""
@@ -238,11 +258,13 @@ class Looks:
             self.change(*(("memory", memory_of(fake)) for fake in fakes))
 
 
-def again(
-    bodies: list[Body], guards: Iterable[Guard], sizes: Sizes, written: Iterable[Source], stored: Iterable[Source]
-) -> Again | None:
-    """What the backwards of these look at, of what these guards say, and what is assumed of symbols; `written`: tensors that
-    the frame writes itself, `stored`: places and containers."""
+def recompute_check(
+    bodies: list[BodyReads], guards: Iterable[Guard], sizes: Sizes, written: Iterable[Source], stored: Iterable[Source]
+) -> RecomputeCheck | None:
+    """The checks for the backwards of these bodies, from these guards and the assumptions on symbols.
+
+    `written`: tensors that the frame writes itself; `stored`: places and containers that it writes.
+    """
 
     watched = set[tuple[str, Source, Any]]().union(*(body.watched for body in bodies))
 
@@ -269,11 +291,11 @@ def again(
     made = any(body.made for body in bodies)
     if not (kept or read or places or made or numbers):
         return None
-    return Again(kept, tensors, held, tuple(names), len(looked), places, numbers)
+    return RecomputeCheck(kept, tensors, held, tuple(names), len(looked), places, numbers)
 
 
 def _is_watched(watched: set[tuple[str, Source, Any]], source: Source) -> bool:
-    """Whether bodies looked at what is at `source`, or at the container that holds it."""
+    """Whether bodies read the value at `source`, or the container that holds it."""
     while ("contents", source, None) not in watched:
         if source.base is None:
             return False
@@ -286,12 +308,13 @@ def _is_watched(watched: set[tuple[str, Source, Any]], source: Source) -> bool:
 
 
 def _is_programs(cls: Any) -> bool:
-    """Whether it is a class whose attributes a program sets: nobody changes those of torch's between forward and backward."""
+    """Whether a class is one whose attributes programs set; torch's classes do not change between forward and
+    backward."""
     return isinstance(cls, type) and is_mutable(cls) and cls.__module__.partition(".")[0] != "torch"
 
 
 def _is_namespace(source: Source) -> bool:
-    """Whether it is what an object's attributes are in, a `threading.local`'s included."""
+    """Whether a source is an object's attribute dict, including the dict of a `threading.local`."""
     return source.kind == "instance_dict" or (source.kind == "attr" and source.arg == "__dict__")
 
 
@@ -299,11 +322,11 @@ LACKS = {"instance_absent": "attribute", "class_absent": "attribute", "dict_abse
 
 
 def _lacks(guard: Guard) -> tuple[str, Source, Any]:
-    """The place that a guard says to be empty."""
+    """The place that a guard requires to be empty."""
     return LACKS[guard.kind], guard.source, guard.arg
 
 
-def _by_source(place: Place, owner: Source) -> tuple[str, Source, Any]:
+def _by_source(place: ReadLocation, owner: Source) -> tuple[str, Source, Any]:
     """A place by its owner's source."""
     kind, name = place[0], place[-1]
     if kind == "attributes":
@@ -323,8 +346,8 @@ def _place_of(source: Source) -> tuple[str, Source, Any]:
     return (source.kind if source.kind in ("cell", "grad") else "attribute", base, source.arg)
 
 
-def _below(values: Iterable[Value]) -> list[Value]:
-    """The containers and tensors that these values are, or hold."""
+def _reachable(values: Iterable[Value]) -> list[Value]:
+    """The containers and tensors among these values, or inside them."""
     found: dict[int, Value] = {}
     todo = list(values)
     while todo:
@@ -336,7 +359,8 @@ def _below(values: Iterable[Value]) -> list[Value]:
 
 
 def set_later(frame: Frame) -> set[str]:
-    """The cell variables that instructions which are still to come may set, those of a loop around the present one included."""
+    """The cell variables that later instructions may set, including the instructions of a loop around the present
+    one."""
     behind = frame.instructions[frame.ip :]
     begin = min([frame.ip, *(frame.position[i.target] for i in behind if i.target is not None)])
     return {i.argval for i in frame.instructions[begin:] if i.opname in ("STORE_DEREF", "DELETE_DEREF")}
@@ -349,7 +373,7 @@ def _parts(value: Value) -> Iterable[Value | None]:
         return [*value.entries.values()]
     if isinstance(value, Cell):
         return [value.contents]
-    if isinstance(value, Lazy):
+    if isinstance(value, LazyObject):
         return [value.seen]
     if isinstance(value, Method):
         return [value.function, value.receiver]

@@ -1,6 +1,6 @@
 """Flow analyses over decoded instructions: successors, stack depth, live variables, reachability.
 
-In: a list of `Instruction`s. Out: facts per instruction. A list is in program order; jumps and handlers are references.
+In: a list of `Instruction`s in program order; jumps and handlers are references.  Out: facts per instruction.
 
 Example: ``live_locals(instructions, instructions[7])`` are the names that a resume function at 7 must be given.
 """
@@ -17,7 +17,8 @@ _READS = frozenset(["LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_AND_CLEAR", "DELE
 
 
 def successors(instruction: Instruction, following: Instruction | None) -> list[Instruction]:
-    """Where control goes after `instruction`, the one `following` it in the list first; exceptions not counted."""
+    """The instructions that may run after `instruction`, the `following` one in the list first; exceptions not
+    counted."""
     result = []
     if instruction.opname not in STOPS and following is not None:
         result.append(following)
@@ -27,9 +28,9 @@ def successors(instruction: Instruction, following: Instruction | None) -> list[
 
 
 def stack_effect(instruction: Instruction, jump: bool) -> int:
-    """How much the instruction changes the stack depth, when it jumps or when it does not.
+    """The change of the stack depth by the instruction, when it jumps or when it does not.
 
-    For FOR_ITER from 3.12 on this is the compiler's view: it jumps *to* END_FOR, which pops the exhausted iterator.
+    For FOR_ITER since 3.12 this is the compiler's view: it jumps *to* END_FOR, which pops the exhausted iterator.
     """
     opname = instruction.opname
     if opname in _EFFECTS:
@@ -45,8 +46,8 @@ def stack_effect(instruction: Instruction, jump: bool) -> int:
     return dis.stack_effect(OPMAP[opname], _argument(instruction) if opname in HAS_ARG else None, jump=jump)
 
 
-# 3.11's PRECALL and CALL share one effect; dis books the arguments on PRECALL, but CALL pops them.
-# RETURN_GENERATOR leaves the value sent first, which the POP_TOP after it takes.
+# 3.11's PRECALL and CALL share one effect: dis books the arguments on PRECALL, but CALL pops them. RETURN_GENERATOR
+# first leaves the sent value, which the POP_TOP after it takes.
 _EFFECTS = {"PRECALL": 0, "LOAD_CLOSURE": 1, "RETURN_GENERATOR": 1}
 
 
@@ -67,7 +68,7 @@ def stack_depth(instructions: Sequence[Instruction], entry_depth: int = 0) -> di
         instruction, depth = pending.pop()
         known = depths.setdefault(instruction, depth)
         if known != depth:
-            raise ValueError(f"stack depth at {instruction!r} is {known} by one way and {depth} by another")
+            raise ValueError(f"stack depth at {instruction!r} is {known} on one path and {depth} on another")
         if depth < 0:
             raise ValueError(f"stack underflow before {instruction!r}: depth {depth}")
         for goal, goal_depth in _flow(instruction, depth, instructions, index):
@@ -91,7 +92,7 @@ def _flow(
 
 
 def reachable(instructions: Sequence[Instruction], roots: Iterable[Instruction]) -> set[Instruction]:
-    """Everything that can run once one of `roots` does, handlers of such instructions included."""
+    """All instructions that can run once one of `roots` runs, including the handlers of such instructions."""
     index = {instruction: position for position, instruction in enumerate(instructions)}
     found: set[Instruction] = set()
     pending = list(roots)
@@ -108,7 +109,7 @@ def reachable(instructions: Sequence[Instruction], roots: Iterable[Instruction])
 
 
 def only_raises(instructions: Sequence[Instruction], at: Instruction) -> bool:
-    """Whether every way on from an instruction raises an exception, handlers of the code itself aside."""
+    """Whether every path from an instruction raises an exception, handlers of the code itself aside."""
     index = {instruction: position for position, instruction in enumerate(instructions)}
     found: set[Instruction] = set()
     pending, raises = [at], False
@@ -141,8 +142,8 @@ _FAST_ENDINGS = ("_FAST", "_FAST_CHECK", "_FAST_AND_CLEAR")
 def live_locals(instructions: Sequence[Instruction], at: Instruction) -> set[str]:
     """Names of locals and cells that may be read at or after `at`, through jumps and handlers.
 
-    A cell is live as long as any instruction uses it, a store included: who else holds the cell sees the store.
-    Names may be unbound at `at`; what is bound there is for the caller to say.
+    A cell is live as long as any instruction uses it, a store included: other holders of the cell see the store.  A
+    name may be unbound at `at`: the caller knows which names are bound there.
     """
     return set(live_variables(instructions)[at])
 

@@ -1,7 +1,7 @@
-"""A list of instructions → a code object.
+"""The assembler: a list of instructions → a code object.
 
 In: plain `Instruction`s (jump direction free, no caches, no EXTENDED_ARG) and the code object to adapt.
-Out: a new code object with arguments, caches, locations, exception table and stack size computed.
+Out: a new code object with computed arguments, caches, locations, exception table and stack size.
 
 Example::
 
@@ -18,7 +18,7 @@ from types import CodeType
 
 from pycompiler.capture.bytecode.analysis import variables_used
 from pycompiler.capture.bytecode.decode import LOCAL_SUFFIX, cell_names, opcode_number, parameters, slot_names
-from pycompiler.capture.bytecode.instruction import Handler, Instruction, Positions, UnitOf
+from pycompiler.capture.bytecode.instruction import ExceptionHandler, Instruction, Positions, UnitOf
 from pycompiler.capture.bytecode.locations import ExceptionRow, encode_exception_table, encode_locations
 from pycompiler.capture.bytecode.tables import (
     BINARY_OPERATORS,
@@ -85,7 +85,7 @@ class Pools:
 
 @dataclass(eq=False)
 class _Emission:
-    """An instruction with its real opcode and what is known of its place; `goal` is the emission a jump leads to."""
+    """An instruction with its real opcode and its place; `goal` is the emission that a jump leads to."""
 
     opname: str
     arg: int
@@ -125,11 +125,12 @@ def assemble(
     keep: Iterable[object] = (),
     cell_arguments: Iterable[str] = (),
 ) -> CodeType:
-    """The code object of `instructions`; what is not given is as in `code`.
+    """The code object of `instructions`; omitted attributes are as in `code`.
 
-    `argnames` makes all parameters positional (no defaults kinds, no `*args`). Locals that the instructions use and
-    `varnames` lacks are appended. `keep` are objects to hold in `co_consts` although no instruction loads them.
-    `cell_arguments` are the parameters that are given cell objects. Code that `verify.prove` rejects raises `Unsound`.
+    `argnames` makes all parameters positional (no defaults kinds, no `*args`).  Locals that the instructions use and
+    `varnames` lacks are appended.
+    `keep`: objects to hold in `co_consts` although no instruction loads them.
+    `cell_arguments`: parameters that receive cell objects.  Raises `Unsound` for code that `verify.prove` rejects.
     """
     return assemble_with_offsets(
         instructions,
@@ -160,11 +161,11 @@ def assemble_with_offsets(
     keep: Iterable[object] = (),
     cell_arguments: Iterable[str] = (),
 ) -> Assembly:
-    """`assemble`, which also says where each instruction went."""
+    """`assemble`, with the byte offset of each instruction."""
     variables = _variables(instructions, code, argnames, varnames, cellvars, freevars)
     pools = Pools()
     if code.co_consts:
-        # The first constant is the docstring, or None in its place: no other string may stand there.
+        # The first constant is the docstring, or None in its place: no other string may be first.
         pools.const(code.co_consts[0] if argnames is None else None)
     emissions = _emit(instructions, variables.slots(), pools)
     _place(emissions)
@@ -177,7 +178,7 @@ def assemble_with_offsets(
         own=variables.cell,
         free=variables.free,
     )
-    if before != [i.opname for i in instructions]:  # loads that the proof made checked ones
+    if before != [i.opname for i in instructions]:  # the proof changed loads to checked ones
         emissions = _emit(instructions, variables.slots(), pools)
         _place(emissions)
     flags = code.co_flags if flags is None else flags
@@ -231,7 +232,7 @@ def _variables(
 
 
 def _written(name: str, variables: Variables) -> str:
-    """The name a slot is shown by: `x#local` is `x` again when only a free variable has that name."""
+    """The printed name of a slot: `x#local` is `x` again when only a free variable has that name."""
     plain = name.removesuffix(LOCAL_SUFFIX)
     return plain if plain in variables.free else name
 
@@ -291,7 +292,7 @@ def _short_form(value: object) -> tuple[str, int] | None:
 
 
 def _jump_opcode(opname: str, forward: bool) -> str | None:
-    """The real opcode of a jump in that direction, None where there is none."""
+    """The real opcode of a jump in that direction, or None if there is none."""
     if opname in JUMP_UNCONDITIONAL:
         quiet = opname.endswith("NO_INTERRUPT")
         return "JUMP_FORWARD" if forward else "JUMP_BACKWARD_NO_INTERRUPT" if quiet else "JUMP_BACKWARD"
@@ -303,7 +304,8 @@ def _jump_opcode(opname: str, forward: bool) -> str | None:
 
 
 def _trampoline(instruction: Instruction) -> list[_Emission]:
-    """A conditional jump backwards where only forward ones exist: branch to an unconditional jump just behind it."""
+    """A backward conditional jump on a version with only forward ones: branch to an unconditional jump just behind
+    it."""
     opname = _jump_opcode(instruction.opname, forward=True)
     if opname is None or (VERSION >= (3, 12) and opname in ("FOR_ITER", "SEND")):
         raise ValueError(f"{instruction!r} goes backwards, but Python {VERSION} cannot; move its target behind it")
@@ -376,7 +378,7 @@ def _exception_rows(emissions: list[_Emission]) -> list[ExceptionRow]:
     for emission in emissions:
         units.setdefault(emission.source, emission.unit)
     rows: list[ExceptionRow] = []
-    current: Handler | None = None
+    current: ExceptionHandler | None = None
     for emission in emissions:
         handler = emission.source.handler
         if handler is not None:

@@ -1,7 +1,8 @@
-"""Emitters: small instruction lists that mean the same on every supported Python.
+"""Emitters: small instruction lists with the same meaning on every supported Python.
 
-In: names, objects, instruction lists. Out: fresh `Instruction` lists, to be joined with `[*a, *b]`.
-Objects are embedded as constants; a code object may hold any object in memory.
+In: names, objects, instruction lists.
+Out: fresh `Instruction` lists, to be joined with `[*a, *b]`.  Objects are embedded as constants; a code object may
+hold any object in memory.
 
 Example::
 
@@ -12,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from pycompiler.capture.bytecode.instruction import Handler, Instruction, UnitOf
+from pycompiler.capture.bytecode.instruction import ExceptionHandler, Instruction, UnitOf
 from pycompiler.capture.bytecode.tables import (
     BINARY_OPERATORS,
     COMPARE_OPERATORS,
@@ -45,7 +46,7 @@ def load_fast(name: str) -> Code:
 
 
 def load_fast_check(name: str) -> Code:
-    """Push a local, or raise UnboundLocalError; from 3.12 on `load_fast` of an unbound local pushes NULL."""
+    """Push a local, or raise UnboundLocalError; since 3.12 `load_fast` of an unbound local pushes NULL."""
     return named("LOAD_FAST_CHECK" if "LOAD_FAST_CHECK" in OPMAP else "LOAD_FAST", name)
 
 
@@ -60,7 +61,7 @@ def delete_fast(name: str) -> Code:
 
 
 def load_deref(name: str) -> Code:
-    """Push what a cell holds."""
+    """Push the contents of a cell."""
     return named("LOAD_DEREF", name)
 
 
@@ -75,12 +76,12 @@ def delete_deref(name: str) -> Code:
 
 
 def make_cell(name: str) -> Code:
-    """Put a new cell into a slot, holding what the slot held."""
+    """Put a new cell into a slot, holding the slot's old content."""
     return named("MAKE_CELL", name)
 
 
 def load_raw(name: str) -> Code:
-    """Push what is in the slot itself: the cell object for a cell slot, the value otherwise."""
+    """Push the content of the slot itself: the cell object for a cell slot, the value otherwise."""
     return named("LOAD_FAST", name)
 
 
@@ -115,7 +116,8 @@ def load_callable(load_instrs: Sequence[Instruction]) -> Code:
 
 
 def call(nargs: int, kwnames: tuple[str, ...] = ()) -> Code:
-    """Call what `load_callable` pushed with the `nargs` arguments on top, the last ones named by `kwnames`."""
+    """Call the callable that `load_callable` pushed with the `nargs` arguments on top, the last ones named by
+    `kwnames`."""
     if VERSION >= (3, 13):
         return [*load_const(kwnames), *op("CALL_KW", nargs)] if kwnames else op("CALL", nargs)
     names = named("KW_NAMES", kwnames) if kwnames else []
@@ -141,11 +143,11 @@ def build_list(count: int) -> Code:
     return op("BUILD_LIST", count)
 
 
-AT_ONCE = 500  # items on the stack: its depth times the instructions is what verifying takes
+AT_ONCE = 500  # items on the stack: verification takes depth times instructions
 
 
 def list_of(items: list[Code]) -> Code:
-    """Push a list of what these push, a part after the other."""
+    """Push a list of the values that `items` push, one part after the other."""
     parts = [items[at : at + AT_ONCE] for at in range(0, len(items), AT_ONCE)] or [[]]
     code: Code = []
     for place, part in enumerate(parts):
@@ -169,7 +171,7 @@ def build_const_key_map(keys: tuple[object, ...]) -> Code:
 
 
 def build_string(count: int) -> Code:
-    """Pop strings, push them joined."""
+    """Pop strings, push the joined string."""
     return op("BUILD_STRING", count)
 
 
@@ -243,7 +245,7 @@ def dup() -> Code:
 
 
 def swap(depth: int) -> Code:
-    """Exchange the top with the item at `depth`; 2 is the next one."""
+    """Exchange the top with the item at `depth`; 2 is the item below the top."""
     return op("SWAP", depth)
 
 
@@ -267,13 +269,13 @@ def load_lasti(entry: Instruction, depth: int) -> Code:
     """Push the index of `entry`, as a handler gets it, on a stack of `depth` items."""
     if LASTI_IS_INT:
         return load_const(UnitOf(entry))
-    raising, landed = op("RAISE_VARARGS", 1), pop_top()  # only unwinding makes one
-    raising[0].handler = Handler(landed[0], depth, True)
+    raising, landed = op("RAISE_VARARGS", 1), pop_top()  # only unwinding creates a tagged index
+    raising[0].handler = ExceptionHandler(landed[0], depth, True)
     return [*load_const(RuntimeError), *raising, *landed]
 
 
 def enter_handler(exception_instrs: Sequence[Instruction]) -> Code:
-    """Make an exception the one being handled, and push the previous one, which POP_EXCEPT restores."""
+    """Make an exception the handled one, and push the previous one, which POP_EXCEPT restores."""
     return [*exception_instrs, *op("PUSH_EXC_INFO"), *pop_top()]
 
 

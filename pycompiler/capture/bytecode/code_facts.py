@@ -1,6 +1,6 @@
-"""What is known of a code object's instructions, found out once: captures and resume functions ask again and again.
+"""Cached facts about a code object's instructions: captures and resume functions need them again and again.
 
-In: a code object. Out: its `Reading`: instructions that nobody may change, and facts about each of them.
+In: a code object.  Out: its `CodeReading`: shared instructions that must not be changed, and facts about each of them.
 """
 
 from __future__ import annotations
@@ -10,13 +10,13 @@ import weakref
 from types import CodeType
 
 from pycompiler.capture.bytecode.analysis import live_variables, reachable, successors
+from pycompiler.capture.bytecode.code_structure import Exit, group, group_exits, stack_kinds
 from pycompiler.capture.bytecode.decode import decode
 from pycompiler.capture.bytecode.instruction import Instruction
-from pycompiler.capture.bytecode.shapes import Exit, group, group_exits, stack_kinds
 
 
-class Reading:
-    """The instructions of one code object, shared by all who ask."""
+class CodeReading:
+    """The instructions of one code object, shared by all users."""
 
     def __init__(self, code: CodeType) -> None:
         self.instructions = decode(code)
@@ -25,7 +25,7 @@ class Reading:
 
     @functools.cached_property
     def kinds(self) -> dict[Instruction, tuple[str, ...]]:
-        """`shapes.stack_kinds`."""
+        """`code_structure.stack_kinds`."""
         return stack_kinds(self.instructions)
 
     @functools.cached_property
@@ -40,14 +40,14 @@ class Reading:
         return live_variables(self.instructions)
 
 
-_READINGS: weakref.WeakKeyDictionary[CodeType, Reading] = weakref.WeakKeyDictionary()
+_READINGS: weakref.WeakKeyDictionary[CodeType, CodeReading] = weakref.WeakKeyDictionary()
 
 
-def reading(code: CodeType) -> Reading:
-    """The `Reading` of a code object."""
+def reading(code: CodeType) -> CodeReading:
+    """The `CodeReading` of a code object."""
     found = _READINGS.get(code)
     if found is None:
-        found = _READINGS[code] = Reading(code)
+        found = _READINGS[code] = CodeReading(code)
     return found
 
 
@@ -60,13 +60,13 @@ def is_in_loop(code: CodeType, at: int) -> bool:
 
 
 def last_of_group(code: CodeType, at: int) -> Instruction:
-    """The last instruction of the group at `at`, through which it is left."""
+    """The last instruction of the group at `at`; all exits of the group are its exits."""
     instructions = reading(code).instructions
     last: int = group(instructions, at).stop - 1
     return instructions[last]
 
 
 def exits(code: CodeType, at: int) -> dict[str, Exit]:
-    """Where control may go after the instruction (with its group) at `at`: keys `"next"` and `"jump"`."""
+    """The exits of the instruction (with its group) at `at`: keys `"next"` and `"jump"`."""
     instructions = reading(code).instructions
     return group_exits(instructions, group(instructions, at))

@@ -1,9 +1,11 @@
-"""Where things are in the original code that a generated function must respect: groups, exits, kinds of stack items.
+"""Structure of the original code that a generated function must respect: groups, exits, kinds of stack items.
 
-In: a code object's decoded instructions and a byte offset. Out: which instructions run natively as one, where control
-goes afterwards, and which stack items are not ordinary values.
+In: a code object's decoded instructions and a byte offset.
+Out: the instructions that run natively as one group, the places where control goes afterwards, and the stack items
+that are no ordinary values.
 
-Example: ``group_exits(body, group(body, 12))["next"].offset`` is where a resume function goes on after the instruction at 12.
+Example: ``group_exits(body, group(body, 12))["next"].offset`` is where a resume function goes on after the
+instruction at 12.
 """
 
 from __future__ import annotations
@@ -24,7 +26,8 @@ _CALL_PARTS = ("KW_NAMES", "PRECALL", "CALL")
 
 @dataclass(frozen=True)
 class Exit:
-    """One way out of an instruction: where the original goes on, and how the stack depth has changed by then."""
+    """One exit of an instruction: the offset where the original goes on, and the change of the stack depth until
+    there."""
 
     offset: int
     effect: int
@@ -47,8 +50,11 @@ def find(instructions: Sequence[Instruction], offset: int) -> int:
 
 
 def group(instructions: Sequence[Instruction], offset: int) -> slice:
-    """The instructions that run together with the one at `offset`: a call with its KW_NAMES and PRECALL, which it needs, and
-    the jump behind a TO_BOOL, so that a frame goes on at either way of a branch, as where jumps ask for the truth themselves."""
+    """The instructions that run together with the instruction at `offset`.
+
+    A call needs its KW_NAMES and PRECALL.  A TO_BOOL runs with the jump behind it: a frame then continues at either
+    branch, as in versions whose jumps take the truth themselves.
+    """
     start = end = skip_landing(instructions, find(instructions, offset))
     if instructions[start].opname in _CALL_PARTS:
         while start > 0 and instructions[start - 1].opname in _CALL_PARTS[:2]:
@@ -61,7 +67,7 @@ def group(instructions: Sequence[Instruction], offset: int) -> slice:
 
 
 def skip_landing(instructions: Sequence[Instruction], position: int) -> int:
-    """Past END_FOR (and 3.13's POP_TOP): an exhausted FOR_ITER never runs them."""
+    """The position after END_FOR (and 3.13's POP_TOP): an exhausted FOR_ITER never runs them."""
     return position + len(FOR_ITER_LANDING) if instructions[position].opname == "END_FOR" else position
 
 
@@ -91,7 +97,7 @@ def stack_kinds(instructions: Sequence[Instruction]) -> dict[Instruction, tuple[
 
     - ``"exc"``: the exception that was being handled before this handler was entered; POP_EXCEPT will restore it;
     - ``"lasti"``: the index of a raising instruction, which has a meaning in this code object only;
-    - ``"value"``: anything else, NULL included.
+    - ``"value"``: any other item, NULL included.
     """
     index = {instruction: position for position, instruction in enumerate(instructions)}
     reached = stack_depth(instructions)
@@ -135,11 +141,12 @@ def _resized(kinds: tuple[str, ...], depth: int) -> tuple[str, ...]:
 
 
 def shielded(instructions: Sequence[Instruction]) -> list[Instruction]:
-    """The same code, safe for how 3.13 unwinds: NOPs, which need not run, where a handler's range would begin too late.
+    """The same code, with NOPs that make it safe for 3.13's unwinding.  A NOP stands where a handler's range would begin
+    too late.
 
     When a callee that runs in the same interpreter loop raises, 3.13 looks for the caller's handler one code unit
-    *before* the calling instruction (ceval.c, `resume_with_error`). Compiled code has an operand of the same range
-    there; code that enters a range by a jump, or lost its unreachable part, has not.
+    *before* the calling instruction (ceval.c, `resume_with_error`).  Compiled code has an operand of the same range
+    there.  Code that enters a range by a jump, or lost its unreachable part, has none.  The NOPs need not run.
     """
     if VERSION < (3, 13):
         return list(instructions)

@@ -1,7 +1,8 @@
-"""A code object → a list of plain instructions.
+"""The decoder: a code object → a list of plain instructions.
 
-In: any code object. Out: fresh `Instruction`s in order, jumps and handlers as references; superinstructions, and comparisons
-with a cast to bool, split.
+In: any code object.
+Out: fresh `Instruction`s in order, with jumps and handlers as references.  Superinstructions, and comparisons with a
+cast to bool, are split.
 
 Example: ``[i.opname for i in decode(f.__code__)]``.
 """
@@ -13,7 +14,7 @@ from collections.abc import Callable
 from itertools import pairwise
 from types import CodeType
 
-from pycompiler.capture.bytecode.instruction import Handler, Instruction, Positions
+from pycompiler.capture.bytecode.instruction import ExceptionHandler, Instruction, Positions
 from pycompiler.capture.bytecode.locations import decode_exception_table
 from pycompiler.capture.bytecode.tables import (
     BINARY_OPERATORS,
@@ -39,8 +40,8 @@ from pycompiler.capture.bytecode.tables import (
 _INSPECTS_FRAME = frozenset(["locals", "vars", "dir", "eval", "exec"])
 """Builtins that read all variables of the calling frame."""
 _GLOBAL_LOADS = ("LOAD_GLOBAL", "LOAD_NAME")
-_LOOKS = frozenset(["f_locals", "getrefcount"])
-"""What shows all variables of a frame, or tells that they are there."""
+_FRAME_READERS = frozenset(["f_locals", "getrefcount"])
+"""Attributes that show all variables of a frame, or reveal references to them."""
 _NAMED_LOADS = (*_GLOBAL_LOADS, "LOAD_ATTR", "LOAD_METHOD")
 _CALLS = ("PRECALL", "CALL", "CALL_KW", "CALL_FUNCTION_EX")
 LOCAL_SUFFIX = "#local"
@@ -72,7 +73,7 @@ def cell_names(code: CodeType) -> tuple[str, ...]:
 
 
 def preamble_cells(code: CodeType, body: list[Instruction]) -> tuple[str, ...]:
-    """The names of the slots that hold cells from the start. Not so the cells of an inlined comprehension (3.12)."""
+    """The names of the slots that hold cells from the start, without the cells of an inlined comprehension (3.12)."""
     end = next((position for position, instruction in enumerate(body) if instruction.opname == "RESUME"), len(body))
     made = {instruction.argval for instruction in body[:end] if instruction.opname == "MAKE_CELL"}
     return tuple(name for name in cell_names(code) if name in made or name in code.co_freevars)
@@ -154,7 +155,7 @@ def _instruction(opname: str, arg: int, code: CodeType, slots: list[str], cells:
 def _attach_handlers(code: CodeType, instructions: list[Instruction], starts: dict[int, Instruction]) -> None:
     rows = decode_exception_table(code.co_exceptiontable)
     row = 0
-    handler: Handler | None = None
+    handler: ExceptionHandler | None = None
     for instruction in instructions:
         assert instruction.offset is not None
         unit = instruction.offset // 2
@@ -162,16 +163,17 @@ def _attach_handlers(code: CodeType, instructions: list[Instruction], starts: di
             row, handler = row + 1, None
         if row < len(rows) and rows[row][0] <= unit:
             _, _, target, depth, lasti = rows[row]
-            handler = handler or Handler(starts[2 * target], depth, lasti)
+            handler = handler or ExceptionHandler(starts[2 * target], depth, lasti)
             instruction.handler = handler
 
 
 def _mark_hidden_reads(code: CodeType, instructions: list[Instruction], slots: list[str]) -> None:
-    """The load that leads to such a call is marked, and the call itself: the frame may be cut between the two."""
+    """Mark calls that read the frame's variables implicitly, and the loads of their callables: the frame may be cut in
+    between."""
     inspects = [
         i
         for i in instructions
-        for loads, names in ((_GLOBAL_LOADS, _INSPECTS_FRAME), (_NAMED_LOADS, _LOOKS))
+        for loads, names in ((_GLOBAL_LOADS, _INSPECTS_FRAME), (_NAMED_LOADS, _FRAME_READERS))
         if i.opname in loads and i.argval in names
     ]
     calls = [i for i in instructions if i.opname in _CALLS] if inspects else []
@@ -183,7 +185,7 @@ def _mark_hidden_reads(code: CodeType, instructions: list[Instruction], slots: l
                 if part is instruction or part.opname in ("PRECALL", "CALL"):
                     part.reads = part.reads or ("__class__", slots[0])
         elif instruction.opname == "LOAD_SUPER_ATTR" and not instruction.flag & 2 and code.co_argcount:
-            # Until it is specialised it calls `super` without arguments, whatever is on the stack.
+            # An unspecialised instruction calls `super` without arguments, whatever is on the stack.
             instruction.reads = ("__class__", slots[0])
 
 

@@ -1,7 +1,8 @@
 """Generated frame code: a head, then one original instruction run natively, then tails that call resume functions.
 
-In: a root code object, the head's instructions and what to do afterwards. Out: a code object of an ordinary function
-whose parameters are the frame's parameters, all positional, in locals-array order; free variables stay free variables.
+In: a root code object, the head's instructions and the code to run afterwards.
+Out: a code object of an ordinary function.  Its parameters are the frame's parameters, all positional, in
+locals-array order; free variables stay free variables.
 
 Example, a break at the call at offset 30 of `code` with one local alive::
 
@@ -21,9 +22,18 @@ from types import CodeType, MethodType
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.analysis import reachable
 from pycompiler.capture.bytecode.assemble import assemble
+from pycompiler.capture.bytecode.code_facts import exits, is_in_loop, reading
+from pycompiler.capture.bytecode.code_structure import (
+    Exit,
+    check_function,
+    group,
+    group_exits,
+    shielded,
+    skip_landing,
+    stack_kinds,
+)
 from pycompiler.capture.bytecode.decode import decode, parameters, preamble_cells, slot_names
 from pycompiler.capture.bytecode.instruction import Instruction
-from pycompiler.capture.bytecode.reading import exits, is_in_loop, reading
 from pycompiler.capture.bytecode.resume import (
     ResumeInfo,
     cell_parameters,
@@ -33,15 +43,6 @@ from pycompiler.capture.bytecode.resume import (
     resume,
     resume_info,
 )
-from pycompiler.capture.bytecode.shapes import (
-    Exit,
-    check_function,
-    group,
-    group_exits,
-    shielded,
-    skip_landing,
-    stack_kinds,
-)
 from pycompiler.capture.bytecode.tables import LASTI_IS_INT
 
 Tail = Sequence[Instruction] | Callable[[], Sequence[Instruction]]
@@ -50,7 +51,7 @@ Failed = Callable[[Sequence[Instruction]], Sequence[Instruction]]
 
 @dataclass(frozen=True)
 class FrameLayout:
-    """What the engine's locals array holds for a root code object."""
+    """The content of the engine's locals array for a root code object."""
 
     params: tuple[str, ...]
     """Positional, keyword-only, `*args`, `**kwargs`: as in `co_varnames`."""
@@ -70,13 +71,14 @@ class FrameLayout:
 
 
 def resumes_in_loop(code: CodeType) -> bool:
-    """Whether `code` is a resume function's that goes on inside of a loop."""
+    """Whether `code` is a resume function that continues inside a loop."""
     info = resume_info(code)
     return info is not None and is_in_loop(info.original, info.at)
 
 
 def preamble(code: CodeType, body: Sequence[Instruction]) -> list[Instruction]:
-    """The original's first instructions up to RESUME; in a resume function also those that put the cells back."""
+    """The original's first instructions up to RESUME; for a resume function also the instructions that restore the
+    cells."""
     end = next(position for position, instruction in enumerate(body) if instruction.opname == "RESUME") + 1
     info = resume_info(code)
     restored = () if info is None else info.restored
@@ -84,7 +86,7 @@ def preamble(code: CodeType, body: Sequence[Instruction]) -> list[Instruction]:
 
 
 def loads_method(instruction: Instruction) -> bool:
-    """Whether the instruction pushes two slots, one of which may be NULL, depending on what it finds."""
+    """Whether the instruction pushes two slots.  Depending on the attribute it finds, one slot may be NULL."""
     if instruction.opname in ("LOAD_METHOD", "LOAD_SPECIAL"):
         return True
     return (
@@ -100,7 +102,7 @@ def bound(*parts: Callable[..., object]) -> Callable[..., object]:
 
 
 def plain_load(instruction: Instruction) -> list[Instruction]:
-    """The instruction; one that loads a method as an attribute load, so that NULL is in a known slot."""
+    """The instruction; a method load becomes an attribute load, so that NULL is in a known slot."""
     if not loads_method(instruction):
         return [instruction]
     if instruction.opname == "LOAD_SPECIAL":  # method and receiver, or callable and NULL: `bound` gets one or two
@@ -124,10 +126,11 @@ def continuation(
 ) -> CodeType:
     """A function that runs `head`, then the original instruction at `resume_at`, then a tail.
 
-    `head` runs after the preamble (every cell slot holds its cell) and leaves the original's stack before `resume_at`.
-    `tails` has an entry for each key of `exits(code, resume_at)`; a tail ends in a return. An exception raised by the
-    instruction goes to the original's handlers, which run the original code; so does a loop that comes back to it.
-    `failed`: what instructions of the head have as their handler, made for the original's instructions.
+    `head` runs after the preamble (every cell slot holds its cell) and leaves the original's stack before
+    `resume_at`.  `tails` has an entry for each key of `exits(code, resume_at)`; a tail ends in a return.  An
+    exception raised by the instruction goes to the original's handlers, which run the original code.  A loop that
+    comes back to the instruction also runs the original code.
+    `failed`: builds the handler of instructions of the head, from the original's instructions.
     """
     check_function(code)
     body = decode(code)
@@ -139,7 +142,7 @@ def continuation(
         raise ValueError(f"{native[-1]!r} needs tails {sorted(wanted)}; missing {sorted(missing)}")
     after = _tail(tails["next"]) if "next" in wanted else []
     if "jump" in wanted:
-        # FOR_ITER jumps over the instructions at its target, so they must stand there.
+        # FOR_ITER jumps over the instructions at its target, so they must be there.
         landing = body.index(native[-1].target or native[-1])
         jumped = [i.copy() for i in body[landing : skip_landing(body, landing)]] + _tail(tails["jump"])
         native[-1].target = jumped[0]
@@ -155,8 +158,10 @@ def continuation(
 def whole(
     code: CodeType, head: Sequence[Instruction], *, failed: Failed | None = None, name: str | None = None
 ) -> CodeType:
-    """A function that runs `head` alone, which ends in a return; of the original it keeps the preamble, and what `failed`, the
-    handler of instructions of the head, leads to."""
+    """A function that runs only `head`, which ends in a return.
+
+    The original's preamble is included, and the code reached from `failed`, the handler of instructions of the head.
+    """
     check_function(code)
     body = decode(code)
     first = next((instruction for instruction in body if instruction.opname == "RESUME"), body[0])
@@ -181,7 +186,7 @@ def _tail(tail: Tail) -> list[Instruction]:
 
 
 def _fill_positions(built: Sequence[Instruction], native: Instruction) -> None:
-    """Instructions of ours count as part of the line they serve, so that a traceback never shows a foreign one."""
+    """Give generated instructions the line of the code they serve, so that a traceback never shows a foreign line."""
     for instruction in built:
         if instruction.offset is None and instruction.lineno is None:
             instruction.positions, instruction.lineno = native.positions, native.lineno
@@ -196,10 +201,10 @@ def tail_call(
     boxed: Sequence[str] = (),
     prefix: str = "__tail",
 ) -> list[Instruction]:
-    """Return ``call(resume_fn, *locals, *stack items)``, cells as cell objects.
+    """Code that returns ``call(resume_fn, *locals, *stack items)``, with cells as cell objects.
 
-    `stack` is the `ResumeInfo.stack` of the resume function; the items are on the stack when the tail begins. Where it
-    says "exc", the tail leaves the handler and passes on the exception handled there.
+    `stack` is the `ResumeInfo.stack` of the resume function; the items are on the stack when the tail begins.  At an
+    "exc" item, the tail leaves the handler and passes on the exception handled there.
     """
     names = [f"{prefix}{position}" for position in range(len(stack))]
     levels = [name for name, kind in zip(names, stack, strict=True) if kind == "exc"]

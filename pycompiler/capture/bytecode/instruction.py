@@ -1,19 +1,21 @@
-"""The instruction record that every file of this room exchanges.
+"""The instruction record that every file of this package exchanges.
 
-In: nothing. Out: `Instruction`, `Handler`, `UnitOf`.
+In: nothing.  Out: `Instruction`, `ExceptionHandler`, `UnitOf`.
 
-What `argval` holds, by family of opcode:
+The content of `argval`, by family of opcode:
 
 - LOAD_CONST, RETURN_CONST, KW_NAMES: the constant;
-- LOAD_NAME, LOAD_GLOBAL, LOAD_ATTR, LOAD_METHOD, LOAD_SUPER_ATTR, IMPORT_NAME, STORE_ATTR ...: the name. `flag` has the
-  low bits: LOAD_GLOBAL 1 = pushes NULL too, LOAD_ATTR 1 = method form (3.12+), LOAD_SUPER_ATTR 1 = method form,
-  2 = two-argument `super`;
-- *_FAST, *_DEREF, MAKE_CELL, LOAD_CLOSURE: the variable's name. All variables of a code object have different names:
-  where CPython keeps a local and a free variable of the same name apart (a comprehension inlined by 3.12), the local is
-  decoded as ``name#local``;
-- COMPARE_OP, BINARY_OP: the operator's text, `<` or `+=`;
+- LOAD_NAME, LOAD_GLOBAL, LOAD_ATTR, LOAD_METHOD, LOAD_SUPER_ATTR, IMPORT_NAME, STORE_ATTR ...: the name;
+- *_FAST, *_DEREF, MAKE_CELL, LOAD_CLOSURE: the variable's name;
+- COMPARE_OP, BINARY_OP: the operator as a string, `<` or `+=`;
 - CALL_INTRINSIC_1/2: the intrinsic's name;
-- anything else with an argument: the argument itself.
+- any other opcode with an argument: the argument itself.
+
+`flag` has the low bits of a name's argument: LOAD_GLOBAL 1 = also pushes NULL, LOAD_ATTR 1 = method form (3.12+),
+LOAD_SUPER_ATTR 1 = method form, 2 = two-argument `super`.
+
+All variables of a code object have different names here.  CPython can have a local and a free variable of the same
+name (a comprehension inlined by 3.12); such a local is decoded as ``name#local``.
 
 Example: ``Instruction("LOAD_GLOBAL", argval="print", flag=1)``.
 """
@@ -28,10 +30,10 @@ Positions = tuple[int | None, int | None, int | None, int | None]
 
 
 @dataclass(frozen=True)
-class Handler:
+class ExceptionHandler:
     """The exception table entry that covers an instruction.
 
-    On an exception the stack is cut to `depth` items, the raising instruction's index is pushed if `lasti`, then the
+    On an exception the stack is cut to `depth` items.  The raising instruction's index is pushed if `lasti`, then the
     exception, and `target` runs next.
     """
 
@@ -42,22 +44,24 @@ class Handler:
 
 @dataclass(eq=False, slots=True, weakref_slot=True)
 class Instruction:
-    """One plain instruction: never CACHE, EXTENDED_ARG, a superinstruction or a specialised form. Equal by identity."""
+    """One plain instruction: never CACHE, EXTENDED_ARG, a superinstruction or a specialised form.  Compared by
+    identity."""
 
     opname: str
     arg: int | None = None
-    """The argument as a number. `assemble` ignores it for families whose `argval` or `target` says more."""
+    """The argument as a number. `assemble` ignores it for families that use `argval` or `target` instead."""
     argval: Any = None
     target: Instruction | None = None
-    """Where a jump goes."""
+    """The target of a jump."""
     offset: int | None = None
-    """Byte offset in the code object decoded, odd for the second half of a superinstruction; None when built by us."""
+    """Byte offset in the decoded code object, odd for the second half of a superinstruction; None for a generated
+    instruction."""
     lineno: int | None = None
     positions: Positions | None = None
-    handler: Handler | None = None
+    handler: ExceptionHandler | None = None
     flag: int = 0
     reads: tuple[str, ...] = ()
-    """Variables that the instruction, or the call it leads to, reads unseen (`super()`, `locals()`)."""
+    """Variables that the instruction, or the call it leads to, reads implicitly (`super()`, `locals()`)."""
 
     @property
     def number(self) -> int:

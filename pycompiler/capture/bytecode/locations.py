@@ -1,7 +1,8 @@
 """The two side tables of a code object: locations (PEP 626/657) and exceptions.
 
-In: rows of positions or handler ranges. Out: the bytes of `co_linetable` and `co_exceptiontable`; the latter also back.
-Formats: CPython's Objects/locations.md (3.11: Objects/locations.md) and Objects/exception_handling_notes.txt.
+In: rows of positions or handler ranges.
+Out: the bytes of `co_linetable` and `co_exceptiontable`; the latter is also decoded.  Formats: CPython's
+Objects/locations.md (3.11: Objects/locations.md) and Objects/exception_handling_notes.txt.
 
 Example: ``encode_exception_table([(2, 4, 9, 0, True)])`` covers code units 2 to 5 with a handler at unit 9.
 """

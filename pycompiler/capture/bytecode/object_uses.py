@@ -1,7 +1,8 @@
-"""What code does with the objects that it names, as far as its instructions tell at once.
+"""Uses of an object by code, as far as single instructions show them.
 
-In: code, or the instructions behind the one that loads an object.  Out: whether it stores anything that lasts, only reads the
-object, or asks for an attribute by a name that stands there.
+In: code, or the instructions after the load of an object.
+Out: whether the code stores anything that lasts, only reads the object, or reads an attribute whose name is a
+constant.
 """
 
 from __future__ import annotations
@@ -17,20 +18,20 @@ WRITERS = frozenset(
      "ior", "iand", "ixor", "isub", "imul", "iconcat", "__setitem__", "__delitem__", "__iadd__", "__ior__", "difference_update",
      "intersection_update", "symmetric_difference_update")
 )  # fmt: skip
-"""Names by which containers are written, where one of them can be reached."""
+"""Names of methods that write containers."""
 _STORES = frozenset(("STORE_GLOBAL", "DELETE_GLOBAL", "STORE_ATTR", "DELETE_ATTR"))
 _LOADS = frozenset(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK", "LOAD_CONST", "LOAD_SMALL_INT", "LOAD_DEREF"))
 
 
 def _loaded(step: dis.Instruction) -> int | None:
-    """How many objects a simple load leaves more."""
+    """The number of objects that a simple load adds to the stack; None for other instructions."""
     if step.opname in _LOADS or step.opname == "LOAD_GLOBAL" and "NULL" not in step.argrepr:
         return 1
     return 0 if step.opname == "LOAD_ATTR" and "NULL" not in step.argrepr else None
 
 
 def is_only_read(rest: list[dis.Instruction]) -> bool:
-    """Whether an object is but asked for an element, by what is loaded next."""
+    """Whether the next instructions only read an element of the object."""
     depth = 0
     for step in rest:
         if step.opname in ("CONTAINS_OP", "GET_ITER"):
@@ -43,8 +44,8 @@ def is_only_read(rest: list[dis.Instruction]) -> bool:
     return False
 
 
-def asked_name(rest: list[dis.Instruction]) -> str | None:
-    """The text that `getattr` is called with, where it stands there."""
+def getattr_name(rest: list[dis.Instruction]) -> str | None:
+    """The attribute name that `getattr` is called with, if it is a constant."""
     given: list[dis.Instruction] = []
     for step in rest:
         if step.opname in ("CALL", "CALL_FUNCTION") and len(given) == step.arg and len(given) in (2, 3):
@@ -57,7 +58,8 @@ def asked_name(rest: list[dis.Instruction]) -> str | None:
 
 
 def stores(code: types.CodeType, *, own: bool) -> bool:
-    """Whether attributes or globals are stored; `own`: but attributes of what is made, a first argument or another variable."""
+    """Whether the code stores attributes or globals; `own`: stores to a new object (a first argument or a local) do not
+    count."""
     others = code.co_varnames[1 : code.co_argcount + code.co_kwonlyargcount]
     before: Any = None
     for i in dis.get_instructions(code):
@@ -73,8 +75,8 @@ def stores(code: types.CodeType, *, own: bool) -> bool:
     return False
 
 
-def codes(code: types.CodeType) -> Iterator[types.CodeType]:
+def nested_codes(code: types.CodeType) -> Iterator[types.CodeType]:
     yield code
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
-            yield from codes(inner)
+            yield from nested_codes(inner)

@@ -1,18 +1,21 @@
 """Resume functions: the original code, entered in the middle.
 
-In: a code object, the offset to go on at, the live variables and the stack layout. Out: a code object whose parameters
-are those variables (cells as raw cell objects) followed by the stack items that are not NULL.
+In: a code object, the offset to go on at, the live variables and the stack layout.
+Out: a code object whose parameters are those variables (cells as raw cell objects), followed by the stack items that
+are not NULL.
 
-Example: for ``resume(code, 20, locals=("x",), stack=("value", "null"))`` the function made of the result is called as
-``fn(x, item)``; it pushes `item` and a NULL and goes on at offset 20.
+Example: the function of ``resume(code, 20, locals=("x",), stack=("value", "null"))`` is called as ``fn(x, item)``.
+It pushes `item` and a NULL and goes on at offset 20.
 
-The stack may hold two things that are not ordinary values (see `shapes.stack_kinds`). At an ``"exc"`` item the
-parameter is the exception *being handled at that level*: the resume function enters its handler anew, and the tail that
-calls it has left it (`frames.tail_call` does that). At a ``"lasti"`` item the parameter is ignored.
+The stack may hold two kinds of items that are no ordinary values (see `code_structure.stack_kinds`).  For an
+``"exc"`` item, the parameter is the exception *being handled at that level*.  The resume function enters its handler
+again; the tail that calls the resume function has left it (`frames.tail_call`).  For a ``"lasti"`` item the parameter
+is ignored.
 
-A ``"boxed"`` item comes in a list of its own, which the head empties: who calls keeps the arguments to the end of the
-call, and an iterator may have to end before, with the stack's reference to it. A ``"cell"`` is what an inlined
-comprehension (3.12) saves there while its own variable has the slot of one that closures share.
+A ``"boxed"`` item comes in a list of its own, which the head empties.  A caller holds the arguments until the call
+ends, but an iterator may have to end earlier, with the stack's reference to it.  A ``"cell"`` item is a cell that an
+inlined comprehension (3.12) saves on the stack.  Meanwhile its own variable has the slot of a variable that closures
+share.
 """
 
 from __future__ import annotations
@@ -27,29 +30,29 @@ from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.analysis import reachable, variables_used
 from pycompiler.capture.bytecode.assemble import assemble_with_offsets
 from pycompiler.capture.bytecode.build import Code
+from pycompiler.capture.bytecode.code_facts import reading
+from pycompiler.capture.bytecode.code_structure import check_function, find, group, shielded
 from pycompiler.capture.bytecode.decode import cell_names, decode, preamble_cells, slot_names
 from pycompiler.capture.bytecode.instruction import Instruction
-from pycompiler.capture.bytecode.reading import reading
-from pycompiler.capture.bytecode.shapes import check_function, find, group, shielded
-from pycompiler.capture.bytecode.supers import with_explicit_super
-from pycompiler.ir.source import BOX
+from pycompiler.capture.bytecode.super_calls import with_explicit_super
+from pycompiler.ir.source import OWNED_PREFIX
 
 
 @dataclass(eq=False)
 class ResumeInfo:
-    """What a resume function's code object knows of its origin; it is the last constant of that code object."""
+    """The origin of a resume function's code object; it is the last constant of that code object."""
 
     original: CodeType
     at: int
-    """Where it goes on, as an offset in `original`."""
+    """The offset in `original` where the function continues."""
     locals: tuple[str, ...]
     stack: tuple[str, ...]
     """Kind of every stack item from the bottom: "value", "boxed", "cell", "null", "exc" or "lasti"."""
     boxed: tuple[str, ...] = ()
-    """Those of `locals` that come in a list of their own, as "boxed" items of the stack do."""
+    """The names of `locals` that come in a list of their own, as "boxed" stack items do."""
     parameters: tuple[str, ...] = ()
     restored: tuple[tuple[str, str], ...] = ()
-    """(cell, parameter) of the cells among `locals`, in the order in which the preamble puts them back."""
+    """(cell, parameter) of the cells among `locals`, in the order in which the preamble restores them."""
     offsets: dict[int, int] = field(default_factory=dict)
     """Offset in the resume function's code → offset in `original`."""
 
@@ -61,7 +64,8 @@ class ResumeInfo:
 ERROR = "__error"
 _Key = tuple[int, int, tuple[str, ...], tuple[str, ...], tuple[str, ...]]
 _shared: weakref.WeakValueDictionary[_Key, CodeType] = weakref.WeakValueDictionary()
-"""Resume code by (id of the original, offset, locals, stack, boxed). A live entry keeps its original alive: ids are unique."""
+"""Resume code by (id of the original, offset, locals, stack, boxed).  A live entry keeps its original alive: ids are
+unique."""
 
 
 def resume_info(code: CodeType) -> ResumeInfo | None:
@@ -70,15 +74,15 @@ def resume_info(code: CodeType) -> ResumeInfo | None:
     return last if isinstance(last, ResumeInfo) else None
 
 
-def share(code: CodeType) -> None:
-    """`resume` finds a resume function's code that was made elsewhere."""
+def register_resume_code(code: CodeType) -> None:
+    """Let `resume` find a resume function's code that was built elsewhere."""
     info = resume_info(code)
     if info is not None:
         _shared.setdefault((id(info.original), info.at, info.locals, info.stack, info.boxed), code)
 
 
 def cell_parameters(info: ResumeInfo | None) -> tuple[str, ...]:
-    """The parameters of a resume function that are given cell objects; none of an ordinary function's are."""
+    """The parameters of a resume function that receive cell objects; an ordinary function has none."""
     if info is None:
         return ()
     known = slot_names(info.original)
@@ -93,7 +97,7 @@ def origin_of(code: CodeType) -> tuple[CodeType, dict[int, int] | None]:
 
 
 def original_offset(code: CodeType, offset: int) -> tuple[CodeType, int]:
-    """The user's code object and the offset there of the instruction at `offset` of `code`."""
+    """The user's code object, and the offset there of the instruction at `offset` of `code`."""
     original, offsets = origin_of(code)
     if offsets is None:
         return original, offset
@@ -113,8 +117,9 @@ def resume(
 ) -> CodeType:
     """The code object of a resume function, shared between calls with the same origin, variables and stack.
 
-    `code` may itself be a resume function's; `at` is an offset in `code`. `stack` says "value" or "null" for every item
-    from the bottom; items that `shapes.stack_kinds` knows better are corrected, see `resume_info(result).stack`.
+    `code` may itself be a resume function's; `at` is an offset in `code`.  `stack` has "value" or "null" for every
+    item from the bottom.  `code_structure.stack_kinds` corrects items to more exact kinds, see
+    `resume_info(result).stack`.
     """
     original, at = original_offset(code, at)
     check_function(original)
@@ -144,7 +149,7 @@ def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str 
     at, locals, stack = info.at, info.locals, info.stack
     known = slot_names(code)
     if unknown := [name for name in locals if name not in known]:
-        raise ValueError(f"{unknown} are no variables of {code.co_qualname}; expected some of {known}")
+        raise ValueError(f"{unknown} are not variables of {code.co_qualname}; expected some of {known}")
     entry = body[find(body, at)]
     items = {position: _stack_name(position, known) for position, kind in enumerate(stack) if kind != "null"}
     first, error = known[0] if known else "", _fresh(ERROR, known)
@@ -160,7 +165,7 @@ def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str 
     cells = tuple(cell for cell in cells if cell not in free)
     made = tuple(cell for cell in preamble if cell in cells)
     given = {name: _fresh(f"__free_{name}", known) if name in free else name for name in locals}
-    given |= {name: _fresh(f"{BOX}{name}", known) for name in info.boxed}
+    given |= {name: _fresh(f"{OWNED_PREFIX}{name}", known) for name in info.boxed}
     info.parameters = (*given.values(), *items.values())
     info.restored = tuple((cell, given[cell]) for cell in (*made, *free) if cell in locals)
     instructions = [
@@ -182,7 +187,7 @@ def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str 
         [*instructions, *body],
         code,
         argnames=info.parameters,
-        varnames=tuple(n for n in code.co_varnames if n not in {*cells, *free}),  # errors name those that are alike
+        varnames=tuple(n for n in code.co_varnames if n not in {*cells, *free}),  # errors name variables of equal names
         cellvars=cells,
         freevars=free,
         name=plain,
@@ -196,19 +201,23 @@ def _build(code: CodeType, body: list[Instruction], info: ResumeInfo, name: str 
 
 
 def entered() -> Code:
-    """From here on the frame alone holds what the `TailCall` that led to it did."""
+    """Code after which the frame is the only holder of the arguments that its `TailCall` held."""
     return [*build.call_function(build.load_const(_native.entered)), *build.pop_top()]
 
 
-def lands(code: CodeType) -> bool:
-    """Whether `code` is a resume function's that goes on where a handler of the program's is active, if only a `with`'s."""
+def has_active_handler(code: CodeType) -> bool:
+    """Whether `code` is a resume function that continues where a handler of the program is active, even only a
+    `with`."""
     info = resume_info(code)
     return info is not None and _entry(reading(code).instructions, info).handler is not None
 
 
-def landing(code: CodeType, body: Sequence[Instruction]) -> Code:
-    """In a frame of a resume function that has made nothing of its parameters: the error on the stack is raised where the
-    function goes on, for the handlers in `body`, its own code."""
+def raise_at_entry(code: CodeType, body: Sequence[Instruction]) -> Code:
+    """Code that raises the error on the stack where the resume function continues, for the handlers in `body`, its own
+    code.
+
+    The frame has not used its parameters yet.
+    """
     info = resume_info(code)
     assert info is not None
     known = slot_names(info.original)
@@ -216,7 +225,7 @@ def landing(code: CodeType, body: Sequence[Instruction]) -> Code:
     given = dict(zip(info.locals, info.parameters, strict=False))
     entry = _entry(body, info)
     raising = build.op("RERAISE", 0)
-    if "exc" in info.stack:  # which is the error's context
+    if "exc" in info.stack:  # the handled exception is the error's context
         raising = [*_arrive(entry, ERROR), *build.load_const(RuntimeError), *build.op("RAISE_VARARGS", 1)]
     else:
         raising = [*build.load_fast(ERROR), *build.delete_fast(ERROR), *raising]
@@ -232,9 +241,9 @@ def landing(code: CodeType, body: Sequence[Instruction]) -> Code:
 
 
 def _arrive(entry: Instruction, error: str) -> Code:
-    """What was raised before the code ran is raised here, for the handlers that are active at `entry`."""
+    """Code that raises an exception from before the function's start, for the handlers active at `entry`."""
     code = build.call_function(build.load_const(_native.arrive), [*build.load_fast(error), *build.delete_fast(error)])
-    if entry.opname != "PUSH_EXC_INFO":  # its handler takes for granted that it has run
+    if entry.opname != "PUSH_EXC_INFO":  # a handler at PUSH_EXC_INFO assumes that PUSH_EXC_INFO has run
         for instruction in code:
             instruction.handler = entry.handler
     return [*code, *build.pop_top()]
@@ -257,9 +266,10 @@ def _fresh(name: str, known: Sequence[str]) -> str:
 def restore_cells(cells: Sequence[tuple[str, str]], *, moved: bool = False) -> list[Instruction]:
     """Put the cells that are given into their slots.
 
-    MAKE_CELL has wrapped a parameter that is one of the function's own cells; that of a free variable, whose slot no
-    closure fills, has another name. So an empty cell is to Python what it was: a local variable, or a free one.
-    `moved`: the other name is deleted, and no `locals()` shows it.
+    MAKE_CELL has wrapped a parameter that is one of the function's own cells.  The parameter of a free variable,
+    whose slot no closure fills, has another name.  So Python sees an empty cell as before: as a local variable, or as
+    a free one.
+    `moved`: the other name is deleted, so that no `locals()` shows it.
     """
     result: list[Instruction] = []
     for cell, given in cells:
@@ -271,7 +281,7 @@ def restore_cells(cells: Sequence[tuple[str, str]], *, moved: bool = False) -> l
 
 
 def _push_stack(stack: Sequence[str], items: dict[int, str], entry: Instruction) -> list[Instruction]:
-    """Push the stack bottom up. Parameters are moved, not copied: an item lives as long as the original's would."""
+    """Push the stack bottom up. Parameters are moved, not copied: an item lives as long as in the original."""
     result: list[Instruction] = []
     for position, kind in enumerate(stack):
         if kind == "null":
@@ -289,6 +299,6 @@ def _push_stack(stack: Sequence[str], items: dict[int, str], entry: Instruction)
 
 
 def _unboxed(name: str) -> list[Instruction]:
-    """Push the one item of a list that a parameter holds and take it out."""
+    """Push the only item of a list that a parameter holds, and take it out of the list."""
     item = [*build.load_fast(name), *build.unpack_sequence(1)]
     return [*item, *build.load_fast(name), *build.load_const(0), *build.delete_item(), *build.delete_fast(name)]

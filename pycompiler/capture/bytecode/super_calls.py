@@ -1,7 +1,9 @@
-"""`super()` in code that is cut: it looks for `__class__` among free variables, which are gone, and for a first argument.
+"""`super()` in code that is cut: resume functions lack the free variable `__class__` and the first argument that it
+looks for.
 
-In: the instructions of a function.  Out: the same with both arguments written out, where the name leads to the builtin; another
-callable of that name is called without arguments, as before.
+In: the instructions of a function.
+Out: the same with both arguments written out, if the name means the builtin.  Another callable of that name is called
+without arguments, as before.
 """
 
 from __future__ import annotations
@@ -13,12 +15,14 @@ from pycompiler.capture.bytecode.build import Code
 from pycompiler.capture.bytecode.instruction import Instruction
 
 NULL_ABOVE = sys.version_info >= (3, 13)
-"""Where the NULL of a call lies above the callable."""
+"""Whether the NULL of a call lies above the callable."""
 
 
 def with_explicit_super(body: Code, entry: Instruction, first: Code) -> tuple[Code, Instruction]:
-    """`first` loads the first argument.  An entry at the call itself moves to the first instruction inserted, where the stack is
-    the original's."""
+    """`body` with explicit arguments of `super`, and its entry; `first` loads the first argument.
+
+    An entry at the call itself moves to the first inserted instruction, where the stack is as in the original.
+    """
     result: Code = []
     pending = iter(body)
     for instruction in pending:
@@ -47,7 +51,7 @@ def _call(call: Instruction, first: Code) -> Code:
 
 
 def _attribute(load: Instruction) -> Code:
-    """One instruction for the call and the attribute of its result; on the stack are the callable and both arguments."""
+    """Code for a LOAD_SUPER_ATTR without arguments; the callable and both arguments are on the stack."""
     explicit = build.named("LOAD_SUPER_ATTR", load.argval, load.flag | 2)
     to_its_place = [] if NULL_ABOVE else build.swap(2)
     called = [*build.pop_top(), *build.pop_top(), *build.push_null(), *to_its_place, *build.call(0)]

@@ -1,14 +1,15 @@
-"""The proof that generated code never pushes a NULL where Python would raise: made before its code object is.
+"""A proof that generated code never pushes a NULL where Python would raise; it runs before the code object is created.
 
-In: a list of instructions and what the variable slots hold at its start. Out: the deepest stack; or `Unsound`, which
-names the instruction. The proof is a data-flow analysis over the code's own control flow, handlers included: for every
-slot and every stack item the set of what it may be, as bits (`NULL`, `VALUE` ...); where ways meet, sets are united.
+In: a list of instructions and the content of the variable slots at its start.
+Out: the greatest stack depth; or `Unsound`, which names the instruction.  The proof is a data-flow analysis over the
+code's own control flow, including handlers.  Each slot and each stack item has a set of possible contents, as bits
+(`NULL`, `VALUE` ...).  Where paths meet, sets are united.
 
-- no instruction takes a stack item that may be NULL, but a call, in the one slot where it may be (or must be) NULL;
-- a variable that may be unbound is only loaded by an instruction that checks (3.11: every load does); the program's own
-  loads are made such instructions where ways of ours reach them;
-- a slot used as a cell holds a cell; POP_EXCEPT gets what PUSH_EXC_INFO saved, RERAISE the index that a handler got;
-- the stack has one depth at each instruction, no instruction takes more than there is, a return leaves it empty.
+- No instruction takes a stack item that may be NULL, except a call, in the one slot where it may be (or must be) NULL.
+- A variable that may be unbound is only loaded by an instruction that checks (3.11: every load does).
+- The program's own loads become checking ones where generated paths reach them.
+- A slot used as a cell holds a cell.  POP_EXCEPT gets the item of PUSH_EXC_INFO, RERAISE the index that a handler got.
+- The stack has one depth at each instruction.  No instruction takes more than there is.  A return leaves it empty.
 
 Example: ``prove([*build.load_fast("x"), *build.return_value()], ("x",))`` raises on 3.12, where the load pushes NULL.
 """
@@ -36,12 +37,12 @@ NULL: Final = 1
 VALUE: Final = 2
 A_CELL: Final = 4
 BOXED: Final = 8
-"""A cell that holds a cell: what MAKE_CELL makes of a parameter that was a cell already."""
+"""A cell that holds a cell: the result of MAKE_CELL on a parameter that already was a cell."""
 HANDLED: Final = 16
-"""What PUSH_EXC_INFO saved for POP_EXCEPT."""
+"""The item that PUSH_EXC_INFO saved for POP_EXCEPT."""
 LASTI: Final = 32
 """The index of a raising instruction, or another integer."""
-NAMES: Final = {NULL: "NULL", VALUE: "a value", A_CELL: "a cell", BOXED: "a cell in a cell", HANDLED: "what was handled",
+NAMES: Final = {NULL: "NULL", VALUE: "a value", A_CELL: "a cell", BOXED: "a cell in a cell", HANDLED: "a handled exception",
                 LASTI: "an integer"}  # fmt: skip
 
 _NULL_LAST: Final = VERSION >= (3, 13)
@@ -49,14 +50,14 @@ _NULL_LAST: Final = VERSION >= (3, 13)
 
 Items = tuple[int, ...]
 State = tuple[Items, Items]
-"""What the slots and the stack items may be."""
+"""The possible contents of the slots and of the stack items."""
 
 
 class Unsound(ValueError):
     """Code that could push a NULL, or whose stack does not fit."""
 
 
-# How many items an instruction takes, where its effect on the depth does not say it; by the argument if callable.
+# The number of items that an instruction takes, if its stack effect does not determine it; callable on the argument.
 _TAKES: Final[Mapping[str, int | Callable[[int], int]]] = {
     "BEFORE_ASYNC_WITH": 1, "BEFORE_WITH": 1, "BINARY_OP": 2, "BINARY_SLICE": 3, "BINARY_SUBSCR": 2,
     "BUILD_CONST_KEY_MAP": lambda n: n + 1, "BUILD_INTERPOLATION": lambda n: 2 + (n & 1),
@@ -92,11 +93,13 @@ _BY_DEPTH: Final = frozenset([
     "STORE_FAST_LOAD_FAST", "STORE_FAST_STORE_FAST", "STORE_GLOBAL", "STORE_NAME", "STORE_SLICE",
     "STORE_SUBSCR", "SWAP", "WITH_EXCEPT_START",
 ])  # fmt: skip
-"""Opcodes that take as many items as the stack gets lower.  One that is neither here nor in `_TAKES` has no proof."""
+"""Opcodes that take as many items as the stack gets lower.  An opcode that is neither here nor in `_TAKES` has no
+proof."""
 _TAKES_NULL: Final = frozenset(
     ["CALL", "CALL_FUNCTION_EX", "CALL_KW", "STORE_FAST", *(["POP_TOP"] if VERSION >= (3, 14) else [])]
 )
-"""Opcodes that may take a NULL (3.14 leaves a `with` by popping what may be one); calls have a rule of their own."""
+"""Opcodes that may take a NULL (3.14 leaves a `with` by popping an item that may be NULL); calls have a rule of their
+own."""
 _NO_VALUE: Final = NULL if LASTI_IS_INT else NULL | LASTI
 _LOADS_CHECK: Final = frozenset(["LOAD_FAST_CHECK", *(["LOAD_FAST"] if VERSION == (3, 11) else []),
                                  *(["LOAD_CLOSURE"] if VERSION < (3, 13) else [])])  # fmt: skip
@@ -112,10 +115,11 @@ def prove(
     own: Iterable[str] = (),
     free: Iterable[str] = (),
 ) -> int:
-    """The deepest stack that the code needs; `Unsound` unless it is sound.
+    """The greatest stack depth of the code; `Unsound` unless the code is sound.
 
-    Of the `slots`, `bound` hold a value when it starts and `cells` a cell; COPY_FREE_VARS fills those of `free`. The
-    slots of `own` and `free` are for cells: what instructions of ours (without offset) store there is taken for one.
+    Of the `slots`, `bound` hold a value at the start and `cells` a cell; COPY_FREE_VARS fills the slots of `free`.
+    The slots of `own` and `free` are for cells: a value that generated instructions (without offset) store there
+    counts as a cell.
     """
     proof = _Proof(instructions, slots, frozenset(own), frozenset(free))
     return proof.run({**dict.fromkeys(bound, VALUE), **dict.fromkeys(cells, A_CELL)}) if instructions else 0
@@ -149,7 +153,7 @@ class _Proof:
         forward = opname in JUMP_UNCONDITIONAL and target is not None and self.index.get(target, 0) > position
         if handler is not None and opname not in QUIET and not forward:
             if len(stack) < handler.depth:
-                raise Unsound(f"the handler of {instruction!r} wants {handler.depth} items, the stack has {len(stack)}")
+                raise Unsound(f"the handler of {instruction!r} needs {handler.depth} items, the stack has {len(stack)}")
             pushed = (LASTI, VALUE) if handler.lasti else (VALUE,)
             self.reach(handler.target, instruction, (slots, stack[: handler.depth] + pushed))
         takes = _taken(instruction, stack)
@@ -171,7 +175,7 @@ class _Proof:
             self.reach(self.instructions[position + 1], instruction, state)
 
     def reach(self, goal: Instruction, origin: Instruction, state: State) -> None:
-        """Unite what is known at `goal` with `state`; if that says more, `goal` is visited again."""
+        """Unite the known state at `goal` with `state`; if the union is larger, `goal` is visited again."""
         position = self.index.get(goal)
         if position is None:
             raise Unsound(f"{origin!r} leads to {goal!r}, which is not in the list")
@@ -181,7 +185,7 @@ class _Proof:
             self.pending.append(position)
             return
         if len(known[1]) != len(state[1]):
-            depths = f"{len(known[1])} items by one way and {len(state[1])} by another, after {origin!r}"
+            depths = f"{len(known[1])} items on one path and {len(state[1])} on another, after {origin!r}"
             raise Unsound(f"the stack at {goal!r} has {depths}")
         united = _united(known[0], state[0]), _united(known[1], state[1])
         if united != known:
@@ -191,17 +195,17 @@ class _Proof:
     def slot(self, instruction: Instruction) -> int:
         found = self.slots.get(instruction.argval)
         if found is None:
-            raise Unsound(f"{instruction!r} names no variable; expected one of {list(self.slots)}")
+            raise Unsound(f"{instruction!r} names an unknown variable; expected one of {list(self.slots)}")
         return found
 
 
 def _taken(instruction: Instruction, stack: Items) -> int:
-    """How many items the instruction takes, none of which may be NULL."""
+    """The number of items that the instruction takes.  No item may be NULL."""
     opname = instruction.opname
     known = _TAKES.get(opname)
     if known is None:
         if opname not in _BY_DEPTH:
-            raise Unsound(f"nothing is known of what {instruction!r} takes: it wants a row in bytecode/verify.py")
+            raise Unsound(f"the stack items of {instruction!r} are unknown; add a row to bytecode/verify.py")
         known = max(0, -stack_effect(instruction, jump=False))
     takes = known if isinstance(known, int) else known(instruction.arg or 0)
     if len(stack) < takes:
@@ -212,7 +216,7 @@ def _taken(instruction: Instruction, stack: Items) -> int:
 
 
 def _made(instruction: Instruction, count: int) -> Items:
-    """What the instruction pushes."""
+    """The items that the instruction pushes."""
     opname = instruction.opname
     if count == 2 and opname in ("LOAD_GLOBAL", "LOAD_ATTR", "LOAD_METHOD", "LOAD_SPECIAL", "LOAD_SUPER_ATTR"):
         other = NULL if opname == "LOAD_GLOBAL" else NULL | VALUE
@@ -221,14 +225,14 @@ def _made(instruction: Instruction, count: int) -> Items:
 
 
 def _united(a: Items, b: Items) -> Items:
-    return a if a is b or a == b else tuple(map(operator.or_, a, b))  # of one length
+    return a if a is b or a == b else tuple(map(operator.or_, a, b))  # of equal length
 
 
 def _shown(items: Items) -> str:
     return ", ".join(" or ".join(name for bit, name in NAMES.items() if item & bit) for item in items)
 
 
-# rules: what an instruction asks of the stack, beyond that it is there -----------------------------------------
+# Rules: requirements of an instruction on the stack items, beyond their number -----------------------------------
 def _call_rule(instruction: Instruction, stack: Items) -> None:
     arguments = (_taken(instruction, stack) or 2) - 2
     first, second, *rest = stack[len(stack) - arguments - 2 :]
@@ -238,13 +242,13 @@ def _call_rule(instruction: Instruction, stack: Items) -> None:
     if fn & NULL or any(item & NULL for item in rest):
         raise Unsound(f"{instruction!r} calls or is given {_shown((fn, *rest))}")
     if instruction.opname == "CALL_FUNCTION_EX" and beside != NULL:
-        raise Unsound(f"{instruction!r} wants NULL beside its callable, not {_shown((beside,))}")
+        raise Unsound(f"{instruction!r} needs NULL beside its callable, not {_shown((beside,))}")
 
 
 def _reraise_rule(instruction: Instruction, stack: Items) -> None:
     depth = instruction.arg or 0
     if depth and (len(stack) <= depth or stack[-1 - depth] != LASTI):
-        raise Unsound(f"{instruction!r} wants an index below the exception, the stack is {_shown(stack)}")
+        raise Unsound(f"{instruction!r} needs an index below the exception, the stack is {_shown(stack)}")
 
 
 def _pop_except_rule(instruction: Instruction, stack: Items) -> None:
@@ -259,7 +263,7 @@ def _depth_rule(instruction: Instruction, stack: Items) -> None:
 
 def _with_rule(instruction: Instruction, stack: Items) -> None:
     if len(stack) < EXIT_DEPTH or stack[-EXIT_DEPTH] & NULL:
-        raise Unsound(f"{instruction!r} wants the manager's __exit__ {EXIT_DEPTH} deep, the stack is {_shown(stack)}")
+        raise Unsound(f"{instruction!r} needs the manager's __exit__ {EXIT_DEPTH} deep, the stack is {_shown(stack)}")
 
 
 def _return_rule(instruction: Instruction, stack: Items) -> None:
@@ -274,7 +278,7 @@ RULES: Final[Mapping[str, Callable[[Instruction, Items], None]]] = {
 }  # fmt: skip
 
 
-# instructions that do more than take values and push values ------------------------------------------------------
+# Instructions that do more than take values and push values ------------------------------------------------------
 def _stored(slots: Items, slot: int, held: int) -> Items:
     return slots if slots[slot] == held else (*slots[:slot], held, *slots[slot + 1 :])
 
@@ -283,8 +287,11 @@ def _load_fast(proof: _Proof, instruction: Instruction, slots: Items, stack: Ite
     held = slots[proof.slot(instruction)]
     if held & NULL and instruction.opname not in _LOADS_CHECK:
         if instruction.opname != "LOAD_FAST" or instruction.offset is None:
-            raise Unsound(f"{instruction!r} may push NULL: not every way to it binds {instruction.argval}")
-        instruction.opname = "LOAD_FAST_CHECK"  # the program's own: bound in its control flow, not in every way of ours
+            raise Unsound(
+                f"{instruction!r} may push NULL: not every path to the instruction binds {instruction.argval}"
+            )
+        # the program's own load: bound on all its paths, but not on each generated path
+        instruction.opname = "LOAD_FAST_CHECK"
     bound = held & ~NULL or VALUE
     return _stored(slots, proof.slot(instruction), bound), (*stack, bound)
 
@@ -334,7 +341,7 @@ def _load_const(proof: _Proof, instruction: Instruction, slots: Items, stack: It
 
 def _copy(proof: _Proof, instruction: Instruction, slots: Items, stack: Items) -> State:
     items, depth = list(stack), instruction.arg or 0
-    if items[-depth] == HANDLED:  # of the two only the upper one meets POP_EXCEPT
+    if items[-depth] == HANDLED:  # of the two copies only the upper one meets POP_EXCEPT
         items[-depth] = VALUE
     return slots, (*items, stack[-depth])
 

@@ -1,8 +1,8 @@
-"""Records of `logging` that generated code makes after the graph, where those whom they reach are no code of the program's.
+"""Log records that generated code creates after the graph, if they reach no code of the program.
 
-A handler of the program's may do anything that the frame sees: while it captures, such a call breaks the graph; before the graph
-generated code asks (`only_logged`) whether one has come since.  Else `Unfit`: the frame runs eagerly.  (Not seen: a method that
-the program puts into a class of a library whose instances have been asked about.)
+A handler of the program may do anything that the frame can see, so such a call breaks the graph.  Generated code checks
+before the graph whether a handler has been added (`check_loggers`).  If so, it raises `Unfit` and the frame runs eagerly.
+Not detected: a method that the program adds to a library's class after its instances were checked.
 """
 
 from __future__ import annotations
@@ -13,7 +13,8 @@ import weakref
 from logging.handlers import MemoryHandler
 from typing import Any
 
-from pycompiler.capture import polyfills, skip
+from pycompiler.capture.interpreter import inlining_rules
+from pycompiler.capture.semantics import polyfills
 from pycompiler.capture.values.attributes import is_mutable
 from pycompiler.capture.values.base import Value
 from pycompiler.capture.values.constant import Const
@@ -37,26 +38,26 @@ def call_of(fn: types.FunctionType, args: list[Value]) -> tuple[Value | None, in
 
 
 def may_wait(fn: types.FunctionType, args: list[Value]) -> bool:
-    """Whether a record of this call is handed to no code of the program's."""
+    """Whether the record of this call reaches no code of the program."""
     called = call_of(fn, args)
     return called is not None and not _reaches_program(getattr(called[0], "real", None), called[1])
 
 
-def only_logged(*calls: Any) -> None:
-    """Raises `Unfit` where one of these (logger, level, logger, level, ...) reaches code of the program's."""
+def check_loggers(*calls: Any) -> None:
+    """Raise `Unfit` if one of these (logger, level, logger, level, ...) reaches code of the program."""
     each = iter(calls)
     for logger, level in zip(each, each, strict=True):
         if _reaches_program(logger, level):
-            raise Unfit("a handler of the program's gets a record")
+            raise Unfit("a log record would reach code of the program")
 
 
 def _reaches_program(logger: logging.Logger | None, level: int) -> bool:
     logger = logger or logging.root
-    return polyfills.is_enabled_for(logger, level) and any(map(_is_programs, _told(logger)))
+    return polyfills.is_enabled_for(logger, level) and any(map(_is_programs, _receivers(logger)))
 
 
-def _told(logger: logging.Logger) -> list[type]:
-    """The classes of those who get a record of a logger, and of what these ask."""
+def _receivers(logger: logging.Logger) -> list[type]:
+    """The classes of all objects that process a record of a logger."""
     told: list[Any] = [logger, *logger.filters]
     at: logging.Logger | None = logger
     while at is not None:
@@ -67,15 +68,17 @@ def _told(logger: logging.Logger) -> list[type]:
 
 
 def _is_programs(cls: type) -> bool:
-    """Whether it is a function (a filter), has methods of the program's, or formats records later, when what they hold may be
-    another; a class is looked at once, since calls ask."""
+    """Whether a class runs code of the program, or formats records later, when the arguments may have changed.
+
+    A function (a filter) counts as code of the program.  Each class is checked once, since calls repeat the check.
+    """
     known = _known.get(cls)
     if known is None:
         own = [held for c in mro_of(cls) if is_mutable(c) for held in namespace_of(c).values()]
         known = (
             cls is types.FunctionType
             or issubclass(cls, MemoryHandler)
-            or any(type(f) is types.FunctionType and not skip.is_library(f) for f in own)
+            or any(type(f) is types.FunctionType and not inlining_rules.is_library(f) for f in own)
         )
         _known[cls] = known
     return known
@@ -84,4 +87,4 @@ def _is_programs(cls: type) -> bool:
 _known: weakref.WeakKeyDictionary[type, bool] = weakref.WeakKeyDictionary()
 
 
-__all__ = ["call_of", "may_wait", "only_logged"]
+__all__ = ["call_of", "check_loggers", "may_wait"]

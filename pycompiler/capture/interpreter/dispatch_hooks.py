@@ -1,7 +1,9 @@
-"""What a method that runs while graphs are made, and not in their calls, goes by: `__torch_dispatch__`, and makers of wrappers.
+"""Guards for methods that run while graphs are built, not in each call: `__torch_dispatch__`, and constructors of tensor
+subclasses.
 
-In: a function of a class.  Out: guards on all that it reads of what outlives it, deep; or a break, where that is more than can be
-guarded, or where it may change it.  What is allowed is listed; all else is a break.
+In: a function of a class.
+Out: guards on everything it reads that outlives it, deeply.  The graph breaks if the function reads more than guards
+can cover, or may write to it.  An allow list holds the supported uses; any other use is a break.
 """
 
 from __future__ import annotations
@@ -21,30 +23,29 @@ from typing import Any, NoReturn
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.bytecode.uses import WRITERS, asked_name, codes, is_only_read, stores
+from pycompiler.capture.bytecode.object_uses import WRITERS, getattr_name, is_only_read, nested_codes, stores
 from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lookup, lookup_descriptor, mro_lookup
 from pycompiler.capture.values.base import Capture
 from pycompiler.capture.values.constant import reference
-from pycompiler.ir import arrays
-from pycompiler.ir.source import Source, mro_of, namespace_of
-from pycompiler.ir.source import const as const_source
+from pycompiler.ir.source import Source, const_source, mro_of, namespace_of
+from pycompiler.operators import numpy_arrays
 
 MAKERS = ("__new__", "__init__")
-MOST = 300
-"""Objects in containers that are looked at."""
-# What modules of torch's and of the language say is not looked into: it changes nothing of the program's by itself.
+MOST_OBJECTS = 300
+"""The most objects in containers that are guarded."""
+# Modules of torch and of the language.  They are not read: by themselves they change no object of the program.
 _KNOWN_MODULES = frozenset(
     ("torch", "functools", "_functools", "operator", "_operator", "itertools", "math", "cmath", "typing", "types",
      "collections", "_collections", "_collections_abc", "dataclasses", "enum", "contextlib", "abc", "_abc", "numbers", "copy",
      "builtins", "_pytest", "pluggy")
 )  # fmt: skip
 _LITERALS = (int, float, complex, str, bytes, bool, type(None), torch.Size, torch.device, range, slice)
-_SINGLE = (
+_IMMUTABLE = (
     torch.dtype, torch.layout, torch.memory_format, type(Ellipsis), type(NotImplemented),
     types.GenericAlias, types.UnionType, torch._ops.OperatorBase, types.GetSetDescriptorType, types.MemberDescriptorType,
     _tuplegetter, types.MethodDescriptorType, types.WrapperDescriptorType, types.ClassMethodDescriptorType,
 )  # fmt: skip
-"""Classes of what stays as it is, and gives the same whenever it is asked."""
+"""Classes whose instances never change and always behave the same."""
 _SEQUENCES = (tuple, list, collections.deque)
 _DICTS = (dict, collections.OrderedDict, collections.defaultdict, collections.Counter)
 _SETS = (set, frozenset)
@@ -54,16 +55,16 @@ _ACTING = frozenset(
     ("print", "input", "open", "exec", "eval", "setattr", "delattr", "globals", "locals", "vars", "dir", "compile", "breakpoint",
      "__import__")
 )  # fmt: skip
-# Attributes by which anything is reached, and functions of torch's that are no operators: they read and write its state.
+# Attributes that can reach any object, and torch functions that are no operators: these read and write torch's state.
 _REACHING = frozenset(
     ("__dict__", "__globals__", "__closure__", "__defaults__", "__kwdefaults__", "__setattr__", "__delattr__", "__getattribute__",
      "manual_seed", "initial_seed", "get_rng_state", "set_rng_state", "attrgetter", "methodcaller")
 )  # fmt: skip
-_UNASKED = frozenset(
+_UNUSED_METHODS = frozenset(
     ("__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__tensor_flatten__",
      "__tensor_unflatten__", "__init_subclass__", "__sizeof__", "__deepcopy__", "__copy__", "__annotate__", "__annotate_func__")
 )  # fmt: skip
-_SHOWN = frozenset(("__repr__", "__str__", "__format__"))
+_REPR_METHODS = frozenset(("__repr__", "__str__", "__format__"))
 _ROOTS = frozenset(
     (
         "LOAD_GLOBAL",
@@ -78,31 +79,31 @@ _ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR", "LOAD_SU
 _SILENT = frozenset(("EXTENDED_ARG", "CACHE", "NOP", "PRECALL", "RESUME", "COPY_FREE_VARS", "PUSH_NULL"))
 
 
-class Hook:
-    """The functions that `__torch_dispatch__` of a class may come to, and what they go by."""
+class HookGuards:
+    """The functions that `__torch_dispatch__` of a class may reach, and the objects they depend on."""
 
     def __init__(self, cx: Capture, cls: type) -> None:
         self.cx = cx
         self.at = cls.__qualname__
-        """Which function is looked at."""
+        """The function that is being read."""
         self.seen: set[int] = set()
         self.makers: set[int] = set()
-        """Functions that write to what they make."""
+        """Functions that write to the object they create."""
         self.count = 0
         self.classes: dict[int, type] = {}
         self.holders: dict[int, types.ModuleType | types.FunctionType] = {}
-        """Modules that are handed on, and functions that have attributes."""
+        """Modules that are passed on, and functions that have attributes."""
         self.names: dict[str, None] = {}
-        """What attributes of objects that nobody names are read by."""
+        """Attribute names read from objects that no code names."""
         self.absent: set[str] = set()
         self.reachable = ""
-        """A container of the program's that may be handed on; and the function that may write to it."""
+        """A container of the program that may be passed on; and the function that may write to it."""
         self.writer = ""
         self.done: set[tuple[int, str]] = set()
         self.reach_class(cls)
 
     def guard(self, fn: Any) -> None:
-        """All that a function goes by, and those that it comes to."""
+        """Guard everything a function depends on, and the functions it reaches."""
         if isinstance(fn, types.FunctionType):
             self.read(fn)
         else:
@@ -110,7 +111,8 @@ class Hook:
         self.finish()
 
     def told(self, context: Any) -> None:
-        """What wrappers tell of themselves is guarded; its classes have methods."""
+        """Add the classes of a flattened tensor subclass's context: the context itself is guarded, but its classes have
+        methods."""
         if isinstance(context, (tuple, list, dict)):
             for value in context.values() if isinstance(context, dict) else context:
                 self.told(value)
@@ -120,7 +122,8 @@ class Hook:
             self.told([getattr(context, part.name, None) for part in dataclasses.fields(context)])
 
     def finish(self) -> None:
-        """What is read by names of what is handed on: more functions may name more."""
+        """Guard the attributes that code reads by name from objects passed on.  Each function found may read further
+        names."""
         while left := [
             (holder, name)
             for holder in (*self.classes.values(), *self.holders.values())
@@ -136,7 +139,7 @@ class Hook:
                 elif name in self.absent:
                     self.cx.guard("dict_absent", const_source(space), name)
         if self.reachable and self.writer:
-            raise Break("tensor-subclass", f"{self.writer} writes to what may be {self.reachable}")
+            raise Break("tensor-subclass", f"{self.writer} may write to {self.reachable}")
 
     def refuse(self, what: str) -> NoReturn:
         raise Break("tensor-subclass", f"{self.at} uses {what}")
@@ -166,12 +169,15 @@ class Hook:
 
     def code(self, fn: types.FunctionType) -> None:
         makes = id(fn) in self.makers
-        for code in codes(fn.__code__):
+        for code in nested_codes(fn.__code__):
             steps = [i for i in dis.get_instructions(code) if i.opname not in _SILENT]
             if stores(code, own=makes) or any(
                 i.opname == "STORE_DEREF" and i.argval in fn.__code__.co_freevars for i in steps
             ):
-                raise Break("tensor-subclass", f"{fn.__qualname__}, which writes to what outlives its call")
+                raise Break(
+                    "tensor-subclass",
+                    f"{fn.__qualname__}, which writes to an object or variable that outlives its call",
+                )
             for k, step in enumerate(steps):
                 if step.opname in _ATTRIBUTES:
                     self.attribute(str(step.argval), makes, absent=bool(code.co_exceptiontable))
@@ -191,7 +197,7 @@ class Hook:
                     self.writer = self.writer or fn.__qualname__
 
     def attribute(self, name: str, makes: bool, *, absent: bool = False) -> None:
-        """`absent`: it may be missing, and that is no error."""
+        """Note that code reads an attribute; `absent`: the attribute may be missing without an error."""
         if name in _REACHING and not (makes and name == "__setattr__"):
             self.refuse(name)
         if name in WRITERS:
@@ -201,7 +207,7 @@ class Hook:
             self.absent.add(name)
 
     def root(self, fn: types.FunctionType, name: str, path: list[str], rest: list[dis.Instruction]) -> None:
-        """An object that a function names, and what it reads of it."""
+        """Guard an object that a function names, along the attributes read from it."""
         free = fn.__code__.co_freevars
         if name in free:
             i = free.index(name)
@@ -218,12 +224,12 @@ class Hook:
         else:
             self.cx.guard("dict_absent", const_source(fn.__globals__), name)
             if name in ("getattr", "hasattr"):
-                if (asked := asked_name(rest)) is None:
-                    self.refuse(f"{name} by a name that is computed")
+                if (asked := getattr_name(rest)) is None:
+                    self.refuse(f"{name} with a computed name")
                 self.attribute(asked, False, absent=True)
 
     def walk(self, found: Any, source: Source, path: list[str], rest: list[dis.Instruction]) -> None:
-        """Along the attributes that a function names, to the object that it uses."""
+        """Follow the attributes that a function names, to the object that it uses."""
         for name in path:
             if isinstance(found, types.ModuleType):
                 self.cx.guard("id_is", source, reference(found))
@@ -256,7 +262,7 @@ class Hook:
         self.look(found, source, only_read=is_only_read(rest))
 
     def known_module(self, module: types.ModuleType, path: list[str]) -> None:
-        """What the program may have put into one of torch's modules."""
+        """Guard an object that the program may have put into one of torch's modules."""
         for name in path:
             space = vars(module)
             found = space.get(name)
@@ -282,7 +288,8 @@ class Hook:
 
     # objects --------------------------------------------------------------------------------------------------
     def look(self, found: Any, source: Source, *, held: bool = False, only_read: bool = False) -> None:
-        """An object that a function may do anything with; `held`: in what is known by identity and stays as it is."""
+        """Guard an object that a function may use in any way; `held`: its holder is guarded by identity and does not
+        change."""
         kind = type(found)
         if kind in _LITERALS:
             if not held:
@@ -300,7 +307,7 @@ class Hook:
             self.lasting(found, source)
 
     def lasting(self, found: Any, source: Source) -> None:
-        """An object that is known by identity."""
+        """Guard the parts of an object that is guarded by identity."""
         kind = type(found)
         if isinstance(found, types.FunctionType):
             self.function(found)
@@ -329,14 +336,14 @@ class Hook:
             self.reach_class(kind)
             for name, value in vars(found).items():
                 self.look(value, source.then("instance_dict").dict_item(name), held=True)
-        elif not isinstance(found, _SINGLE) and not (
+        elif not isinstance(found, _IMMUTABLE) and not (
             kind.__module__ in ("typing", "dataclasses")
-            or arrays.is_of_numpy(found)  # a function of NumPy's, or a ufunc
+            or numpy_arrays.is_of_numpy(found)  # a function of NumPy, or a ufunc
         ):
-            self.refuse(f"a {kind.__name__}, which may change or be changed")
+            self.refuse(f"a {kind.__name__}, which may change")
 
     def function(self, fn: types.FunctionType) -> None:
-        """Of torch's functions those are looked at that they are around."""
+        """Read a function of the program. For torch's functions, read the functions they wrap."""
         if not _is_known(fn.__globals__.get("__name__", "")):
             return self.read(fn)
         for cell in fn.__closure__ or ():
@@ -361,15 +368,15 @@ class Hook:
         if id(found) in self.seen and isinstance(found, tuple):
             return
         self.count += len(found)
-        if self.count > MOST:
-            self.refuse(f"a {kind.__name__} of many objects")
+        if self.count > MOST_OBJECTS:
+            self.refuse(f"a {kind.__name__} with too many elements")
         if isinstance(found, (tuple, frozenset)):
             if not held:
                 self.cx.guard("id_is", source, reference(found))
         else:
             self.cx.guard("type_is", source, kind)
             if not only_read:
-                self.reachable = self.reachable or f"a {kind.__name__} of the program's"
+                self.reachable = self.reachable or f"a {kind.__name__} of the program"
         if id(found) in self.seen:
             return
         self.seen.add(id(found))
@@ -377,17 +384,17 @@ class Hook:
             self.reach_class(kind)
         if isinstance(found, _SETS):
             if not all(map(_is_member, found)):
-                self.refuse(f"a {kind.__name__} of objects")
+                self.refuse(f"a {kind.__name__} with elements that have their own __hash__ or __eq__")
             if kind is set:
                 self.cx.guard("set_equals", source, frozenset(found))
             for value in found:
                 self.look(value, source, held=True)
         elif isinstance(found, dict):
             if not all(map(_is_member, found)):
-                self.refuse(f"a {kind.__name__} by objects")
+                self.refuse(f"a {kind.__name__} with keys that have their own __hash__ or __eq__")
             self.cx.guard_dict_keys(source, found)
             if kind is collections.defaultdict:
-                self.reachable = self.reachable or "a defaultdict of the program's"
+                self.reachable = self.reachable or "a defaultdict of the program"
                 self.writer = self.writer or self.at
             for i, (key, value) in enumerate(found.items()):
                 by_name = isinstance(key, _LITERALS[:7])
@@ -396,24 +403,28 @@ class Hook:
             if not isinstance(found, tuple):
                 self.cx.guard("length", source, len(found))
             if kind is collections.deque and any(type(v) not in _LITERALS for v in found):
-                self.refuse("a deque of objects")
+                self.refuse("a deque with elements that are not constants")
             for i, value in enumerate(found):
                 self.look(value, source.item(i), held=isinstance(found, tuple))
 
     # classes --------------------------------------------------------------------------------------------------
     def reach_class(self, cls: type) -> None:
-        """One that is called, or whose instances are used: its methods that no code names, and others by their names."""
+        """Add a class that is called, or whose instances are used.
+
+        Its special methods, which no code names, are guarded now; other attributes by the names that code reads.
+        """
         if id(cls) in self.classes or (_is_known(cls.__module__) and not _is_dispatching(cls)):
             return
         if type(cls) not in (type, type(torch.Tensor), enum.EnumMeta) and not _is_known(type(cls).__module__):
             self.refuse(f"{cls.__qualname__}, whose metaclass is a {type(cls).__name__}")
         self.classes[id(cls)] = cls
         for name in dict.fromkeys(n for c in _own_bases(cls) for n in namespace_of(c)):
-            if issubclass(cls, torch.Tensor) and name in _SHOWN:
+            if issubclass(cls, torch.Tensor) and name in _REPR_METHODS:
                 continue
-            if name.startswith("__") and name.endswith("__") and name not in _UNASKED:
+            if name.startswith("__") and name.endswith("__") and name not in _UNUSED_METHODS:
                 raw = mro_lookup(cls, name)
-                if name in ("__setattr__", "__delattr__") and _is_frozen(cls):  # which refuse
+                # methods of a frozen dataclass, which refuse
+                if name in ("__setattr__", "__delattr__") and _is_frozen(cls):
                     lookup(self.cx, cls, name)
                     self.done.add((id(cls), name))
                 elif isinstance(getattr(raw, "__func__", raw), types.FunctionType):
@@ -421,7 +432,7 @@ class Hook:
                     self.look_up(cls, name)
 
     def look_up(self, cls: type, name: str) -> None:
-        """What classes have by a name: `super()` comes to others than the first."""
+        """Guard the class attribute of a name. `super()` reaches definitions in further bases."""
         if name in self.absent and mro_lookup(cls, name) is MISSING:
             lookup(self.cx, cls, name)
         for base in _own_bases(cls):
@@ -459,7 +470,7 @@ def _is_frozen(cls: type) -> bool:
 
 
 def _is_plain(cls: type) -> bool:
-    """Whether attributes of instances are found as those of `object`."""
+    """Whether attributes of instances are looked up as for `object`."""
     if cls is types.SimpleNamespace:
         return True
     if _is_known(cls.__module__):
@@ -469,7 +480,7 @@ def _is_plain(cls: type) -> bool:
 
 
 def _is_member(value: Any) -> bool:
-    """Whether an object is told apart from others without a question to the program."""
+    """Whether an object is hashed and compared without running code of the program."""
     if isinstance(value, tuple):
         return type(value) is tuple and all(map(_is_member, value))
     said = type(value).__hash__, type(value).__eq__

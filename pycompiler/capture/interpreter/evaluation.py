@@ -1,7 +1,8 @@
 """Symbolic execution of one frame: CPython's evaluation loop over values.
 
-In: a code object with bound locals.  Out: the frame's return value, a yield, or an exception.  Handlers are in
-`opcodes/`, one table; this file owns the loop, exception tables and line numbers.
+In: a code object with bound locals.
+Out: the frame's return value, a yield, or an exception.  The handlers are one table in `opcodes/`.  This file owns
+the loop, exception tables and line numbers.
 """
 
 from __future__ import annotations
@@ -9,32 +10,32 @@ from __future__ import annotations
 import types
 from typing import TYPE_CHECKING, Any
 
-from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break, Raised
+from pycompiler.capture.bytecode.code_facts import reading
 from pycompiler.capture.bytecode.instruction import Instruction
-from pycompiler.capture.bytecode.reading import reading
-from pycompiler.capture.errors_of_data import WayOut
+from pycompiler.capture.interpreter import inlining_rules
 from pycompiler.capture.opcodes.registry import HANDLERS, SEND_POPS
+from pycompiler.capture.recording.data_errors import ErrorPath
 from pycompiler.capture.values.base import NULL, Capture, Cell, Value
-from pycompiler.capture.values.constant import Untold
-from pycompiler.ir import interrupts
+from pycompiler.capture.values.constant import UnknownStr
 from pycompiler.ir.guards import UserFrame
 from pycompiler.logs import artifact
+from pycompiler.torch_compat import interrupts
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pycompiler.capture.values.dicts import Variables
+    from pycompiler.capture.values.containers.dicts import LocalsDict
 
 RERAISES = ("RERAISE", "CLEANUP_THROW", "RAISE_VARARGS")
-"""Opcodes that raise again what has passed their frame before; RAISE_VARARGS without argument is `raise`."""
+"""Opcodes that raise an exception which has passed their frame before; RAISE_VARARGS without argument is `raise`."""
 
 log_source = artifact("trace_source")
 log_bytecode = artifact("trace_bytecode")
 
 
 class Frame:
-    """A frame under symbolic execution.  The root frame is the one whose code gets compiled."""
+    """A frame under symbolic execution. The root frame is the frame whose code gets compiled."""
 
     def __init__(
         self,
@@ -64,14 +65,15 @@ class Frame:
         self.result: tuple[str, Value] | None = None
         self.line = code.co_firstlineno
         self.begin = 0  # step at which the current instruction began
-        self.narrated = 0  # line that the log had last
-        self.shown: Variables | None = None  # what `locals()` gave
+        self.narrated = 0  # the last line that was logged
+        self.shown: LocalsDict | None = None  # the dict that `locals()` returned
         self.names: Any = None  # the namespace of code that has its variables by name
-        self.scope: Any = None  # the dict of the program's that such code has for globals, if they are no module's
-        self.ways_out: dict[Any, WayOut] = {}  # by handlers, of errors
+        self.scope: Any = None  # the program's dict that such code uses for globals, if it is no module's dict
+        self.ways_out: dict[Any, ErrorPath] = {}  # ways out of errors, by handler
         self.direct = False  # entered by the caller's CALL itself: its return value is the call's
-        self.of_module = False  # the `forward` that `nn.Module.__call__` calls, of which there is no frame
-        self.follows = False  # as well, or the `__init__` of what it makes: no other frame is between them
+        self.of_module = False  # the `forward` called by `nn.Module.__call__`, which has no frame here
+        # `direct`, or the `__init__` of an instance created directly: no other frame is in between
+        self.follows = False
 
     # stack ----------------------------------------------------------------------------------------------------
     def push(self, value: Value) -> None:
@@ -84,7 +86,7 @@ class Frame:
         return [v if v is NULL else self.cx.realize(v) for v in self.taken(n)]
 
     def taken(self, n: int) -> list[Value]:
-        """The last `n` values of the stack, looked at or not."""
+        """The last `n` values of the stack, not realised."""
         at = len(self.stack) - n
         taken = self.stack[at:]
         del self.stack[at:]
@@ -108,11 +110,11 @@ class Frame:
         return UserFrame(self.code.co_filename, self.current.lineno or self.line, self.code.co_name)
 
     def untold(self, told: Break) -> Value:
-        """A text that nobody may need: where its letters are wanted, this instruction is the break after all."""
-        return Untold(self.here(told))
+        """A string that may never be needed. If its characters are used, this instruction becomes the break."""
+        return UnknownStr(self.here(told))
 
     def here(self, told: Break) -> Break:
-        """A break at this instruction, for later."""
+        """A break at this instruction, for later use."""
         made = told.anew()
         made.step, made.stack = breaking_frame(self.cx.frames).begin, self.cx.user_stack
         return made
@@ -131,7 +133,7 @@ class Frame:
         return self.result
 
     def narrate(self, instruction: Instruction) -> None:
-        """Writes what is captured next."""
+        """Log the instruction that is captured next."""
         if log_source.enabled and instruction.lineno and instruction.lineno != self.narrated:
             self.narrated = instruction.lineno
             log_source("TRACE starts_line %s", str(self.user_frame()).replace("\n", ":", 1))
@@ -158,7 +160,7 @@ class Frame:
                 b.frames = tuple(self.cx.frames)
             raise
         except Exception as e:
-            if not hasattr(e, "pycompiler_place"):  # where the capture was, for reports of internal errors
+            if not hasattr(e, "pycompiler_place"):  # the place of the capture, for reports of internal errors
                 e.pycompiler_place = (self.cx.user_stack, self.current.opname)  # type: ignore[attr-defined]
             raise
         if self.cx.suspended:
@@ -172,9 +174,9 @@ class Frame:
         if self.cx.suspended and not self.root:
             self.cx.hold(raised.value, self)
         kept = 0 if entry is None else entry.depth
-        if entry is None and len(raised.value.passed) == 1 and imitates(self.globals):
-            if self.current.opname != "RAISE_VARARGS" and issubclass(raised.value.python_type(), NOT_IMITATED):
-                raise Break("builtin-call", f"a call of {self.code.co_qualname} that it refuses")
+        if entry is None and len(raised.value.passed) == 1 and is_polyfill_module(self.globals):
+            if self.current.opname != "RAISE_VARARGS" and issubclass(raised.value.python_type(), ARGUMENT_ERRORS):
+                raise Break("builtin-call", f"a call of {self.code.co_qualname} with arguments that it rejects")
         if self.root:
             for value in reversed(self.stack[kept:]):
                 self.cx.drop(self, value)
@@ -183,14 +185,14 @@ class Frame:
             try:
                 raise raised
             finally:
-                del raised  # which holds this frame of ours by its traceback
+                del raised  # the traceback of `raised` holds this interpreter frame
         if entry.lasti:
             self.push(self.cx.make(self.current.offset or 0))
         self.push(raised.value)
         self.jump(entry.target)
 
     def leave(self) -> None:
-        """The frame has returned: it lets go of its variables, one after the other."""
+        """The frame has returned: release its variables, one after the other."""
         for name in [*self.code.co_varnames, *self.code.co_cellvars]:
             if self.locals.pop(name, None) is not None:
                 self.cx.close_dropped()
@@ -199,11 +201,11 @@ class Frame:
         self.cx.close_dropped()
 
     def cleans_up(self) -> bool:
-        """Whether the generator that is suspended here runs code of the program when it is closed."""
+        """Whether closing the generator suspended here runs code of the program."""
         entry = self.current.handler
         while entry is not None and entry.target.opname == "CLEANUP_THROW":
             entry = entry.target.handler
-        # 3.12 has every generator's body in a handler of its own, which makes a RuntimeError of StopIteration
+        # Since 3.12 each generator's body is in a handler of its own, which turns StopIteration into a RuntimeError.
         return entry is not None and entry.target.opname != "CALL_INTRINSIC_1"
 
     def delegate(self) -> Value | None:
@@ -223,19 +225,20 @@ class Frame:
         """Raise `exception` where the frame is suspended, then run on."""
         self.cx.frames.append(self)
         try:
-            # What is thrown in gets a context of the generator alone, none of its callers.
+            # A thrown-in exception gets the context of the generator alone, not of its callers.
             self.unwind(self.cx.raised(exception) if self.handled else self.cx.thrown(exception))
         finally:
             self.cx.frames.pop()
         return self.run()
 
 
-NOT_IMITATED = (TypeError, AttributeError, OverflowError)
-"""What Python's instructions raise where C looks at its arguments by itself, in another order and with other words."""
+ARGUMENT_ERRORS = (TypeError, AttributeError, OverflowError)
+"""Exceptions that Python's instructions raise where C code checks its own arguments, in another order and with other
+messages."""
 
 
-def imitates(namespace: dict[str, Any]) -> bool:
-    """Whether code with these globals is ours, in place of what C does."""
+def is_polyfill_module(namespace: dict[str, Any]) -> bool:
+    """Whether code with these globals is a polyfill of this package for C code."""
     return str(namespace.get("__name__")).startswith("pycompiler.capture.")
 
 
@@ -245,19 +248,22 @@ CALLS = ("CALL", "CALL_KW", "CALL_FUNCTION_EX")
 def breaking_frame(frames: Sequence[Frame]) -> Frame:
     """The innermost frame that can be resumed: reached from the root by direct calls outside of any try or with.
 
-    torch's operators that take functions are entered otherwise when nothing compiles them, so their callers are resumed.
-    While a frame waits below the root that is none of Python's, nobody of the program may count frames: then the root is resumed.
-    (Each call of a module names a `stacklevel`, for a warning about hooks that none should see.)
+    Without a compiler, torch's operators that take functions enter these another way, so the operators' callers are
+    resumed.  A waiting frame below the root is no Python frame.  If code of the program may count frames meanwhile,
+    the root is resumed. (Each call of a module names a `stacklevel`, for a warning about hooks; those of torch are
+    not counted.)
     """
     found = frames[0]
     direct = 0
     for caller, callee in zip(frames, frames[1:], strict=False):
         plain = caller.current.opname in CALLS and caller.current.handler is None and not caller.handled
         module = str(callee.globals.get("__name__"))
-        within = module.startswith("torch._higher_order_ops.") or skip.is_one_operator(module, callee.code.co_qualname)
-        if not (plain and callee.direct) or within or skip.why_frame_skipped(callee.code):
+        within = module.startswith("torch._higher_order_ops.") or inlining_rules.is_one_operator(
+            module, callee.code.co_qualname
+        )
+        if not (plain and callee.direct) or within or inlining_rules.why_frame_skipped(callee.code):
             break
         found, direct = callee, direct + 1
     between = [f for f in frames[1 : direct + 1] if not str(f.globals.get("__name__")).startswith("torch.")]
-    counted = direct > 1 and any(skip.counts_frames(f.code, f.globals) for f in between)
+    counted = direct > 1 and any(inlining_rules.counts_frames(f.code, f.globals) for f in between)
     return frames[0] if counted else found

@@ -1,11 +1,12 @@
 """Capture of one frame, from its first instruction to its return or first graph break.
 
-In: a code object, its globals, and the values in its locals array.  Out: `Captured`, data: the graph and a
-`Recipe`: guards, and either a return template for the native plan, or generated code that calls the graph and, after a break,
-tail-calls a resume function.  The graph is not compiled here.  What cannot be captured at all raises `SkipFrame`.
+In: a code object, its globals, and the values in its locals array.
+Out: `Captured`, plain data: the graph and a `Recipe`.  A recipe has the guards, and either a return template for the
+native plan, or generated code.  Generated code calls the graph and, after a break, tail-calls a resume function.  The
+graph is not compiled here.  A frame that cannot be captured at all raises `SkipFrame`.
 
-A break is found by running; then the capture runs again, up to the instruction that broke, so that no half-done
-work of that instruction is left in graph, guards or side effects.  Where breaks are errors, the first one is the result.
+A break is found by running.  The capture then runs again, up to the instruction that broke.  So no half-done work of
+that instruction is left in graph, guards or side effects.  Where breaks are errors, the first one is the result.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.capture import apart, nodes, rebuild, skip, tracebacks
-from pycompiler.capture.breaks import Again, Break, BreakRecord, NotCaptured, Raised, SkipFrame
-from pycompiler.capture.builtins import backward_hooks, data, flags, gradients, parameters, torch_api
+from pycompiler.capture.assumptions import alias_guards
+from pycompiler.capture.breaks import Break, BreakRecord, NotCaptured, Raised, RestartCapture, SkipFrame
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
+from pycompiler.capture.bytecode.code_facts import last_of_group
 from pycompiler.capture.bytecode.decode import slot_names
 from pycompiler.capture.bytecode.frames import (
     Failed,
@@ -37,74 +38,101 @@ from pycompiler.capture.bytecode.frames import (
     tail_call,
     whole,
 )
-from pycompiler.capture.bytecode.instruction import Handler, Instruction
-from pycompiler.capture.bytecode.reading import last_of_group
-from pycompiler.capture.bytecode.resume import ERROR, cell_parameters, entered, landing, lands, origin_of
-from pycompiler.capture.cached import Tried
-from pycompiler.capture.codegen import Head, given_back, return_template
-from pycompiler.capture.context import Capture
-from pycompiler.capture.deep import DEEP_STACK
-from pycompiler.capture.funnel import write_state
-from pycompiler.capture.graph import GraphBuilder
-from pycompiler.capture.interpreter import Frame, breaking_frame
-from pycompiler.capture.operators import NULL_AFTER_CALLABLE
-from pycompiler.capture.recipe import GRAPH, TAIL_CALL, Recipe, Resume
-from pycompiler.capture.replays import ask_drops, ask_loggers, ask_tables, ask_warnings, replay_effects
-from pycompiler.capture.sizes import NeedsSymbols, Policy, Sizes
+from pycompiler.capture.bytecode.instruction import ExceptionHandler, Instruction
+from pycompiler.capture.bytecode.resume import (
+    ERROR,
+    cell_parameters,
+    entered,
+    has_active_handler,
+    origin_of,
+    raise_at_entry,
+)
+from pycompiler.capture.interpreter import inlining_rules
+from pycompiler.capture.interpreter.context import Capture
+from pycompiler.capture.interpreter.evaluation import Frame, breaking_frame
+from pycompiler.capture.interpreter.recursion_limit import DEEP_STACK
+from pycompiler.capture.interpreter.torch_function import write_state
+from pycompiler.capture.library.gradients import backward_hooks, gradients, parameters, requires_grad
+from pycompiler.capture.library.torch_functions import tensor_data, torch_api
+from pycompiler.capture.recipe import runtime_helpers
+from pycompiler.capture.recipe.codegen import Head, as_graph_output, return_template
+from pycompiler.capture.recipe.effect_replay import (
+    check_caches,
+    check_drops,
+    check_loggers,
+    check_warnings,
+    replay_effects,
+)
+from pycompiler.capture.recipe.recipe import GRAPH, TAIL_CALL, Recipe, Resume
+from pycompiler.capture.recording import nodes
+from pycompiler.capture.recording.graph import GraphBuilder
+from pycompiler.capture.recording.input_symbols import RestartWithSymbols, Sizes, SymbolPolicy
+from pycompiler.capture.semantics import tracebacks
+from pycompiler.capture.semantics.lru_cache_calls import RestartAfterTrial
+from pycompiler.capture.semantics.operators import NULL_AFTER_CALLABLE
 from pycompiler.capture.values import exceptions
 from pycompiler.capture.values.attributes import is_mutable
-from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
+from pycompiler.capture.values.base import NULL, Cell, LazyObject, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.iterators import holds_ends, runs_code_at_end
+from pycompiler.capture.values.containers.sequences import List, Tuple
+from pycompiler.capture.values.containers.sets import Set, values_in
 from pycompiler.capture.values.finalizers import is_ended, is_quiet, names_ends
 from pycompiler.capture.values.functions import Builtin, Function, Method
-from pycompiler.capture.values.iterators import ends_others, holds_ends
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.opaque import Opaque
-from pycompiler.capture.values.references import shows_an_end
-from pycompiler.capture.values.sequences import List, Tuple
-from pycompiler.capture.values.sets import Set, values_in
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import control, torch_state
-from pycompiler.ir.autocast import step_nesting
-from pycompiler.ir.fake import Layout
-from pycompiler.ir.guards import as_usual, function_modes, global_state, in_checkpoint, in_kernel, levels, modes_off
-from pycompiler.ir.heard import Heard, Listening
-from pycompiler.ir.leaves import Leaves
-from pycompiler.ir.mortal import may_end
+from pycompiler.capture.values.weak_references import locals_observe_end
+from pycompiler.ir import function_marks
+from pycompiler.ir.control_flow_exceptions import LeavesCompile
+from pycompiler.ir.guards import (
+    function_modes,
+    function_modes_off,
+    global_state,
+    in_checkpoint,
+    in_kernel,
+    outside_transforms,
+    transform_levels,
+)
 from pycompiler.ir.source import Source, local
-from pycompiler.ir.symbols import Specialise
+from pycompiler.ir.weak_guards import may_be_freed
 from pycompiler.logs import stage
+from pycompiler.symbolic.symbols import Specialise
+from pycompiler.torch_compat import torch_state
+from pycompiler.torch_compat.autocast_regions import step_nesting
+from pycompiler.torch_compat.fake_mode import Layout
+from pycompiler.torch_compat.warning_listener import CapturedWarning, Listening
 
 log = stage("dynamo")
 
 
 @dataclass(frozen=True)
 class Example:
-    """What stood for an input of a graph during its capture; what it was in this call is at its source."""
+    """The stand-in for one graph input during capture. The input's real value of this call is found at its source."""
 
     fake: Any  # a fake tensor, or a symbolic number
     layout: Layout | None = None  # symbolic sizes and strides
     aliased: bool = False  # the graph gets an alias of class torch.Tensor
-    make: Callable[[Any], Any] | None = None  # where it has no source: makes one, in the scope of a call
+    make: Callable[[Any], Any] | None = None  # creates an input that has no source, in the scope of a call
 
 
 @dataclass
 class Captured:
-    """The result of a capture.  `examples` says what stood for the graph's inputs; no tensor of the call's is kept."""
+    """The result of a capture. `examples` describes the graph's inputs; no tensor of the call is stored."""
 
     recipe: Recipe
     graph: fx.GraphModule | None
     examples: list[Example]
-    broke: BreakRecord | None = None  # where it ends
-    breaks: tuple[BreakRecord, ...] = ()  # all that were met: that of a callee may have become that of its call
+    broke: BreakRecord | None = None  # the break at which the capture ends
+    breaks: tuple[BreakRecord, ...] = ()  # all breaks met: a break in a callee may have become a break at its call
     op_count: int = 0
     inlined: set[types.CodeType] = field(default_factory=set)
-    sizes: Sizes | None = None  # symbols, and what is assumed of them: more may be while the graph is compiled
+    sizes: Sizes | None = None  # symbols and assumptions on them; compiling the graph may add more
 
 
-class _AtBreak(Leaves):
+class _AtBreak(LeavesCompile):
     """The capture has reached the instruction that must run natively."""
 
 
@@ -114,20 +142,23 @@ def capture_frame(
     values: dict[str, Any],
     *,
     fullgraph: bool = False,
-    policy: Policy | None = None,
+    policy: SymbolPolicy | None = None,
     unused: bool = False,
 ) -> Captured | BreakRecord:
     """Capture the frame of `code` with the locals array `values` (by name, cells as cells) and globals `namespace`.
 
-    A break is the result where it may not be: with `fullgraph`, or where the program says so.  `unused`: calls
-    whose result nobody reads stay in the graph, and with `fullgraph` a frame that returns a tensor of its caller's has one.
+    Returns the `BreakRecord` where a break is not allowed: with `fullgraph`, or where the program says so.
+    `unused`: calls with unread results stay in the graph.  With `fullgraph`, even a frame that only returns a tensor
+    of its caller then has a graph.
     """
-    if (reason := skip.why_frame_skipped(code)) is not None:
+    if (reason := inlining_rules.why_frame_skipped(code)) is not None:
         raise SkipFrame(reason)
     state, seen = torch_state.read_state(), global_state()
     try:
-        with DEEP_STACK, modes_off(), as_usual(), Listening(in_c=False) as heard:
-            session = _Session(code, namespace, values, policy or Policy(), function_modes(), seen, unused, fullgraph)
+        with DEEP_STACK, function_modes_off(), outside_transforms(), Listening(in_c=False) as heard:
+            session = _CaptureAttempts(
+                code, namespace, values, policy or SymbolPolicy(), function_modes(), seen, unused, fullgraph
+            )
             session.heard = heard
             try:
                 return session.run()
@@ -135,10 +166,10 @@ def capture_frame(
                 e.breaks = tuple(session.breaks)
                 raise
     finally:
-        torch_api.put_back(state)
+        torch_api.restore_state(state)
 
 
-class _Session:
+class _CaptureAttempts:
     """One capture with its retries."""
 
     def __init__(
@@ -146,7 +177,7 @@ class _Session:
         code: types.CodeType,
         namespace: dict[str, Any],
         values: dict[str, Any],
-        policy: Policy,
+        policy: SymbolPolicy,
         modes: list[Any],
         seen: tuple[Any, ...],
         unused: bool,
@@ -155,7 +186,7 @@ class _Session:
         self.code = code
         self.unused = unused
         self.fullgraph = fullgraph
-        self.modes = modes  # function modes that are on around the call
+        self.modes = modes  # function modes active around the call
         self.seen = seen  # torch's state around the call
         self.policy = policy
         self.symbolic = policy.symbolic
@@ -167,19 +198,21 @@ class _Session:
         self.value_cells = frozenset(n for n in self.layout.cells if n not in raw and n in self.layout.params)
         self.raw_cells = raw
         self.state = torch_state.read_state()
-        self.levels, self.kernel, self.again = levels(), in_kernel(), in_checkpoint()
-        self.tried: dict[Any, Any] = {}  # calls of cached functions, for all attempts: `cached.py`
+        self.levels, self.kernel, self.again = transform_levels(), in_kernel(), in_checkpoint()
+        # calls of cached functions, for all attempts (`semantics/lru_cache_calls.py`)
+        self.tried: dict[Any, Any] = {}
         self.verdicts: dict[Any, bool] = {}
         self.rests_on: tuple[tuple[Any, Any], ...] = ()
         self.breaks: list[BreakRecord] = []
-        self.heard: list[Heard] = []
-        self.gives_end = False  # of the instruction that breaks, or of calls around it
+        self.heard: list[CapturedWarning] = []
+        # the breaking instruction, or a call around it, gives an object whose end the program sees
+        self.gives_end = False
 
     def run(self) -> Captured | BreakRecord:
         record: BreakRecord | None = None
         stop: int | None = None
         while True:
-            torch_api.put_back(self.state)
+            torch_api.restore_state(self.state)
             cx, frame = self.start(stop)
             cx.errors_of_data.whole = self.fullgraph
             last, ends, reads_frame = stop, self.fullgraph, cx.reads_frame
@@ -189,51 +222,56 @@ class _Session:
                 except _AtBreak:
                     assert record is not None
                     if any(in_head(f) for f in cx.stopped):
-                        raise SkipFrame(f"a break while its locals are restored: {record.reason}") from None
+                        raise SkipFrame(
+                            f"a graph break while the frame's locals are restored: {record.reason}"
+                        ) from None
                     cx.effects.looks.end(broke=True)
                     try:
                         return self.finish_break(cx, cx.stopped, record)
-                    except SkipFrame as e:  # below a call: what is alive there cannot be made, so the call is the break
+                    # A value alive below the call cannot be rebuilt, so the call itself becomes the break.
+                    except SkipFrame as e:
                         if len(cx.stopped) == 1:
                             raise
-                        log.info("%s: the call around a break is the break: %s", self.code.co_qualname, e)
+                        log.info("%s: the call around the graph break becomes the break: %s", self.code.co_qualname, e)
                         stop = cx.stopped[-2].begin
                         continue
                 cx.effects.looks.end(broke=False)
                 return self.finish_return(cx, frame, result)
-            except NeedsSymbols:
+            except RestartWithSymbols:
                 self.symbolic = True
                 continue
-            except Again:
+            except RestartCapture:
                 stop = record = None
                 continue
-            except Tried:
+            except RestartAfterTrial:
                 continue
             except Specialise as e:
                 origins = cx.sizes.origins_of(e)
                 if not origins or cx.sizes.is_read(e.names):
                     raise SkipFrame(str(e)) from None
                 self.policy.specialise(cx.sizes.unmarked(origins, e))
-                log.info("%s: sizes are numbers again: %s", self.code.co_qualname, e)
+                log.info("%s: symbols become constants: %s", self.code.co_qualname, e)
                 continue
             except Break as b:
                 record = BreakRecord(b.kind, b.reason, b.hint, b.stack or (frame.user_frame(),))
                 self.gives_end, self.rests_on = b.gives_end, b.rests_on
                 stop = breaking_frame(b.frames or (frame,)).begin if b.step is None else b.step
                 b.__traceback__ = b.__context__ = (
-                    None  # a frame on its way may hold it, and would hold the program's own
+                    # A frame on the way may hold the exception, and the exception would hold the program's frame.
+                    None
                 )
-                if last is not None and stop >= last:  # not the instructions, but what they leave behind
+                # no instruction breaks, but a value left at the end does
+                if last is not None and stop >= last:
                     raise SkipFrame(b.reason) from None
-                ends |= cx.errors  # the program wants none here
+                ends |= cx.errors  # the program wants no break here
             except Raised as r:
                 self.rests_on = ()
-                broke = Break("uncaught-exception", told(cx, r.value))
+                broke = Break("uncaught-exception", exception_text(cx, r.value))
                 record = BreakRecord(broke.kind, broke.reason, broke.hint, (frame.user_frame(),))
                 stop = r.value.raised_at if isinstance(r.value, Object) and r.value.raised_at else frame.begin
             finally:
                 cx.release()
-            stop = around_own_frames(reads_frame, stop)
+            stop = step_around_own_frames(reads_frame, stop)
             if ends:
                 return record
             self.breaks.append(record)
@@ -260,12 +298,13 @@ class _Session:
             free.append(cell)
         frame = Frame(cx, self.code, self.namespace, values, free, root=True)
         cx.effects.restoring = lambda: in_head(frame)
-        cx.effects.begin(self.again)  # what a checkpoint runs again it ends anywhere: effects happen where they stand
+        # A checkpoint is run again and may end anywhere, so its effects happen in place.
+        cx.effects.begin(self.again)
         return cx, frame
 
     # results --------------------------------------------------------------------------------------------------
     def finish_return(self, cx: Capture, frame: Frame, result: Value) -> Captured:
-        held = [v for v in frame.locals.values() if ends_others(v) and v.source is not None]
+        held = [v for v in frame.locals.values() if runs_code_at_end(v) and v.source is not None]
         if cx.suspended:
             frame.leave()
         cx.nothing_suspended()
@@ -276,17 +315,17 @@ class _Session:
             and not cx.effects.may_raise()
             and not changed
             and cx.functions.is_plain()
-            and cx.errors == control.breaks_are_errors()
+            and cx.errors == function_marks.breaks_are_errors()
             and not cx.graph.is_wrapped()
             and not cx.effects.looks.watches
         ):
             template = return_template(head, result)
             if template is not None and self.unused and self.fullgraph and not self.has_graph(cx, head):
-                template = given_back(head, template)
+                template = as_graph_output(head, template)
             if template is not None:
                 return self.captured(cx, head, template=template)
             head = Head(cx, self.value_cells)
-        for iterator in held:  # it ends with this frame, after its effects
+        for iterator in held:  # an iterator ends with this frame, after the frame's effects
             head.store(head.load_item(iterator), head.temp())
         load = head.load(cx.realize(result))
         effects = replay_effects(head)
@@ -295,7 +334,7 @@ class _Session:
         return self.captured(cx, head, tail=tail)
 
     def returned_cells(self, head: Head) -> Code:
-        """Stores into the root frame's own cells that outlive it in a closure; one may lead to another."""
+        """Stores into the root frame's own cells that outlive it in a closure. One cell may lead to another."""
         code: Code = []
         done: set[str] = set()
         while todo := [n for n in head.own_cells if n not in done]:
@@ -309,16 +348,17 @@ class _Session:
         return code
 
     def finish_break(self, cx: Capture, frames: list[Frame], record: BreakRecord) -> Captured:
-        """The frame up to the instruction that broke, in the root or in a chain of direct calls below it."""
+        """Generated code for the frame up to the breaking instruction, in the root or in a chain of direct calls below
+        it."""
         cx.nothing_suspended()
         for source, real in self.rests_on:
             cx.guard("equals", source, real)
-        if any(map(shows_an_end, frames)):
-            raise SkipFrame("what locals() gave holds what ends with the frame")
+        if any(map(locals_observe_end, frames)):
+            raise SkipFrame("the dict of locals() holds an object whose end runs code")
         head = Head(cx, self.value_cells)
         root = frames[0]
-        self.gives_end = self.gives_end or any(map(reaches_ends, frames))
-        note_referred(frames[-1].stack)
+        self.gives_end = self.gives_end or any(map(reaches_finalizer, frames))
+        mark_weakly_referable(frames[-1].stack)
         if len(frames) > 1:
             let_go = build.nop()
             tail = self.leave_calls(head, frames, let_go)
@@ -331,14 +371,14 @@ class _Session:
             stores = self.store_locals(head, root, names)
             pushes = self.push_stack(head, root, instruction)
             deletes = self.delete_locals(root, names)
-            # the stack first: what is on it may be a local that gets another value
+            # The stack is pushed first: an item on it may be a local that gets another value.
             tail = [*replay_effects(head), *self.restore_state(head), *pushes, *cells, *stores, *deletes]
             return self.captured(cx, head, tail=tail, at=instruction.offset, frame=root, broke=record)
 
     def leave_calls(self, head: Head, frames: list[Frame], let_go: Code) -> Code:
-        """Resume the innermost frame at its instruction, then each caller after its call with the result.
+        """Resume the innermost frame at its instruction, then each caller after its call, with the result.
 
-        `let_go` stands where all arguments are on the stack.
+        `let_go` is placed where all arguments are on the stack.
         """
         result: Code = []
         cells: Code = []
@@ -357,13 +397,13 @@ class _Session:
                 final = build.call_function(build.load_const(TAIL_CALL), build.load_const(fn), *loads)
                 effects = [*replay_effects(head), *self.restore_state(head)]
                 tail = distinct([*effects, *cells, *final, *build.return_value()])
-                for i in tail:  # to a traceback the callee's resume function is the call
+                for i in tail:  # in a traceback the callee's resume function takes the place of the call
                     i.positions, i.lineno = instruction.positions, instruction.lineno
                 return [*tail, *passed]
             if inner:
                 loads = [*loads[:-1], [*loads[-1], *let_go]] if loads else loads
             result = build.call_function(build.call_function(build.load_const(TAIL_CALL), build.load_const(fn), *loads))
-            passed += between(head, result[-1], frames[depth - 1 : 0 : -1])
+            passed += add_waiting_frames(head, result[-1], frames[depth - 1 : 0 : -1])
         raise AssertionError
 
     def suspend(self, head: Head, frame: Frame, entry: Instruction, extra: list[Code]) -> tuple[Resume, list[Code]]:
@@ -371,11 +411,11 @@ class _Session:
         names = [n for n in self.live(frame, entry) if n in frame.locals or n in frame.free]
         kinds = frame.reading.kinds[entry]
         if "exc" in kinds or "lasti" in kinds or len(kinds) != len(frame.stack) + len(extra):
-            raise SkipFrame("a break below a call inside of an exception handler")
+            raise SkipFrame("a graph break below a call inside of an exception handler")
         result = "boxed" if self.gives_end else "value"
         layout = [*map(self.stack_kind, frame.stack), *[result for _ in extra]]
         boxed = tuple(n for n in names if n in frame.locals and self.is_boxed(frame.locals[n]))
-        assert entry.offset is not None  # an instruction of the frame's
+        assert entry.offset is not None  # an instruction of the original frame
         code = resume(frame.code, entry.offset, locals=tuple(names), stack=tuple(layout), boxed=boxed)
         loads: list[Code] = []
         for name in names:
@@ -390,20 +430,22 @@ class _Session:
         return Resume.of(code, frame.globals), [*loads, *given]
 
     def live(self, frame: Frame, entry: Instruction) -> list[str]:
-        """Variables of a frame that are read at or after `entry`, in slot order, and those whose end is seen."""
-        # Asked first: it notes what containers are asked for.
-        ending = {n for n, v in frame.locals.items() if ends_others(v)}
+        """Variables of a frame that are read at or after `entry`, or whose end is seen, in slot order."""
+        # This comes first: it records the reads of containers.
+        ending = {n for n, v in frame.locals.items() if runs_code_at_end(v)}
         code = frame.code
         kept = {n for n, v in frame.locals.items() if holds_ends(v) or is_known_to_others(v)}
         wanted = {*frame.reading.live[entry], *ending, *kept}
         original = origin_of(code)[0]
-        if original is not code:  # parameters in which a resume function is given cells and its stack are no variables
+        # Parameters that pass cells and stack items to a resume function are no variables.
+        if original is not code:
             wanted &= {*slot_names(original)}
         return [n for n in dict.fromkeys([*code.co_varnames, *code.co_cellvars, *code.co_freevars, *sorted(wanted)])
                 if n in wanted]  # fmt: skip
 
     def frame_cells(self, head: Head, frame: Frame) -> Code:
-        """Stores into the cells that the root frame itself owns; while an inlined comprehension runs, the stack holds some."""
+        """Stores into the cells that the root frame owns.  While an inlined comprehension runs, some cells are on the
+        stack."""
         code: Code = []
         for cell in (*frame.locals.values(), *frame.stack):
             if isinstance(cell, Cell) and cell.frame_name is not None and cell.changed:
@@ -428,8 +470,10 @@ class _Session:
         return [*loads, *stores]
 
     def delete_locals(self, frame: Frame, stored: list[str]) -> Code:
-        """Deletions of parameters that hold what the variable does no more: the last step, since others may be loaded from
-        them.  What they held may have to end here; an exception among it would hold this frame by its traceback.
+        """Deletions of parameters whose variable no longer has the parameter's value.
+
+        This is the last step, since other values may be loaded from the parameters.  The old values may have to end
+        here.  An exception among them would hold this frame by its traceback.
         """
 
         def is_stale(name: str) -> bool:
@@ -443,7 +487,7 @@ class _Session:
     def push_stack(self, head: Head, frame: Frame, instruction: Any) -> Code:
         kinds = frame.reading.kinds[instruction]
         if len(kinds) != len(frame.stack):
-            raise SkipFrame(f"the stack at {instruction!r} is not what its bytecode says")
+            raise SkipFrame(f"the stack at {instruction!r} differs from the layout of its bytecode")
         code: Code = []
         level = 0
         for depth, (kind, value) in enumerate(zip(kinds, frame.stack, strict=True)):
@@ -462,7 +506,7 @@ class _Session:
         return torch_api.changes(self.state)
 
     def restore_state(self, head: Head) -> Code:
-        """Global state that the program changed and that outlives this part of the frame."""
+        """Code that restores global state that the program changed and that outlives this part of the frame."""
         code: Code = []
         for name in self.state_changes():
             read, write = torch_state.STATE[name]
@@ -474,7 +518,7 @@ class _Session:
         return [*code, *self.restore_functions(head)]
 
     def restore_functions(self, head: Head) -> Code:
-        """Function modes that the program entered or left, and whether `__torch_function__` is on."""
+        """Code that enters or leaves function modes as the program did, and switches `__torch_function__` on or off."""
         functions = head.cx.functions
         state, begun = functions.begun
         common = 0
@@ -483,14 +527,14 @@ class _Session:
         code = [i for _ in begun[common:] for i in (*head.call(torch._C._pop_torch_function_stack), *build.pop_top())]
         for mode in functions.modes[common:]:
             code += [*head.call(torch._C._push_on_torch_function_stack, head.load(mode)), *build.pop_top()]
-        if head.cx.errors != control.breaks_are_errors():
-            code += [*head.call(control.switch_errors, build.load_const(head.cx.errors)), *build.pop_top()]
+        if head.cx.errors != function_marks.breaks_are_errors():
+            code += [*head.call(function_marks.switch_errors, build.load_const(head.cx.errors)), *build.pop_top()]
         if functions.state != state:
             code += [*head.call(write_state, build.load_const(functions.state)), *build.pop_top()]
         return code
 
     def has_graph(self, cx: Capture, head: Head) -> bool:
-        """Whether a graph is to run."""
+        """Whether a graph has to run."""
         graph = cx.graph
         needed = (
             bool(head.outputs)
@@ -514,22 +558,23 @@ class _Session:
     ) -> Captured:
         mutated = cx.graph.mutated_inputs()
         sources = [t.source for t in cx.graph.inputs if t.source is not None]
-        if (mutated or cx.graph.turned) and len(sources) > 1:  # a write to one tensor is no write to another
+        if (mutated or cx.graph.turned) and len(sources) > 1:  # a write to one tensor must not be a write to another
             cx.guard("no_alias", sources[0], None, tuple(sources[1:]))
         if (decided := cx.items.guard()) is not None:
             cx.guards["data",] = decided
-        apart.guard_mutated(cx)
+        alias_guards.guard_mutated(cx)
         cx.guard_keys_apart()
         head.only_referred()
         head.counts_alone()
-        flags.check(cx, [t.fake for t in head.outputs])
+        requires_grad.check(cx, [t.fake for t in head.outputs])
         leaving = [*(t.fake for t in head.outputs), *(cx.graph.inputs[i].fake for i in mutated)]
-        data.check(cx, head.outputs)
+        tensor_data.check(cx, head.outputs)
         gradients.check_leaves(cx, leaving)
         backward_hooks.check(cx, leaving)
         parameters.check(cx, [t.fake for t in head.outputs])
         cx.graph.check_picks(t.fake for t in head.outputs)
-        if self.kernel and any(map(cx.graph.is_given, head.outputs)):  # what a view of it is there depends on much
+        # in a kernel, a view of an argument depends on too much
+        if self.kernel and any(map(cx.graph.is_given, head.outputs)):
             raise SkipFrame("a result that shares memory with an argument, in the kernel of an operator")
         has_graph = self.has_graph(cx, head)
         gm: fx.GraphModule | None = None
@@ -556,19 +601,22 @@ class _Session:
     def code_of(
         self, head: Head, start: Code, tail: Code, at: int | None, frame: Frame | None, let_go: Code | None
     ) -> types.CodeType:
-        """Generated code: the graph's call (`start`), then `tail`; the instruction at `at` runs as it is, and what follows it
-        goes on."""
-        asked = [*ask_loggers(head), *ask_warnings(head), *ask_tables(head), *ask_drops(head)]
+        """Generated code: the graph's call (`start`), then `tail`.
+
+        With `at`, the instruction there runs natively, and a resume function continues after it.
+        """
+        asked = [*check_loggers(head), *check_warnings(head), *check_caches(head), *check_drops(head)]
         classes = head.weakly(head.first, asked, head.entry, start, head.prepare, tail)
         made_here = dict.fromkeys(
             i.argval for i in (*classes, *head.first, *head.entry, *start, *head.prepare) if i.opname == "STORE_FAST"
         )
-        left = [i for name in made_here for i in build.delete_fast(name)]  # it may have to die before we return
+        # these may have to end before the frame returns
+        left = [i for name in made_here for i in build.delete_fast(name)]
         if let_go:
             tail = [i for j in tail for i in (left if j is let_go[0] else (j,))]
         start = [i.copy() for i in start]
         failed = self.failed(head, start)
-        # after `before` nothing begins anew
+        # after `before` the frame can no longer be run again from its start
         before = [*classes, *head.first, *asked, *head.entry, *start, *head.prepare]
         begun = [] if resume_info(self.code) is None else entered()
         code = distinct([*before, *begun, *tail, *(left if at is not None else [])])
@@ -578,39 +626,43 @@ class _Session:
         return continuation(self.code, code, at, self.tails(frame, at), failed=failed)
 
     def failed(self, head: Head, start: Code) -> Failed | None:
-        """What a graph's error leads to: the frame runs again as it is written, or the error has the program's lines, and, of a
-        resume function's with an active handler, is raised where the function goes on."""
+        """The code that handles an exception of the graph.
+
+        The frame runs again as it is written, or the exception gets the program's line.  A resume function with an
+        active handler raises it where the function continues.
+        """
         errors = head.cx.errors_of_data
         ours = not self.unused  # errors of a user's backend reach the user
         again = errors.again(ours=ours)
-        inside = lands(self.code)
+        inside = has_active_handler(self.code)
         if not start or not (ours or again or inside or head.states is not None):
             return None
+        # a local would close a reference cycle
         given = [
             [*build.load_fast(ERROR), *build.delete_fast(ERROR)],
             build.load_const(again),
             build.load_const(ours),
             build.load_const(None) if head.states is None else build.load_fast(head.states),
-        ]  # a local would close a cycle
-        ask = build.call_function(build.load_const(rebuild.failed), *given)
+        ]
+        ask = build.call_function(build.load_const(runtime_helpers.failed), *given)
         first = [*build.store_fast(ERROR), *build.load_fast(ERROR), *ask, *build.pop_top()]
         for instruction in start:
-            instruction.handler = Handler(first[0], 0, False)
-        return lambda body: [*first, *(landing(self.code, body) if inside else build.op("RERAISE", 0))]
+            instruction.handler = ExceptionHandler(first[0], 0, False)
+        return lambda body: [*first, *(raise_at_entry(self.code, body) if inside else build.op("RERAISE", 0))]
 
     def call_graph(self, head: Head, inputs: list[Source], graph: GraphBuilder) -> Code:
         loads = head.follow_all(inputs)
         code = build.call_function(build.load_const(GRAPH), *loads)
         if graph.is_wrapped() or head.cx.functions.begun[1]:
             aliased = tuple(i.aliased for i in graph.used)
-            code = head.call(rebuild.call_graph, build.load_const(GRAPH), build.load_const(aliased), *loads)
+            code = head.call(runtime_helpers.call_graph, build.load_const(GRAPH), build.load_const(aliased), *loads)
         if not head.outputs:
             return [*code, *build.pop_top()]
         code = [*code, *build.unpack_sequence(len(head.outputs))]
         return [*code, *(i for n in range(len(head.outputs)) for i in build.store_fast(f"__out{n}"))]
 
     def stack_kind(self, value: Value) -> str:
-        """How a resume function gets an item of the stack (see `bytecode.resume`)."""
+        """How a resume function receives a stack item (see `bytecode.resume`)."""
         if value is NULL:
             return "null"
         if isinstance(value, Cell):
@@ -618,14 +670,19 @@ class _Session:
         return "boxed" if self.is_boxed(value) else "value"
 
     def is_boxed(self, value: Value) -> bool:
-        """Whether a resume function alone holds a value: its end is seen, or that of what the break gives it to hold."""
+        """Whether a value is passed in a box, so that only the resume function holds it.
+
+        True if its end is seen, or if it can hold an object with such an end that the breaking instruction gives.
+        """
         holds = (
-            not is_quiet(value.real) if isinstance(value, Lazy) else isinstance(value, (List, Tuple, Dict, Set, Object))
+            not is_quiet(value.real)
+            if isinstance(value, LazyObject)
+            else isinstance(value, (List, Tuple, Dict, Set, Object))
         )
-        return ends_others(value) or (self.gives_end and holds)
+        return runs_code_at_end(value) or (self.gives_end and holds)
 
     def tails(self, frame: Frame, at: int) -> dict[str, Code]:
-        """For each way out of the native instruction, a call of the resume function that goes on there."""
+        """For each exit of the native instruction, a call of the resume function that continues there."""
         result: dict[str, Code] = {}
         kinds = [self.stack_kind(v) for v in frame.stack]
         instruction = frame.instructions[frame.ip]
@@ -633,7 +690,8 @@ class _Session:
             kinds[-1] = "value" if isinstance(frame.stack[-1], (Const, List, Tuple, Dict, Set)) else "boxed"
         bound = {*frame.locals, *frame.free}
         if instruction.opname in ("STORE_FAST", "DELETE_FAST"):
-            stored = instruction.opname == "STORE_FAST" and frame.stack[-1] is not NULL  # NULL: a comprehension's end
+            # NULL: the end of a comprehension
+            stored = instruction.opname == "STORE_FAST" and frame.stack[-1] is not NULL
             bound = bound | {instruction.argval} if stored else bound - {instruction.argval}
         boxed = {n for n, v in frame.locals.items() if self.is_boxed(v)}
         for key, exit_ in exits(self.code, at).items():
@@ -655,30 +713,33 @@ class _Session:
         return result
 
 
-def between(head: Head, call: Instruction, frames: list[Frame]) -> Code:
-    """What an exception out of a call comes to; the frames wait for its result, and are none of Python's meanwhile."""
+def add_waiting_frames(head: Head, call: Instruction, frames: list[Frame]) -> Code:
+    """Handler code that adds the waiting frames to the traceback of an exception out of a call.
+
+    These frames wait for the call's result and are no Python frames meanwhile.
+    """
     at = [(f, f.current) for f in frames if not tracebacks.is_ours(f.code)]
     places = [tracebacks.place_of(f.code, f.globals, i.offset, i.lineno or f.code.co_firstlineno) for f, i in at]
     if not places:
         return []
     given = [*build.load_fast(ERROR), *build.delete_fast(ERROR)]
-    add = head.call(tracebacks.between, given, build.load_const(tuple(tracebacks.entries(places))))
+    add = head.call(tracebacks.insert_places, given, build.load_const(tuple(tracebacks.entries(places))))
     first = [*build.store_fast(ERROR), *build.load_fast(ERROR), *add, *build.pop_top()]
-    call.handler = Handler(first[0], 0, False)
+    call.handler = ExceptionHandler(first[0], 0, False)
     return [*first, *build.op("RERAISE", 0)]
 
 
-def around_own_frames(reads_frame: dict[int, int | None], stop: int | None) -> int | None:
-    """Where to stop instead, if the instruction is one that reads the variables of a real frame."""
+def step_around_own_frames(reads_frame: dict[int, int | None], stop: int | None) -> int | None:
+    """The step to stop at instead, if the instruction reads the variables of a real frame."""
     while stop in reads_frame:
         stop = reads_frame[stop]
         if stop is None:
-            raise SkipFrame("it asks for its own variables (eval, exec), in which something breaks the graph")
+            raise SkipFrame("a graph break inside of a call that reads the frame's own variables (eval, exec)")
     return stop
 
 
-def told(cx: Capture, exception: Value) -> str:
-    """An exception and its text, where that is known without running any of the program's code."""
+def exception_text(cx: Capture, exception: Value) -> str:
+    """An exception and its message, if the message is known without running code of the program."""
     text = exception.python_type().__qualname__
     if (
         isinstance(exception, Object)
@@ -690,8 +751,8 @@ def told(cx: Capture, exception: Value) -> str:
     return text
 
 
-def reaches_ends(frame: Frame) -> bool:
-    """Whether a frame names, or holds, a class whose instances have a finalizer: what it gives may be one."""
+def reaches_finalizer(frame: Frame) -> bool:
+    """Whether a frame names or holds a class whose instances have a finalizer: its results may be instances."""
     if names_ends(frame.code, frame.globals):
         return True
     held = (*frame.locals.values(), *frame.free.values(), *frame.stack)
@@ -701,9 +762,9 @@ def reaches_ends(frame: Frame) -> bool:
 
 
 def is_known_to_others(value: Value) -> bool:
-    """Whether a variable holds a class that ends: its bases know it, and so does what is done to them."""
+    """Whether a variable holds a class that may end: its bases refer to it, and show its end."""
     held = value.contents if isinstance(value, Cell) else value
-    return may_end(held.cls if isinstance(held, Class) else getattr(held, "real", None))
+    return may_be_freed(held.cls if isinstance(held, Class) else getattr(held, "real", None))
 
 
 def in_head(frame: Frame) -> bool:
@@ -722,7 +783,7 @@ def distinct(code: Code) -> Code:
     return result
 
 
-# Instructions that leave nothing new on the stack: what is on top afterwards was there before.
+# Instructions that push nothing new: the item on top afterwards was there before.
 NO_RESULT = ("POP_TOP", "POP_ITER", "POP_JUMP", "STORE_", "DELETE_", "NOP", "NOT_TAKEN", "RESUME", "JUMP", "END_FOR", "LIST_",
              "SET_", "MAP_ADD", "DICT_", "POP_EXCEPT", "KW_NAMES", "PRECALL")  # fmt: skip
 
@@ -737,9 +798,11 @@ def pushes_result(opname: str, key: str) -> bool:
 WEAK = {weakref.ref, weakref.proxy, weakref.finalize, weakref.WeakMethod, weakref.WeakSet}
 
 
-def note_referred(stack: list[Value]) -> None:
-    """Who is called natively may refer weakly to what is passed: then variables hold it, read again or not.  Of tensors and
-    functions that is asked of weak references alone: most calls get some."""
+def mark_weakly_referable(stack: list[Value]) -> None:
+    """Mark arguments of a native callee that it may refer to weakly: variables then hold them, read again or not.
+
+    Tensors and functions are marked only for callees that create weak references: most calls have such arguments.
+    """
     called = [v.fn if isinstance(v, Builtin) else v.cls for v in stack if isinstance(v, (Builtin, Class))]
     weakly = any(fn is known for fn in called for known in WEAK)
     given = [v.receiver if isinstance(v, Method) and weakly else v for v in stack]
@@ -750,7 +813,8 @@ def note_referred(stack: list[Value]) -> None:
 
 
 def _is_referable(value: Value) -> bool:
-    """Whether weak references lead to instances: of the program's subclass of a class that is not modelled."""
+    """Whether instances of this opaque value's class can have weak references: a program's subclass of an unmodelled
+    class."""
     if not isinstance(value, Opaque):
         return False
     cls = type(value.real)

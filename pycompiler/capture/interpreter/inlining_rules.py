@@ -1,6 +1,6 @@
-"""Which callables go into the graph, which are evaluated on constants, and which are not inlined.
+"""Rules for callables: which become graph nodes, which are evaluated on constants, and which are not inlined.
 
-In: a function.  Out: yes or no, with the reason.  Three tables, by namespace and by identity.
+In: a function.  Out: yes or no, with the reason.  The tables are by namespace and by identity.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture.bytecode.reading import reading
-from pycompiler.ir import peer
+from pycompiler.capture.bytecode.code_facts import reading
+from pycompiler.torch_compat import torch_compile
 
-# Functions of these namespaces go into the graph as one node each.
+# A function of these namespaces becomes one graph node.
 GRAPH_NAMESPACES = (
     torch, torch.nn.functional, torch._C._nn, torch._C._VariableFunctions, torch.functional, torch.linalg,
     torch.fft, torch.special, torch._C._linalg, torch._C._special, torch._C._fft,  # type: ignore[attr-defined]
 )  # fmt: skip
 
-# Names in those namespaces that are not operators: they keep their own handling, or break the graph.
+# Names in those namespaces that are no operators: they have their own handling, or break the graph.
 NOT_OPERATORS = frozenset(
     {
         "compile", "compiler", "save", "load", "manual_seed", "seed", "initial_seed", "set_grad_enabled", "no_grad",
@@ -58,7 +58,8 @@ NOT_OPERATORS = frozenset(
 
 
 def _is_state(name: str) -> bool:
-    """Whether a function by this name reads or changes torch's state: it is no operator, and a constant would be stale."""
+    """Whether a function of this name reads or changes torch's state.  It is no operator, and a constant result would be
+    stale."""
     return name.startswith(("get_", "set_", "is_", "are_")) and not hasattr(torch.ops.aten, name)
 
 
@@ -87,8 +88,8 @@ def in_graph(fn: Any) -> bool:
     return id(fn) in _graph_functions()
 
 
-def asks(fn: types.FunctionType) -> bool:
-    """Whether `fn` is a function of torch's, written in Python, that would be one node of the graph, or a tensor's method."""
+def dispatches_torch_function(fn: types.FunctionType) -> bool:
+    """Whether `fn` is a Python function of torch that would be one graph node, or a tensor method."""
     return in_graph(fn) or of_tensors(fn)
 
 
@@ -98,12 +99,12 @@ def of_tensors(fn: types.FunctionType) -> bool:
 
 
 def is_operator_of_tensors(fn: types.FunctionType) -> bool:
-    """Whether `fn` is a method of torch.Tensor that computes: not one of Python's protocols, which give no tensor."""
+    """Whether `fn` is a tensor method that computes. Methods of Python's protocols return no tensor."""
     return of_tensors(fn) and (not fn.__name__.startswith("__") or hasattr(fn, "__wrapped__"))
 
 
 PURE_MODULES = frozenset({"math", "_operator", "cmath"})
-# Functions of the operator module that write; what is pure of it is so by name: a program may load the module anew.
+# Functions of the operator module that write.  Its pure functions are known by name: a program may reload the module.
 WRITES = frozenset(
     {"setitem", "delitem", "iadd", "iand", "iconcat", "ifloordiv", "ilshift", "imod", "imul", "imatmul", "ior", "ipow",
      "irshift", "isub", "itruediv", "ixor"}
@@ -114,12 +115,12 @@ _CONSTANT_IDS = _DATE_IDS | {id(decimal.Decimal)}
 
 
 def is_date(cls: type) -> bool:
-    """Whether it is one of those classes: its metaclass, which may be the program's, is not asked."""
+    """Whether a class is one of `DATES`, by identity: a metaclass of the program may define equality."""
     return id(cls) in _DATE_IDS
 
 
 def makes_constants(cls: type) -> bool:
-    """Whether objects of this class that the capture has made are constants, as numbers and texts are."""
+    """Whether objects of this class that the capture creates are constants, as numbers and strings are."""
     return id(cls) in _CONSTANT_IDS
 
 
@@ -134,14 +135,14 @@ PURE_BUILTINS = frozenset(
 )  # fmt: skip
 PURE_TYPES = (str, bytes, int, float, complex, bool, range, torch.device, torch.dtype, torch.Size, slice, torch.finfo,
               torch.iinfo, types.CodeType, *DATES, decimal.Decimal)  # fmt: skip
-OF_TODAY = ("now", "today", "utcnow", "fromtimestamp", "utcfromtimestamp", "timestamp", "astimezone", "strftime", "strptime",
+CLOCK_METHODS = ("now", "today", "utcnow", "fromtimestamp", "utcfromtimestamp", "timestamp", "astimezone", "strftime", "strptime",
             "ctime", "tzname", "dst", "utcoffset")  # fmt: skip
-"""Methods of dates that ask a clock, the time zone or the language."""
+"""Methods of dates that read a clock, the time zone or the locale."""
 
 
 def is_pure(fn: Any) -> bool:
     """Whether calling `fn` on constants has no effect and depends on nothing else."""
-    if issubclass(type(fn), type) and type(fn) is not type:  # a metaclass may say what it equals
+    if issubclass(type(fn), type) and type(fn) is not type:  # a metaclass may define equality
         return False
     try:
         if fn in PURE_BUILTINS:
@@ -153,14 +154,14 @@ def is_pure(fn: Any) -> bool:
         if isinstance(owner, types.ModuleType) or owner is None:
             return fn.__module__ in PURE_MODULES and fn.__name__ not in WRITES
         if isinstance(owner, type):
-            return owner in PURE_TYPES and not _asks_today(owner, fn)  # int.from_bytes
-        return issubclass(type(owner), PURE_TYPES) and not _asks_today(type(owner), fn)  # "".join
+            return owner in PURE_TYPES and not _reads_clock(owner, fn)  # int.from_bytes
+        return issubclass(type(owner), PURE_TYPES) and not _reads_clock(type(owner), fn)  # "".join
     owner = getattr(fn, "__objclass__", None)
-    return owner in PURE_TYPES and not _asks_today(owner, fn)
+    return owner in PURE_TYPES and not _reads_clock(owner, fn)
 
 
-def _asks_today(owner: Any, fn: Any) -> bool:
-    return is_date(owner) and fn.__name__ in OF_TODAY
+def _reads_clock(owner: Any, fn: Any) -> bool:
+    return is_date(owner) and fn.__name__ in CLOCK_METHODS
 
 
 # Functions of these modules are not inlined: they reach outside of the program, or are torch's own machinery.
@@ -175,7 +176,8 @@ SKIP_PREFIXES = (
     "pycompiler.backends", "pycompiler.runtime", "_pytest", "pluggy", "ctypes", "cffi", "warnings", "rich",
 )  # fmt: skip
 INLINE_ANYWAY = (
-    "pycompiler.capture.polyfills", "pycompiler.capture.heaps", "pycompiler.capture.composed",
+    "pycompiler.capture.semantics.polyfills", "pycompiler.capture.semantics.heap_polyfills",
+    "pycompiler.capture.semantics.torch_polyfills",
     "torch.autograd.grad_mode", "torch.nn", "torch.distributions",
     "torch._functorch.apis", "torch._functorch.functional_call", "torch._functorch.eager_transforms", "torch._functorch.vmap",
     "torch._functorch.deprecated", "torch.distributed._functional_collectives",
@@ -185,19 +187,19 @@ INLINE_ANYWAY = (
 )  # fmt: skip
 
 
-INLINED: set[Any] = set()  # ... but for these
-INLINED_LATE: set[tuple[str, str]] = set()  # ... and (module, name) of what only some programs import
+INLINED: set[Any] = set()  # exceptions to SKIP_PREFIXES
+INLINED_LATE: set[tuple[str, str]] = set()  # the same, as (module, name), for modules that only some programs import
 
 
 def module_of(fn: types.FunctionType) -> str:
-    """The name of its module, which a program may set to anything."""
+    """The name of a function's module; a program may set `__module__` to any object."""
     return fn.__module__ if isinstance(fn.__module__, str) else ""
 
 
 def why_not_inlined(fn: types.FunctionType) -> tuple[str, str] | None:
-    """None if `fn` may be inlined, else the break's kind and text."""
-    if getattr(fn, "_pycompiler_disabled", False) or peer.is_disabled(fn):
-        why = getattr(fn, "_pycompiler_reason", None) or peer.mark(fn, peer.REASON)
+    """None if `fn` may be inlined, else the break's kind and message."""
+    if getattr(fn, "_pycompiler_disabled", False) or torch_compile.is_disabled(fn):
+        why = getattr(fn, "_pycompiler_reason", None) or torch_compile.mark(fn, torch_compile.REASON)
         return ("disabled-call", f"{fn.__qualname__}{f' ({why})' if why else ''}")
     if getattr(fn, "_pycompiler_break", False):
         return ("explicit-break", "")
@@ -210,7 +212,7 @@ def why_not_inlined(fn: types.FunctionType) -> tuple[str, str] | None:
     return None
 
 
-# Calls on constants that may wait until the graph has run: their effect is not seen by the program.
+# Calls on constants that may wait until the graph has run: the program does not see their effect.
 DEFERRED = frozenset(
     getattr(owner, n)
     for owner in (logging.Logger, logging)
@@ -219,7 +221,7 @@ DEFERRED = frozenset(
 
 
 def is_deferred(fn: Any) -> bool:
-    """Whether a call of `fn` on constants is replayed by the generated code instead of breaking the graph."""
+    """Whether generated code replays a call of `fn` on constants, instead of breaking the graph."""
     return fn in DEFERRED
 
 
@@ -240,27 +242,30 @@ TABLE_CODES = frozenset(
 )
 
 
-# Functions of `Module` that call one; all others look after its tables, and differ for each class of module.
+# Functions of `Module` that call a module.  All others manage its tables, and differ for each module class.
 CALL_MODULES = frozenset({"__call__", "_wrapped_call_impl", "_call_impl", "_slow_forward", "inner", "zero_grad"})
 _RECURRENT = ("RNNBase.", "RNN.", "LSTM.", "GRU.", "_apply_permutation")
 
 
 def is_one_operator(module: object, qualname: str) -> bool:
-    """Whether a function is checks around one operator: a recurrent layer, or what packs for it; or a copy, whose pieces
-    know the objects that one call has copied.  In pieces it is as slow, and each piece compiles."""
+    """Whether a function only wraps one operator with checks, or is part of `copy`.
+
+    Examples are a recurrent layer and its packing functions.  Split at breaks, it is not faster, and each part is
+    compiled.  Parts of a copy would be compiled for the objects that one call has copied.
+    """
     return (
         module in ("torch.nn.utils.rnn", "copy") or module == "torch.nn.modules.rnn" and qualname.startswith(_RECURRENT)
     )
 
 
 def why_not_hooked(fn: types.FunctionType) -> str | None:
-    """Why a function reached while a graph break runs is left alone, or None if it may be compiled."""
+    """Why a function called during a graph break stays uncompiled, or None if it may be compiled."""
     reason = why_not_inlined(fn)
     if reason is not None or fn.__code__ in EAGER_CODES:
         return reason[1] if reason else "marked with pycompiler.disable(recursive=False)"
     module = module_of(fn)
     if fn.__code__.co_filename.startswith(("<eval_with_key>", "<pycompiler.")):
-        return "a graph, or code around one"
+        return "a graph, or generated code around a graph"
     if module.startswith("torch.optim.") and fn.__name__.startswith(OPTIMIZER_CORES):
         return None  # a pure function of lists of tensors
     if module == "torch" or module.startswith("torch.") and not module.startswith("torch.nn.modules."):
@@ -268,19 +273,20 @@ def why_not_hooked(fn: types.FunctionType) -> str | None:
     if module.startswith("pycompiler"):
         return "part of pycompiler"
     if is_one_operator(module, fn.__code__.co_qualname):
-        return "one operator, which is called as it is"
+        return "a wrapper of one operator, called as it is"
     of_tables = module == "torch.nn.modules.module" and fn.__name__ not in CALL_MODULES
     if of_tables or fn.__code__ in TABLE_CODES:
-        return "what keeps a module's tables"  # each name and kind of value would be another entry
+        return "a function that manages a module's tables"  # each name and kind of value would be another entry
     if is_library(fn) and not _has_prefix(module, HOOKED_LIBRARIES):
         return "library code" if not module.startswith("torch.nn.modules.") else None
     return why_frame_skipped(fn.__code__)
 
 
 def is_library(fn: types.FunctionType) -> bool:
-    """Whether a function is a part of the standard library or of an installed package.
+    """Whether a function is part of the standard library or of an installed package.
 
-    What these made of text (methods of named tuples and dataclasses) belongs to the module that it has for globals.
+    Functions generated from strings (methods of named tuples and dataclasses) belong to the module whose globals they
+    have.
     """
     filename = fn.__code__.co_filename
     if filename == "<string>":
@@ -291,20 +297,21 @@ def is_library(fn: types.FunctionType) -> bool:
 
 
 def builtins_of(namespace: dict[str, Any]) -> dict[str, Any]:
-    """The builtins of a function that is made now over these globals.  It keeps them, whatever the globals say later."""
+    """The builtins of a function created now over these globals.  A function keeps them, even if the globals change
+    later."""
     found = namespace.get("__builtins__", builtins)
     return found if isinstance(found, dict) else found.__dict__  # type: ignore[no-any-return]
 
 
-OTHER_BUILTINS = "whose builtins are no longer those of its globals"
+OTHER_BUILTINS = "whose builtins differ from those of its globals"
 
 
 def has_other_builtins(fn: types.FunctionType) -> bool:
-    """Whether code generated for this function would look up other builtins than the function itself."""
+    """Whether code generated for this function would use other builtins than the function itself."""
     return fn.__builtins__ is not builtins_of(fn.__globals__)  # type: ignore[attr-defined]
 
 
-REPLACES_FREE = "in which a comprehension has a variable of an outer function's name, for closures"
+REPLACES_FREE = "in which a variable of a comprehension hides an outer function's variable and is captured by a closure"
 
 
 def why_frame_skipped(code: types.CodeType) -> str | None:
@@ -324,7 +331,7 @@ def why_frame_skipped(code: types.CodeType) -> str | None:
     return None
 
 
-LOOKS = {
+FRAME_INSPECTORS = {
     "_getframe",
     "_getframemodulename",
     "currentframe",
@@ -337,12 +344,17 @@ STACKLEVEL = "stacklevel"
 
 
 def counts_frames(code: types.CodeType, namespace: dict[str, Any]) -> bool:
-    """Whether a function, or one that it names, asks which frames there are, by a name or an argument that says so."""
+    """Whether a function, or a function it names, inspects the frame stack, judged by names and by an argument
+    `stacklevel`."""
     named = [namespace[name] for name in code.co_names if name in namespace]
     todo = [code, *(real.__code__ for real in named if type(real) is types.FunctionType)]
     for code in todo:
         words = [name for c in code.co_consts if type(c) is tuple for name in c]
-        if LOOKS & {*code.co_names} or STACKLEVEL in words or ("inspect" in code.co_names and "stack" in code.co_names):
+        if (
+            FRAME_INSPECTORS & {*code.co_names}
+            or STACKLEVEL in words
+            or ("inspect" in code.co_names and "stack" in code.co_names)
+        ):
             return True
         todo += [c for c in code.co_consts if type(c) is types.CodeType]
     return False

@@ -1,15 +1,15 @@
-"""The recursion limit that captures can live with: an inlined call takes about a dozen calls of our own."""
+"""The recursion limit that captures need: an inlined call takes about a dozen Python calls of the interpreter."""
 
 from __future__ import annotations
 
 import sys
 
-from pycompiler.ir.shared import WhileInside
+from pycompiler.torch_compat.process_settings import WhileInside
 
 STACK_NEEDED = 5000
 DEEP_STACK = WhileInside(sys.getrecursionlimit, sys.setrecursionlimit, lambda before: max(before, STACK_NEEDED))
 
 
 def programs_limit() -> int:
-    """What the program has set, whoever captures now."""
+    """The limit that the program has set, also while a capture runs."""
     return DEEP_STACK.before if DEEP_STACK.inside else sys.getrecursionlimit()

@@ -1,12 +1,15 @@
-"""Where calls on tensors meet `__torch_function__`: of function modes, of tensor subclasses, of other classes that have it.
+"""Dispatch to `__torch_function__` of function modes, tensor subclasses and other classes.
 
-In: what the program is about to call, on values.  Out: what the program's own `__torch_function__` makes of it, inlined; None
-where it asks nobody, and the call goes into the graph.
-Example: under `with Mode():` of the program, ``cx.functions.ask(torch.relu, [x], {})`` inlines `Mode.__torch_function__`.
+In: a call that the program makes, with values as arguments.
+Out: the result of the program's own `__torch_function__`, inlined.  None if no `__torch_function__` applies; the call
+then goes into the graph.
+Example: under `with Mode():` of the program, ``cx.functions.ask(torch.relu, [x], {})`` inlines
+`Mode.__torch_function__`.
 
-Which function eager passes on, with which types and arguments, is not translated but seen: the call is made once on stand-ins,
-empty tensors of classes of our own, and torch tells them instead of computing.  A function of torch's that is written in Python
-asks by itself (`torch.overrides`), so it is inlined where somebody may be asked.
+Torch decides which function it passes on, with which types and arguments.  This module does not reimplement that
+rule.  The call runs once on stand-ins: empty tensors of generated classes.  Torch then reports these facts instead of
+computing.  A Python function of torch does its own dispatch (`torch.overrides`).  So it is inlined where a
+`__torch_function__` may apply.
 """
 
 from __future__ import annotations
@@ -21,45 +24,47 @@ from torch.overrides import TorchFunctionMode
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.sequences import List, Sequence, Slice, Tuple
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.sequences import List, Sequence, Slice, Tuple
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir.guards import levels, mode_at, skips_next
-from pycompiler.ir.source import const as const_source
+from pycompiler.ir.guards import mode_at, skips_next, transform_levels
+from pycompiler.ir.source import const_source
 
 State = torch._C._TorchFunctionState  # type: ignore[attr-defined]
 read_state, write_state = torch._C._get_torch_function_state, torch._C._set_torch_function_state  # type: ignore[attr-defined]
 
 
-class _Seen(BaseException):
-    """Ends a call on stand-ins: what `__torch_function__` would be called with."""
+class _DispatchReached(BaseException):
+    """Ends a call on stand-ins; holds the arguments that `__torch_function__` would get."""
 
     def __init__(self, func: Any, kinds: tuple[type, ...], args: Any = (), kwargs: Any = None) -> None:
         self.func, self.kinds, self.call = func, kinds, (args,) if kwargs is None else (args, kwargs)
 
 
-class _Looking(TorchFunctionMode):
+class _ProbeMode(TorchFunctionMode):
     def __torch_function__(self, *call: Any, **kwargs: Any) -> Any:
-        raise _Seen(*call, **kwargs)
+        raise _DispatchReached(*call, **kwargs)
 
 
-def _tell(cls: type, *call: Any, **kwargs: Any) -> Any:
-    raise _Seen(*call, **kwargs)
+def _raise_reached(cls: type, *call: Any, **kwargs: Any) -> Any:
+    raise _DispatchReached(*call, **kwargs)
 
 
-class _Copies:
-    """Stand-ins for values, and the way back from them."""
+class _ValueStandIns:
+    """Stand-ins for values, and the mapping back to the values."""
 
     def __init__(self, cx: Capture) -> None:
         self.cx = cx
         self.values: dict[int, Value] = {}
-        self.classes: dict[type, type] = {}  # class → one like it, of which `__torch_function__` tells
+        self.classes: dict[
+            type, type
+        ] = {}  # class → a stand-in class whose `__torch_function__` raises `_DispatchReached`
         self.held: list[Any] = []
 
     def of(self, value: Value) -> Any:
-        """What stands for `value`."""
-        value = self.cx.realize(value).settle("where __torch_function__ may see it")
+        """The stand-in for `value`."""
+        value = self.cx.realize(value).settle("as an argument that __torch_function__ may see")
         if isinstance(value, Const):
             return value.const()
         made: Any
@@ -79,23 +84,25 @@ class _Copies:
         elif value.is_const():
             made = value.const()
         else:
-            raise Break("unsupported-operation", f"{value.describe()} where __torch_function__ may be asked")
+            raise Break(
+                "unsupported-operation", f"{value.describe()} among arguments that __torch_function__ may handle"
+            )
         self.values[id(made)] = value
         self.held.append(made)
         return made
 
     def like(self, cls: type) -> type:
-        """A class that stands for `cls`, in the same relation to others; torch's own stand for themselves."""
+        """A stand-in for `cls`, with the same relation to other classes. Torch's own classes stand for themselves."""
         if cls in (object, torch.Tensor, torch.nn.Parameter):
             return cls
         if cls not in self.classes:
             kept = [b for b in cls.__bases__ if issubclass(b, torch.Tensor) or has_hook(b)]
             bases = tuple(dict.fromkeys(map(self.like, kept))) or (object,)
-            self.classes[cls] = type(cls.__name__, bases, {"__torch_function__": classmethod(_tell)})
+            self.classes[cls] = type(cls.__name__, bases, {"__torch_function__": classmethod(_raise_reached)})
         return self.classes[cls]
 
     def back(self, made: Any) -> Value:
-        """The value for which something stands, or that holds stand-ins."""
+        """The value that a stand-in stands for, or the value of a container of stand-ins."""
         known = self.values.get(id(made))
         if known is not None:
             return known
@@ -104,7 +111,9 @@ class _Copies:
         if type(made) is dict:
             return Dict({self.cx.key(Const(k)): self.back(v) for k, v in made.items()})
         if isinstance(made, torch.Tensor):
-            raise Break("unsupported-operation", "a tensor that torch made for __torch_function__")
+            raise Break(
+                "unsupported-operation", "a tensor that torch created among the arguments of __torch_function__"
+            )
         return self.cx.make(made)
 
     def real(self, cls: type) -> type:
@@ -112,7 +121,7 @@ class _Copies:
 
 
 def has_hook(cls: type) -> bool:
-    """Whether torch asks `__torch_function__` of instances of a class (plain tensors apart)."""
+    """Whether torch calls `__torch_function__` of instances of a class (other than plain tensors)."""
     hook = getattr(cls, "__torch_function__", None)
     return hook is not None and hook is not torch._C._disabled_torch_function_impl
 
@@ -125,14 +134,17 @@ def has_override(value: Value) -> bool:
 
 STATES: dict[str, Callable[[], Any]] = {
     "skips": skips_next,
-    "levels": levels,
+    "levels": transform_levels,
     "profiled": torch.autograd._profiler_enabled,  # type: ignore[attr-defined]
 }
 
 
-class Stack:
-    """What is on around a call, as attributes that guards read: ``at_0`` is the outermost function mode of the thread; ``skips``:
-    `skips_next`; ``levels``: the transforms of torch.func; ``profiled``: whether a profiler is on."""
+class ThreadAttributes:
+    """Thread state around a call, as attributes that guards read.
+
+    ``at_0``: the outermost function mode of the thread.  ``skips``: `skips_next`.  ``levels``: the transforms of
+    torch.func.  ``profiled``: whether a profiler is on.
+    """
 
     def __getattr__(self, name: str) -> Any:
         if name in STATES:
@@ -143,10 +155,10 @@ class Stack:
         return mode_at(int(place))
 
 
-STACK = Stack()
+STACK = ThreadAttributes()
 
 
-class Functions:
+class TorchFunctionState:
     """Function modes of the program, innermost last, and whether `__torch_function__` is on."""
 
     def __init__(self, cx: Capture, outside: list[Any]) -> None:
@@ -154,7 +166,7 @@ class Functions:
         base = torch._C._len_torch_function_stack()
         sources = [const_source(STACK).attr(f"at_{base + i}") for i in range(len(outside))]
         self.modes = [cx.wrap(mode, source) for mode, source in zip(outside, sources, strict=True)]
-        self.below = torch._C._len_torch_function_stack()  # a default device is a mode of torch's
+        self.below = torch._C._len_torch_function_stack()  # a default device is a function mode of torch
         self.state = read_state()
         self.begun = (self.state, tuple(self.modes))
 
@@ -168,14 +180,17 @@ class Functions:
         return bool(self.begun[1])
 
     def is_plain(self) -> bool:
-        """Whether no mode is on at the frame's begin and end, and nothing else changed."""
+        """Whether no mode is on at the frame's start and end, and the state did not change."""
         return self.now() == self.begun and not self.modes
 
     def modes_on(self) -> bool:
         return bool(self.modes) and self.state != State.ALL_DISABLED
 
     def overriding(self, values: Iterator[Value] | list[Value]) -> list[Value]:
-        """The values that are asked, and those in sequences of them, each class once: subclasses first, then in order."""
+        """The values whose `__torch_function__` applies, also from inside sequences.
+
+        Each class appears once: subclasses first, then in order.
+        """
         if self.state != State.ENABLED:
             return []
         found: list[Value] = []
@@ -195,21 +210,22 @@ class Functions:
                 yield value
 
     def concerns(self, args: list[Value], kwargs: dict[str, Value]) -> bool:
-        """Whether a call with these arguments may ask somebody."""
+        """Whether a `__torch_function__` may apply to a call with these arguments."""
         return self.modes_on() or bool(self.overriding([*args, *kwargs.values()]))
 
     def asks_one_of(self, values: list[Value]) -> bool:
-        """`has_torch_function(values)`: unlike a call, it looks at these alone, not into sequences of them."""
+        """`has_torch_function(values)`: unlike a call, it does not read into sequences of values."""
         found = self.state == State.ENABLED and any(has_override(self.cx.realize(v)) for v in values)
         return (self.modes_on() or found) and self._asks()
 
     def _asks(self) -> bool:
-        """That somebody is asked holds while torch asks; frames that begin when it does not are eager's."""
+        """Record that `__torch_function__` dispatch is assumed to be on: frames that begin while torch skips it run
+        eagerly."""
         self.cx.wrap(False, const_source(STACK).attr("skips")).const()
         return True
 
     def inside_concerns(self, values: list[Value]) -> bool:
-        """Whether what a function does with these, or with what they hold, may ask somebody."""
+        """Whether operations of a function on these values, or on their contents, may reach a `__torch_function__`."""
         todo = [self.cx.realize(v) for v in values]
         if self.modes_on() or self.overriding(todo):
             return True
@@ -223,10 +239,10 @@ class Functions:
 
     # calls ----------------------------------------------------------------------------------------------------
     def ask(self, run: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value | None:
-        """What `run(*args, **kwargs)` gives if somebody is asked, else None."""
+        """The result of `run(*args, **kwargs)` if a `__torch_function__` applies, else None."""
         if not self.concerns(args, kwargs):
             return None
-        copies = _Copies(self.cx)
+        copies = _ValueStandIns(self.cx)
         seen = self._look(run, [copies.of(a) for a in args], {k: copies.of(a) for k, a in kwargs.items()})
         if seen is None:
             return None
@@ -237,20 +253,23 @@ class Functions:
             func, kinds, [v for v in asked if v.python_type() in kinds], [copies.back(v) for v in seen.call]
         )
 
-    def _look(self, run: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> _Seen | None:
+    def _look(self, run: Callable[..., Any], args: list[Any], kwargs: dict[str, Any]) -> _DispatchReached | None:
         before = read_state()
-        modes = [_Looking()] if self.modes_on() else []
+        modes = [_ProbeMode()] if self.modes_on() else []
         for mode in modes:
             torch._C._push_on_torch_function_stack(mode)
         write_state(self.state)
         try:
-            run(*args, **kwargs) if kwargs or self.cx.spread else run(*args)  # torch tells no keywords from none
-        except _Seen as seen:
+            # torch reports no keywords and empty keywords alike
+            run(*args, **kwargs) if kwargs or self.cx.spread else run(*args)
+        except _DispatchReached as seen:
             return seen.with_traceback(None)  # its caller would hold itself
-        except TypeError:  # no such arguments: the call itself says so
+        except TypeError:  # wrong arguments: the call itself raises the error
             return None
-        except Exception as e:  # it looked at the stand-ins before it asked
-            raise Break("tensor-subclass", f"{run!r} of arguments that may answer it: {type(e).__name__}") from e
+        except Exception as e:  # the function used the stand-ins before torch dispatched
+            raise Break(
+                "tensor-subclass", f"{run!r} raises {type(e).__name__} before the dispatch to __torch_function__"
+            ) from e
         finally:
             write_state(before)
             for _ in modes:
@@ -258,7 +277,8 @@ class Functions:
         return None
 
     def tell(self, func: Value, kinds: list[type], asked: list[Value], call: list[Value]) -> Value:
-        """Ask the innermost mode, which is off the stack meanwhile, then classes, until one of them answers."""
+        """Call the innermost mode, which is off the stack meanwhile, then the classes' hooks, until one returns a
+        result."""
         self._asks()
         given = [func, Tuple([self.cx.make(cls) for cls in kinds]), *call]
         if self.modes_on():
@@ -273,16 +293,16 @@ class Functions:
             result = self._call_hook(value, given)
             if result is not None:
                 return result
-        raise Break("tensor-subclass", f"no __torch_function__ answers for {func.describe()}")
+        raise Break("tensor-subclass", f"each __torch_function__ returns NotImplemented for {func.describe()}")
 
     def _call_hook(self, owner: Value, given: list[Value]) -> Value | None:
-        """None for NotImplemented."""
+        """The result of a hook; None for NotImplemented."""
         self.cx.direct = False
         result = self.cx.call(owner.getattr(self.cx, "__torch_function__"), list(given), {})
         return None if isinstance(result, Const) and result.value is NotImplemented else result
 
     def off(self, func: Value, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """A call that asks no subclass."""
+        """A call with `__torch_function__` of subclasses turned off."""
         before = self.state
         if before == State.ENABLED:
             self.state = State.SUBCLASSES_DISABLED

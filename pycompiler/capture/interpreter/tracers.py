@@ -1,14 +1,14 @@
-"""Tracers inside of tracers: a function that the program passes on is traced into a graph of its own.
+"""Nested tracers: a function that the program passes on is traced into a graph of its own.
 
-In: the capture in progress.  Out: a `Tracer`, its graph builder for as long as `inner` lasts, and a graph module.
+In: the capture in progress.
+Out: a `Tracer`, which is the graph builder while `inner_tracer` lasts, and a graph module.
 Example: ``with inner(cx, levels=True) as tracer: result = cx.call(fn, args, {})``, then ``tracer.close([...])``.
 
-A tensor of a tracer further out that the function uses becomes an input of the inner graph ("lifted"), and so do a
-symbol in the sizes and numbers that it computes with and a generator that it draws from; existing tensors are inputs of
-the outermost graph first. A tensor of the inner graph that is used after its end breaks the graph, so what a function
-leaks is never wrong.
-Effects on Python objects happen while the function is traced, once, as when it is called once; where the program may
-call it more often or not at all (`pure`), an effect on anything older breaks the graph.
+A tensor of an outer tracer that the function uses becomes an input of the inner graph ("lifted").  Size symbols,
+numbers and generators are lifted, too.  An existing tensor first becomes an input of the outermost graph.  A tensor
+of the inner graph that is used after the tracer's end breaks the graph.  So a leaked tensor is never wrong.  Effects
+on Python objects happen once, while the function is traced, as in a single call.  Where the program may call the
+function more often or not at all (`pure`), an effect on any older object breaks the graph.
 """
 
 from __future__ import annotations
@@ -22,32 +22,32 @@ import torch
 from torch import fx
 
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.graph import GraphBuilder
-from pycompiler.capture.nodes import remove_dead
+from pycompiler.capture.recording.graph import GraphBuilder
+from pycompiler.capture.recording.nodes import remove_dead
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.sequences import List, Tuple
 from pycompiler.capture.values.opaque import Opaque
-from pycompiler.capture.values.sequences import List, Tuple
-from pycompiler.capture.values.symbolic import Symbolic, is_late
-from pycompiler.capture.values.tensor import Kept, Tensor
-from pycompiler.ir import torch_state
-from pycompiler.ir.fake import Layout, is_inference
-from pycompiler.ir.kernels import memory_of
-from pycompiler.ir.numbers import symbol_of
+from pycompiler.capture.values.symbolic_numbers import Symbolic, is_unbacked
+from pycompiler.capture.values.tensor import GraphOnly, Tensor
 from pycompiler.ir.source import Source
+from pycompiler.operators.kernel_type_checks import memory_of
+from pycompiler.symbolic.number_nodes import symbol_of
+from pycompiler.torch_compat import torch_state
+from pycompiler.torch_compat.fake_mode import Layout, is_inference
 
-Lifted = Tensor | Kept | Symbolic | Opaque
+Lifted = Tensor | GraphOnly | Symbolic | Opaque
 
 
-def name_of(value: Lifted) -> object:
-    """What tells one lifted value from another: the node of a tensor, the name of a symbol, a generator itself."""
+def key_of_lifted(value: Lifted) -> object:
+    """A key that identifies a lifted value: the node of a tensor, the name of a symbol, or a generator's identity."""
     if isinstance(value, Opaque):
         return value.identity()
-    return value.node if isinstance(value, (Tensor, Kept)) else str(symbol_of(value.sym))
+    return value.node if isinstance(value, (Tensor, GraphOnly)) else str(symbol_of(value.sym))
 
 
 class Tracer(GraphBuilder):
-    """The graph of a function that is called by a call of the graph around it."""
+    """The graph of a function, called by a node of the surrounding graph."""
 
     def __init__(
         self,
@@ -69,17 +69,17 @@ class Tracer(GraphBuilder):
         self.later = later or outer.later
         self.reentrant = outer.reentrant
         self.under = outer.under | {under} if under else outer.under
-        self.calls = bool(under)  # whether a transform of torch's alone calls the graph, with whatever it is given
+        self.calls = bool(under)  # whether only a transform of torch calls the graph, with any arguments
         self.indexes = outer.indexes
         self.given: list[tuple[fx.Node, torch.Tensor, int]] = []  # placeholders, their fakes and the fakes' versions
-        self._own: list[fx.Node] = []  # placeholders of what the function is called with
-        self._lifted: dict[fx.Node, Lifted] = {}  # placeholder → what it stands for outside
-        self._lift: dict[object, fx.Node] = {}  # node, symbol or generator outside (`name_of`) → placeholder
-        self.once = levels and not later  # whether the function is called as often as eager calls it
+        self._own: list[fx.Node] = []  # placeholders of the function's own arguments
+        self._lifted: dict[fx.Node, Lifted] = {}  # placeholder → its outer value
+        self._lift: dict[object, fx.Node] = {}  # outer node, symbol or generator (`key_of_lifted`) → placeholder
+        self.once = levels and not later  # whether the function is called as often as in eager mode
 
     # inputs ---------------------------------------------------------------------------------------------------
     def argument(self, fake: torch.Tensor) -> Tensor:
-        """A tensor that the function is called with."""
+        """An argument of the function: a tensor with a new placeholder."""
         value = Tensor(self._placeholder(f"arg_{len(self.given)}", fake), fake)
         self._own.append(value.node)
         self.by_fake[id(fake)] = value
@@ -129,9 +129,10 @@ class Tracer(GraphBuilder):
         return node
 
     def number(self, value: Symbolic) -> Any:
-        """A number that a call binds is one of the graph around, which checks what is assumed of it."""
-        if is_late(value.sym):
-            return value.settle("inside of a function").value
+        """The fx argument of a symbolic number.  An unbacked symbol breaks the graph: only the outer graph binds it, and
+        checks its assumptions."""
+        if is_unbacked(value.sym):
+            return value.settle("in an inner graph").value
         return super().number(value)
 
     def _symbol(self, name: str) -> fx.Node:
@@ -144,7 +145,10 @@ class Tracer(GraphBuilder):
 
     def generator(self, value: Opaque) -> fx.Node:
         if not self.once:
-            raise Break("inner-graph", "a generator of the program's where a backward, or one branch, may draw")
+            raise Break(
+                "inner-graph",
+                "a generator of the program in a backward or a branch, which may draw from it several times or never",
+            )
         outside = self.outer.generator(value)
         if value.identity() not in self._lift:
             node = self._placeholder(f"lifted_{len(self._lift)}", outside.meta["example_value"])
@@ -154,7 +158,7 @@ class Tracer(GraphBuilder):
     def draws_from(self, value: Opaque) -> bool:
         return self.outer.draws_from(value)
 
-    def kept(self, value: Kept) -> fx.Node:
+    def kept(self, value: GraphOnly) -> fx.Node:
         if value.node.graph is self.graph:
             return value.node
         if not self.calls:
@@ -172,12 +176,13 @@ class Tracer(GraphBuilder):
         node.meta["example_value"] = example
         if isinstance(example, torch.Tensor):
             if is_inference(example):
-                raise Break("inner-graph", "a tensor of inference mode, whose writes nothing counts")
+                raise Break("inner-graph", "an inference tensor, whose writes no version counter counts")
             self.given.append((node, example, example._version))
         return node
 
     def is_mapped(self, tensor: Tensor) -> bool:
-        if not any(node.meta.get("mapped") for node in self._own):  # another transform: what that wraps is asked
+        # another transform: the wrapped tensor is checked instead
+        if not any(node.meta.get("mapped") for node in self._own):
             return False
         if tensor.node.graph is not self.graph:
             return self.outer.is_mapped(tensor)
@@ -206,11 +211,13 @@ class Tracer(GraphBuilder):
         may_write: Sequence[torch.Tensor] = (),
         keeps: Sequence[Tensor] = (),
     ) -> tuple[fx.GraphModule, list[Lifted]]:
-        """The graph with these results, and what is lifted, which it takes after the function's own arguments.
+        """The graph with these results, and its lifted values.  Lifted values follow the function's own arguments as
+        inputs.
 
-        `lifted`: those that it shall take, in order, used or not.  `writes`: the function's arguments are views of what
-        the call outside gets, which it may write.  `may_write`: fakes from outside that it may, and aliases of which it does
-        not use.  `keeps`: lifted whether it is used or not.
+        `lifted`: the values to take as inputs, in order, used or not.
+        `writes`: the function's arguments are views of the outer call's arguments, and may be written.
+        `may_write`: outer fakes that the function may write; it uses no alias of them.
+        `keeps`: values that stay lifted, used or not.
         """
         outputs = tuple(self.node_of(t) for t in results)
         kept = {self.node_of(t) for t in keeps}
@@ -220,7 +227,7 @@ class Tracer(GraphBuilder):
             if (not writes or node in self._lifted) and all(fake is not t for t in may_write)
         ]
         if any(fake._version != version for fake, version in held) or self._writes(fake for fake, _ in held):
-            raise Break("inner-graph", "it writes a tensor that was made outside of it")
+            raise Break("inner-graph", "the inner graph writes a tensor from outside")
         self.graph.output(outputs)
         remove_dead(self.graph)
         if lifted is not None:
@@ -230,37 +237,38 @@ class Tracer(GraphBuilder):
         return fx.GraphModule(self.attributes, self.graph, class_name="InnerGraph"), list(self._lifted.values())
 
     def _prune_lifted(self, kept: Container[Any]) -> None:
-        """Erase placeholders of what is lifted that nothing uses, but for those `kept`."""
+        """Erase unused placeholders of lifted values, except `kept`."""
         for node in [n for n in self._lifted if not n.users and n not in kept]:
             self.graph.erase_node(node)
             del self._lifted[node]
 
     def _take(self, lifted: Sequence[Lifted]) -> None:
-        """Let the placeholders behind the function's own be those of `lifted`, in order."""
-        places = {name_of(value): node for node, value in self._lifted.items()}
+        """Replace the placeholders of lifted values by placeholders for `lifted`, in order, after the function's
+        own."""
+        places = {key_of_lifted(value): node for node, value in self._lifted.items()}
         anchor = self._own[-1] if self._own else self.graph._root
         for i, value in enumerate(lifted):
             with self.graph.inserting_after(anchor):
                 anchor = self.graph.placeholder(f"operand_{i}")
             anchor.meta["example_value"] = self._stands_for(value)
-            if (old := places.pop(name_of(value), None)) is not None:
+            if (old := places.pop(key_of_lifted(value), None)) is not None:
                 old.replace_all_uses_with(anchor)
                 self.graph.erase_node(old)
 
     def _stands_for(self, value: Lifted) -> Any:
         if isinstance(value, Opaque):
             return self.outer.generator(value).meta["example_value"]
-        if isinstance(value, Kept):
+        if isinstance(value, GraphOnly):
             return value.node.meta["example_value"]
         return value.fake if isinstance(value, Tensor) else value.sym
 
     def _writes(self, held: Iterable[torch.Tensor]) -> bool:
-        """Whether a call writes memory of these, unseen by their versions (`x.data.add_`)."""
+        """Whether a call writes memory of these tensors without a change of their version (`x.data.add_`)."""
         return any(memory_of(t) in self.written for t in held)
 
 
 @contextmanager
-def inner(
+def inner_tracer(
     cx: Capture,
     *,
     levels: bool = False,
@@ -272,11 +280,18 @@ def inner(
     under: str = "",
     **started: Any,
 ) -> Iterator[Tracer]:
-    """A tracer on top of the stack.  `levels`: the graph will run under a transform, `copies`: of whose results the call gives
-    copies; `pure`: see the module docstring; `packs`: the graph will run under a checkpoint; `later`: in a backward, whose grad
-    mode nobody knows; `before`: a tracer that has ended, and whose tensors the graph may use; `under`: the transform of torch's,
-    if it is one's; `started`: state of torch that it begins with."""
-    if levels and not copies and torch.is_inference_mode_enabled():  # what a level gives is no inference tensor
+    """A tracer on top of the stack.
+
+    `levels`: the graph will run under a transform.
+    `copies`: the call gives copies of the transform's results.
+    `pure`: see the module docstring.
+    `packs`: the graph will run under a checkpoint.
+    `later`: the graph will run in a backward, with an unknown grad mode.
+    `before`: a tracer that has ended, whose tensors the graph may use.
+    `under`: the name of torch's transform, if any.
+    `started`: torch state at the start of the function.
+    """
+    if levels and not copies and torch.is_inference_mode_enabled():  # a level's result is no inference tensor
         raise Break("inner-graph", "a transform in inference mode")
     outer: GraphBuilder = cx.graph
     tracer = cx.graph = Tracer(cx, outer, levels=levels, packs=packs, later=later, before=before, under=under)
@@ -287,9 +302,9 @@ def inner(
     try:
         yield tracer
         if torch_state.read_state() != begun or cx.functions.now() != functions:
-            raise Break("inner-graph", "it leaves global state changed")
+            raise Break("inner-graph", "the passed function leaves global torch state changed")
     except Raised as raised:
-        raise Break("inner-graph", f"it raises {raised.value.describe()}") from None
+        raise Break("inner-graph", f"the passed function raises {raised.value.describe()}") from None
     finally:
         cx.effects.end(mark)
         cx.graph = outer
@@ -297,7 +312,7 @@ def inner(
 
 
 def mapped(cx: Capture, value: Value, fn: Callable[[Tensor], Value], other: Callable[[Value], Value]) -> Value:
-    """A copy of a tree of tuples, lists and dicts with `fn` of its tensors and `other` of its other leaves, in order."""
+    """A copy of a tree of tuples, lists and dicts: `fn` maps its tensors and `other` its other leaves, in order."""
     value = cx.realize(value)
     if isinstance(value, Tensor):
         return fn(value)
@@ -311,7 +326,7 @@ def mapped(cx: Capture, value: Value, fn: Callable[[Tensor], Value], other: Call
 
 
 def refused(value: Value) -> Value:
-    """For `mapped`: a leaf must be a tensor."""
+    """For `mapped`: break, since a leaf must be a tensor."""
     raise Break("inner-graph", f"{value.describe()} where a tensor is expected")
 
 
@@ -328,10 +343,10 @@ def tensors(cx: Capture, value: Value, other: Callable[[Value], Value] = refused
 
 
 def tensors_of(lifted: Sequence[Lifted]) -> list[Tensor]:
-    """The tensors among what is lifted."""
+    """The tensors among lifted values."""
     return [v for v in lifted if isinstance(v, Tensor)]
 
 
-def together(*parts: Tracer) -> list[Lifted]:
-    """What any of these functions uses from outside, each once."""
-    return list({name_of(v): v for part in parts for v in part.used_outside()}.values())
+def lifted_of_all(*parts: Tracer) -> list[Lifted]:
+    """The values that any of these functions lifts, each once."""
+    return list({key_of_lifted(v): v for part in parts for v in part.used_outside()}.values())

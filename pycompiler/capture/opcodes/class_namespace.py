@@ -1,29 +1,30 @@
-"""Variables by name: of a class's body, and of a text that `eval` or `exec` was given.
+"""Handlers for variables by name: in a class body, and in code given to `eval` or `exec`.
 
-Such code has no slots: its variables are in a namespace (`Frame.names`), which the statement that runs it reads afterwards.
+Such code has no slots.  Its variables are in a namespace (`Frame.names`), which the statement that runs the code
+reads afterwards.
 """
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.interpreter import inlining_rules
 from pycompiler.capture.opcodes.registry import opcode
 from pycompiler.capture.opcodes.variables import filled, get_global
 from pycompiler.capture.values.base import Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
-from pycompiler.ir.source import const as const_source
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.ir.source import const_source
 
 if TYPE_CHECKING:
     from pycompiler.capture.bytecode.instruction import Instruction
-    from pycompiler.capture.interpreter import Frame
+    from pycompiler.capture.interpreter.evaluation import Frame
 
 
 @opcode("LOAD_BUILD_CLASS")
 def load_build_class(frame: Frame, ins: Instruction) -> None:
-    scope = skip.builtins_of(frame.globals)
+    scope = inlining_rules.builtins_of(frame.globals)
     frame.push(frame.cx.wrap(scope["__build_class__"], const_source(scope).dict_item("__build_class__")))
 
 
@@ -35,16 +36,17 @@ def setup_annotations(frame: Frame, ins: Instruction) -> None:
 
 def _by_name(frame: Frame, namespace: Value, name: str) -> Value | None:
     if not isinstance(namespace, Dict):
-        raise Break("unsupported-operation", f"names of a {namespace.describe()}")
+        raise Break("unsupported-operation", f"a class namespace that is not a dict: {namespace.describe()}")
     return namespace.lookup(frame.cx, Const(name))
 
 
 def _global(frame: Frame, name: str) -> Value:
-    """What a name means that the namespace has not: the text's own globals are a dict of the program's (`exec(text, names)`)."""
+    """The value of a name that the namespace lacks.  The code's globals may be a dict of the program
+    (`exec(text, names)`)."""
     if frame.scope is None:
         return get_global(frame, name)
     found = frame.scope.lookup(frame.cx, Const(name))
-    builtins = skip.builtins_of(frame.globals)
+    builtins = inlining_rules.builtins_of(frame.globals)
     if found is None and name not in builtins:
         frame.cx.throw(NameError, f"name {name!r} is not defined", name=Const(name))
     return found or frame.cx.wrap(builtins[name], const_source(builtins).dict_item(name))

@@ -1,29 +1,29 @@
-"""Jumps, loops, calls, function making, generators, exceptions, context managers."""
+"""Handlers for jumps, loops, calls, function creation, generators, exceptions and context managers."""
 
 from __future__ import annotations
 
 import sys
 from typing import TYPE_CHECKING, Any
 
-from pycompiler.capture import fills, groups, operators
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.bytecode.resume import resume_info
 from pycompiler.capture.bytecode.tables import ALWAYS_KEYWORDS, EXIT_DEPTH
-from pycompiler.capture.opcodes.registry import SEND_POPS, Handler, opcode
+from pycompiler.capture.opcodes.registry import SEND_POPS, OpcodeHandler, opcode
 from pycompiler.capture.opcodes.stack import peek
 from pycompiler.capture.opcodes.truth import truth_at
+from pycompiler.capture.semantics import container_elements, exception_groups, operators
 from pycompiler.capture.values.base import NULL, Capture, Cell, Value, class_name
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.iterators import Generator, Iter
+from pycompiler.capture.values.containers.sequences import List, Tuple
 from pycompiler.capture.values.functions import Function
-from pycompiler.capture.values.iterators import Generator, Iter
 from pycompiler.capture.values.objects import Object, traceback_of
-from pycompiler.capture.values.sequences import List, Tuple
-from pycompiler.capture.values.symbolic import is_open_text
+from pycompiler.capture.values.symbolic_numbers import is_open_text
 
 if TYPE_CHECKING:
     from pycompiler.capture.bytecode.instruction import Instruction
-    from pycompiler.capture.interpreter import Frame
+    from pycompiler.capture.interpreter.evaluation import Frame
 
 
 # jumps --------------------------------------------------------------------------------------------------------
@@ -32,7 +32,7 @@ def jump(frame: Frame, ins: Instruction) -> None:
     frame.jump(ins.target)
 
 
-def _jump_if(test: Any) -> Handler:
+def _jump_if(test: Any) -> OpcodeHandler:
     def handler(frame: Frame, ins: Instruction) -> None:
         if test(frame.cx, frame.pop()):
             frame.jump(ins.target)
@@ -40,7 +40,7 @@ def _jump_if(test: Any) -> Handler:
     return handler
 
 
-def _jump_if_truth(wanted: bool) -> Handler:
+def _jump_if_truth(wanted: bool) -> OpcodeHandler:
     def handler(frame: Frame, ins: Instruction) -> None:
         if truth_at(frame, ins, frame.pop()) is wanted:
             frame.jump(ins.target)
@@ -79,8 +79,11 @@ def get_yield_from_iter(frame: Frame, ins: Instruction) -> None:
     frame.push(frame.cx.iterator(frame.pop()))
 
 
-def _has_broken(frame: Frame, ins: Instruction) -> bool:
-    """Whether the frame goes on inside of this loop, which then goes on one element a graph: how many come is no matter."""
+def _resumes_in_loop(frame: Frame, ins: Instruction) -> bool:
+    """Whether the frame resumes inside this loop.
+
+    Such a loop runs one element per graph, so the number of elements does not matter.
+    """
     info = resume_info(frame.code) if frame.root else None
     if info is None:
         return False
@@ -91,7 +94,7 @@ def _has_broken(frame: Frame, ins: Instruction) -> bool:
 @opcode("FOR_ITER")
 def for_iter(frame: Frame, ins: Instruction) -> None:
     iterator = peek(frame, 1)
-    if isinstance(iterator, Iter) and iterator.source is not None and _has_broken(frame, ins):
+    if isinstance(iterator, Iter) and iterator.source is not None and _resumes_in_loop(frame, ins):
         raise Break("running-iterator", f"next({iterator.describe()})")
     value = frame.cx.next_of(iterator)
     if value is not None:
@@ -117,7 +120,7 @@ def return_const(frame: Frame, ins: Instruction) -> None:
 
 @opcode("RETURN_GENERATOR")
 def return_generator(frame: Frame, ins: Instruction) -> None:
-    frame.push(Const(None))  # popped by the POP_TOP that follows; the frame is suspended by calls.call_function
+    frame.push(Const(None))  # popped by the POP_TOP that follows; calls.inline creates the suspended frame
 
 
 @opcode("YIELD_VALUE")
@@ -126,7 +129,8 @@ def yield_value(frame: Frame, ins: Instruction) -> None:
 
 
 def _sent(cx: Capture, receiver: Value, sent: Value) -> Value | None:
-    """What an iterator gives for what is sent; None at its end, unless that is an exception of the program's."""
+    """The value that an iterator gives for the sent value; None at its end.  At the end, a non-generator raises
+    StopIteration."""
     if isinstance(receiver, Generator):
         return receiver.send(cx, sent)
     if not cx.is_none(sent):
@@ -171,7 +175,7 @@ def kw_names(frame: Frame, ins: Instruction) -> None:
 
 
 def _take_callable(frame: Frame) -> tuple[Value, list[Value]]:
-    """The callable and the receiver as leading argument, from the two slots below the arguments."""
+    """The callable, and the receiver as leading argument, from the two slots below the arguments."""
     second, first = frame.stack.pop(), frame.stack.pop()
     if second is NULL:
         return frame.cx.realize(first), []
@@ -185,7 +189,7 @@ def _call(frame: Frame, values: list[Value], names: tuple[str, ...]) -> None:
     split = len(values) - len(names)
     args += values[:split]
     kwargs = dict(zip(names, values[split:], strict=True))
-    values.clear()  # as on CPython's stack, the arguments are the callee's
+    values.clear()  # as on CPython's stack, the arguments belong to the callee
     frame.cx.spread = False
     frame.push(frame.cx.call_direct(fn, args, kwargs))
 
@@ -199,12 +203,12 @@ def call(frame: Frame, ins: Instruction) -> None:
 @opcode("CALL_KW")
 def call_kw(frame: Frame, ins: Instruction) -> None:
     names = frame.pop()
-    if isinstance(names, Tuple):  # a resume function's argument
+    if isinstance(names, Tuple):  # an argument of a resume function
         names = Const(tuple(frame.cx.realize(name).const() for name in names.items))
     _call(frame, frame.taken(ins.number), names.const())
 
 
-LISTS_ARGUMENTS = sys.version_info < (3, 14)  # what `*` takes: CPython asks it for its length
+READS_LENGTH_HINT = sys.version_info < (3, 14)  # whether CPython reads the length hint of a `*` argument
 
 
 @opcode("CALL_FUNCTION_EX")
@@ -222,19 +226,19 @@ def call_function_ex(frame: Frame, ins: Instruction) -> None:
     else:
         fn = frame.pop()
         frame.stack.pop()  # NULL
-    if not fills.iterable(cx, iterable):
+    if not container_elements.iterable(cx, iterable):
         raise Break("unsupported-operation", f"a call with * of {iterable.describe()}")
-    pairs = list(fills.mapping_pairs(cx, mapping, looked_at=False)) if mapping is not None else []
+    pairs = list(container_elements.mapping_pairs(cx, mapping, looked_at=False)) if mapping is not None else []
     if not all(issubclass(k.python_type(), str) for k, _ in pairs):
         cx.throw(TypeError, "keywords must be strings")
     kwargs = {k.const(): v for k, v in pairs}
     cx.spread = mapping is not None
-    frame.push(cx.call_direct(fn, fills.unpacked(cx, iterable, listed=LISTS_ARGUMENTS), kwargs))
+    frame.push(cx.call_direct(fn, container_elements.unpacked(cx, iterable, listed=READS_LENGTH_HINT), kwargs))
 
 
 @opcode("CALL_INTRINSIC_1")
 def call_intrinsic_1(frame: Frame, ins: Instruction) -> None:
-    # numbers of CPython's intrinsic table: 3 StopIteration error, 5 unary +, 6 list to tuple
+    # Numbers of CPython's intrinsic table: 3 StopIteration error, 5 unary +, 6 list to tuple.
     if ins.arg == 5:
         frame.push(operators.unary(frame.cx, "+", frame.pop()))
     elif ins.arg == 6:
@@ -261,7 +265,7 @@ def call_intrinsic_2(frame: Frame, ins: Instruction) -> None:
 @opcode("MAKE_FUNCTION")
 def make_function(frame: Frame, ins: Instruction) -> None:
     code = frame.pop().const()
-    flags = ins.arg or 0  # 3.13 and later: none, by SET_FUNCTION_ATTRIBUTE
+    flags = ins.arg or 0  # since 3.13 SET_FUNCTION_ATTRIBUTE sets these, and there are no flags
     function = Function(code, frame.globals, closure=[], defaults=[], kwdefaults={})
     for bit in (8, 4, 2, 1):
         if flags & bit:
@@ -297,8 +301,8 @@ def _set_function_attribute(frame: Frame, function: Function, bit: int, value: V
 def raise_varargs(frame: Frame, ins: Instruction) -> None:
     cx = frame.cx
     if ins.arg == 0:
-        if not frame.handled:  # a caller's, then
-            raise Break("uncaught-exception", "raise without an exception outside of a handler")
+        if not frame.handled:  # the exception is a caller's
+            raise Break("uncaught-exception", "a bare raise outside of an exception handler")
         raise Raised(frame.handled[-1])
     cause = frame.pop() if ins.arg == 2 else None
     exception = cx.as_exception(frame.pop())
@@ -313,13 +317,15 @@ def raise_varargs(frame: Frame, ins: Instruction) -> None:
 
 
 def _cause(frame: Frame, given: Value) -> Value:
-    """What `raise ... from given` stores."""
+    """The cause that `raise ... from given` stores."""
     cx = frame.cx
     try:
         cause = cx.as_exception(given)
     except Raised:
-        if sys.version_info < (3, 13):  # which do not look at what a class makes
-            raise Break("unsupported-operation", "raise from a class that makes no exception") from None
+        if sys.version_info < (3, 13):  # older versions do not check the result of calling a class
+            raise Break(
+                "unsupported-operation", "raise ... from a class whose call does not return an exception"
+            ) from None
         raise
     if not cx.is_none(cause) and not issubclass(cause.python_type(), BaseException):
         cx.throw(TypeError, "exception causes must derive from BaseException")
@@ -343,14 +349,14 @@ def pop_except(frame: Frame, ins: Instruction) -> None:
 
 @opcode("CHECK_EXC_MATCH")
 def check_exc_match(frame: Frame, ins: Instruction) -> None:
-    classes = groups.classes_of(frame.cx, frame.pop())
-    frame.push(Const(groups.is_of(frame.cx, peek(frame, 1), classes)))
+    classes = exception_groups.classes_of(frame.cx, frame.pop())
+    frame.push(Const(exception_groups.is_of(frame.cx, peek(frame, 1), classes)))
 
 
 @opcode("CHECK_EG_MATCH")
 def check_eg_match(frame: Frame, ins: Instruction) -> None:
     classes = frame.pop()
-    caught, rest = groups.match(frame.cx, peek(frame, 1), classes)
+    caught, rest = exception_groups.match(frame.cx, peek(frame, 1), classes)
     frame.stack[-1] = rest
     frame.push(caught)
     if not frame.cx.is_none(caught):
@@ -360,7 +366,7 @@ def check_eg_match(frame: Frame, ins: Instruction) -> None:
 @opcode("PREP_RERAISE_STAR")
 def prep_reraise_star(frame: Frame, ins: Instruction) -> None:
     left, caught = frame.pop(), frame.pop()
-    frame.push(groups.raise_rest(frame.cx, caught, left))
+    frame.push(exception_groups.rest_to_raise(frame.cx, caught, left))
 
 
 @opcode("RERAISE")
@@ -371,7 +377,8 @@ def reraise(frame: Frame, ins: Instruction) -> None:
 
 @opcode("CLEANUP_THROW")
 def cleanup_throw(frame: Frame, ins: Instruction) -> None:
-    """3.12: the handler of a `yield from` in which an exception was thrown (`Generator.throw` asks the inner generator)."""
+    """3.12: the handler of a `yield from` that an exception was thrown into.  `Generator.throw` passes it to the inner
+    generator."""
     exception = frame.pop()
     if issubclass(exception.python_type(), StopIteration):  # it would be the value of the `yield from`
         raise Break("unsupported-operation", "StopIteration thrown into a delegating generator")
@@ -399,7 +406,8 @@ def before_with(frame: Frame, ins: Instruction) -> None:
 
 @opcode("LOAD_SPECIAL")
 def load_special(frame: Frame, ins: Instruction) -> None:
-    """3.14's `with`: `__exit__` first, then `__enter__`; bound, so that what is handed on is one object, as before."""
+    """3.14's `with`: `__exit__` first, then `__enter__`.  The method is bound, so that one object is passed on, as
+    before 3.14."""
     cx, manager = frame.cx, frame.pop()
     if ins.argval not in ("__enter__", "__exit__"):
         raise Break("unsupported-opcode", f"LOAD_SPECIAL {ins.argval}")

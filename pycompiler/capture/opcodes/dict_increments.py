@@ -1,8 +1,9 @@
-"""`counts[i] += 1` of a dict that outlives the call, at a key that may be another one in each call.
+"""Counters: `counts[i] += 1` on a dict that outlives the call, with a key that may differ in each call.
 
-In: the frame at the instruction that reads ``counts[i]``.  Out: whether the statement as a whole is an effect (`Tally`):
-generated code adds to what is there then, behind the graph.  Ahead of it generated code asks whether an int is there, or nothing
-where the class of the dict says 0 for that (a Counter, a `defaultdict(int)`); else the frame runs eagerly.
+In: the frame at the instruction that reads ``counts[i]``.
+Out: whether the whole statement became one effect (`Count`).  After the graph, generated code adds to the dict's
+current value.  Before the graph, it checks that the current value is an int.  The key may be absent if the class of
+the dict then gives 0 (a Counter, a `defaultdict(int)`).  Otherwise the frame runs eagerly.
 """
 
 from __future__ import annotations
@@ -12,28 +13,30 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from pycompiler.capture.values.attributes import lookup
-from pycompiler.capture.values.base import Capture, Lazy, Value
+from pycompiler.capture.values.base import Capture, LazyObject, Value
 from pycompiler.capture.values.classes import Class
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.containers.dicts import Dict
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.symbolic import is_open
+from pycompiler.capture.values.symbolic_numbers import is_open
 
 if TYPE_CHECKING:
-    from pycompiler.capture.interpreter import Frame
+    from pycompiler.capture.interpreter.evaluation import Frame
 
 STATEMENT = ("BINARY_OP", "SWAP", "SWAP", "STORE_SUBSCR")
 SIGNS = {"+=": 1, "-=": -1}
 
 
-def counts_up(frame: Frame) -> bool:
-    """Whether the statement that reads what is on the stack is made an effect; the frame goes on behind it."""
+def increments(frame: Frame) -> bool:
+    """Whether the statement that reads the stack's items becomes an effect; the frame then continues after the
+    statement."""
     found = _added(frame)
     if found is None or len(frame.stack) < 4:
         return False
     *_, again, key_again, owner, key = frame.stack
     if again is not owner or key_again is not key:
         return False
-    if not isinstance(key, Lazy) or key.seen is not None or type(key.real) is not str:  # else nobody looks at the text
+    # otherwise the string is not needed
+    if not isinstance(key, LazyObject) or key.seen is not None or type(key.real) is not str:
         key = frame.cx.realize(key)
     if not is_open(key):
         return False
@@ -46,7 +49,7 @@ def counts_up(frame: Frame) -> bool:
 
 
 def _added(frame: Frame) -> int | None:
-    """What the instructions add to what is read, and store again."""
+    """The constant that the next instructions add to the item and store back, or None."""
     ahead = frame.instructions[frame.ip : frame.ip + 1 + len(STATEMENT)]
     if tuple(i.opname for i in ahead[1:]) != STATEMENT or not ahead[0].opname.startswith("LOAD_"):
         return None
@@ -56,7 +59,7 @@ def _added(frame: Frame) -> int | None:
 
 
 def _counts(cx: Capture, owner: Value) -> Dict | None:
-    """The existing dict, if it is one of the classes that only count."""
+    """The dict, if it is of a class whose item access only reads, adds and stores."""
     if isinstance(owner, Object) and owner.cls is collections.Counter and isinstance(owner.storage, Dict):
         written: tuple[Callable[..., Any], ...] = (dict.__getitem__, dict.__setitem__, collections.Counter.__missing__)
         found = [lookup(cx, owner.cls, fn.__name__) for fn in written]

@@ -1,4 +1,8 @@
-"""Patterns of `match`: which subjects fit, and what they give, or the error of a pattern that is wrong."""
+"""Handlers for `match` statements.
+
+In: a subject and a pattern on the stack.
+Out: whether the pattern fits and the bound values, or the error of a wrong pattern.
+"""
 
 from __future__ import annotations
 
@@ -14,22 +18,22 @@ from pycompiler.capture.values.attributes import MISSING, REGISTRATIONS, is_muta
 from pycompiler.capture.values.base import Capture, StandIn, Value, class_name
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
-from pycompiler.capture.values.keys import Key
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.keys import Key
+from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.sequences import Tuple
-from pycompiler.ir.source import const as const_source
+from pycompiler.ir.source import const_source
 
 if TYPE_CHECKING:
     from pycompiler.capture.bytecode.instruction import Instruction
-    from pycompiler.capture.interpreter import Frame
+    from pycompiler.capture.interpreter.evaluation import Frame
 
-SEQUENCE, MAPPING = 1 << 5, 1 << 6  # Py_TPFLAGS_SEQUENCE, Py_TPFLAGS_MAPPING: a class has one of them, or none
+SEQUENCE, MAPPING = 1 << 5, 1 << 6  # Py_TPFLAGS_SEQUENCE, Py_TPFLAGS_MAPPING: a class has at most one
 MATCH_SELF = 1 << 22  # Py_TPFLAGS_MATCH_SELF: `case int(n)` binds the subject itself
 
 
 def _is_of_kind(frame: Frame, flag: int) -> bool:
-    """Whether the subject's class has the flag: from a base, or since it was registered."""
+    """Whether the subject's class has the flag, from a base or from a registration (`abc`)."""
     cls = peek(frame, 1).python_type()
     if is_mutable(cls):
         frame.cx.guard("equals", const_source(REGISTRATIONS).attr("token"), abc.get_cache_token())
@@ -65,7 +69,7 @@ def match_keys(frame: Frame, ins: Instruction) -> None:
 
 
 def _value_of(cx: Capture, subject: Value, key: Value) -> Value | None:
-    """What `get` of a mapping gives for a key; it makes none."""
+    """The result of the mapping's `get` for a key, or None; a default value is never created."""
     if isinstance(subject, Dict) and subject.cls is dict:
         return subject.lookup(cx, key)
     missing = Object(object)
@@ -100,7 +104,7 @@ def match_class(frame: Frame, ins: Instruction) -> None:
 
 
 def _positional(cx: Capture, cls: type, count: int) -> tuple[tuple[Any, ...], bool]:
-    """The attributes that so many positional patterns stand for, and whether the one stands for the subject itself."""
+    """The attributes for `count` positional patterns, and whether the only pattern binds the subject itself."""
     if not count:
         return (), False
     named = lookup(cx, cls, "__match_args__")
@@ -110,7 +114,10 @@ def _positional(cx: Capture, cls: type, count: int) -> tuple[tuple[Any, ...], bo
     if type(named) is not tuple:
         kind = named.value.python_type() if type(named) is StandIn else type(named)
         if hasattr(kind, "__get__") or issubclass(kind, tuple):
-            raise Break("unsupported-opcode", f"MATCH_CLASS of {class_name(cls)}, with a __match_args__ of its own")
+            raise Break(
+                "unsupported-opcode",
+                f"MATCH_CLASS of {class_name(cls)}, whose __match_args__ is a descriptor or a tuple subclass",
+            )
         cx.throw(TypeError, f"{class_name(cls)}.__match_args__ must be a tuple (got {kind.__name__})")
     allowed = 1 if itself else len(named)
     if allowed < count:

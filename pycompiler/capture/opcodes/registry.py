@@ -1,8 +1,9 @@
 """The opcode table.
 
-In: handlers, registered by `@opcode("NAME", ...)`.  Out: `HANDLERS`, opcode name → handler(frame, instruction).
-`UNHANDLED` lists the opcodes that break the graph on purpose, with the reason.  A test asserts that each opcode
-of each supported Python version is in exactly one of the two.
+In: handlers, registered by `@opcode("NAME", ...)`.
+Out: `HANDLERS`, opcode name → handler(frame, instruction).  `UNHANDLED` lists the opcodes that break the graph on
+purpose, with the reason.  A test asserts that each opcode of each supported Python version is in exactly one of the
+two.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from pycompiler.capture.bytecode.instruction import Instruction
-    from pycompiler.capture.interpreter import Frame
+    from pycompiler.capture.interpreter.evaluation import Frame
 
 SEND_POPS = sys.version_info < (3, 12)  # at its end SEND replaces the iterator by the result, instead of pushing it
-Handler = Callable[["Frame", "Instruction"], None]
-HANDLERS: dict[str, Handler] = {}
+OpcodeHandler = Callable[["Frame", "Instruction"], None]
+HANDLERS: dict[str, OpcodeHandler] = {}
 
 _ASYNC = "coroutines run eagerly"
 UNHANDLED: dict[str, str] = {
@@ -37,10 +38,10 @@ UNHANDLED: dict[str, str] = {
 }  # fmt: skip
 
 
-def opcode(*names: str) -> Callable[[Handler], Handler]:
+def opcode(*names: str) -> Callable[[OpcodeHandler], OpcodeHandler]:
     """Register a handler under one or more opcode names (of any Python version)."""
 
-    def register(handler: Handler) -> Handler:
+    def register(handler: OpcodeHandler) -> OpcodeHandler:
         for name in names:
             if name in HANDLERS or name in UNHANDLED:
                 raise ValueError(f"opcode {name} is registered twice")

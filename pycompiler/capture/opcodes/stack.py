@@ -1,4 +1,4 @@
-"""Stack manipulation, operators, containers, formatting."""
+"""Handlers for stack manipulation, operators, containers and string formatting."""
 
 from __future__ import annotations
 
@@ -7,29 +7,29 @@ import sys
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from pycompiler.capture import fills, formatting, open_texts, operators
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.opcodes.counting import counts_up
-from pycompiler.capture.opcodes.registry import Handler, opcode
+from pycompiler.capture.opcodes.dict_increments import increments
+from pycompiler.capture.opcodes.registry import OpcodeHandler, opcode
 from pycompiler.capture.opcodes.truth import truth_at
+from pycompiler.capture.semantics import container_elements, formatting, operators, symbolic_formatting
 from pycompiler.capture.values.attributes import MISSING, lookup
 from pycompiler.capture.values.base import NULL, Capture, Value, class_name
-from pycompiler.capture.values.constant import Addressed, Const, Untold
+from pycompiler.capture.values.constant import AddressStr, Const, UnknownStr
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.keys import Key, distinct_members
+from pycompiler.capture.values.containers.sequences import List, Slice, Tuple
+from pycompiler.capture.values.containers.sets import Set
 from pycompiler.capture.values.deferred import join
 from pycompiler.capture.values.deferred import joined as joined_later
-from pycompiler.capture.values.dicts import Dict
 from pycompiler.capture.values.functions import Function
-from pycompiler.capture.values.keys import Key, distinct_members
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.sequences import List, Slice, Tuple
-from pycompiler.capture.values.sets import Set
-from pycompiler.capture.values.symbolic import Text, text
+from pycompiler.capture.values.symbolic_numbers import ComputedStr, text
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir.computed import joined
+from pycompiler.ir.computed_sources import joined
 
 if TYPE_CHECKING:
     from pycompiler.capture.bytecode.instruction import Instruction
-    from pycompiler.capture.interpreter import Frame
+    from pycompiler.capture.interpreter.evaluation import Frame
 
 
 @opcode("POP_TOP", "POP_ITER")
@@ -69,12 +69,12 @@ def swap(frame: Frame, ins: Instruction) -> None:
 
 @opcode("BINARY_OP")
 def binary_op(frame: Frame, ins: Instruction) -> None:
-    if ins.argval == "[]" and counts_up(frame):
+    if ins.argval == "[]" and increments(frame):
         return
     if ins.argval == "[]":
         binary_subscr(frame, ins)
         return
-    if (made := open_texts.of_operator(frame.cx, ins.argval, *frame.stack[-2:])) is not None:
+    if (made := symbolic_formatting.binary(frame.cx, ins.argval, *frame.stack[-2:])) is not None:
         frame.taken(2)
         frame.push(made)
         return
@@ -97,11 +97,11 @@ def is_op(frame: Frame, ins: Instruction) -> None:
 @opcode("CONTAINS_OP")
 def contains_op(frame: Frame, ins: Instruction) -> None:
     container = frame.pop()
-    item = passed_on(frame, container, frame.stack.pop())
+    item = realised_key(frame, container, frame.stack.pop())
     frame.push(Const(container.contains(frame.cx, item) is not bool(ins.arg)))
 
 
-def _unary(op: str) -> Handler:
+def _unary(op: str) -> OpcodeHandler:
     def handler(frame: Frame, ins: Instruction) -> None:
         frame.push(operators.unary(frame.cx, op, frame.pop()))
 
@@ -129,14 +129,14 @@ def to_bool(frame: Frame, ins: Instruction) -> None:
 
 @opcode("BINARY_SUBSCR")
 def binary_subscr(frame: Frame, ins: Instruction) -> None:
-    if counts_up(frame):
+    if increments(frame):
         return
     key, owner = frame.stack.pop(), frame.pop()
-    frame.push(operators.getitem(frame.cx, owner, passed_on(frame, owner, key)))
+    frame.push(operators.getitem(frame.cx, owner, realised_key(frame, owner, key)))
 
 
-def passed_on(frame: Frame, owner: Value, key: Value) -> Value:
-    """A key, looked at unless the container takes one that is not."""
+def realised_key(frame: Frame, owner: Value, key: Value) -> Value:
+    """The key, realised unless the container takes lazy keys."""
     kept = owner.storage if isinstance(owner, Object) else owner
     return key if isinstance(kept, (Dict, Set)) and kept.takes(key) else frame.cx.realize(key)
 
@@ -144,13 +144,13 @@ def passed_on(frame: Frame, owner: Value, key: Value) -> Value:
 @opcode("STORE_SUBSCR")
 def store_subscr(frame: Frame, ins: Instruction) -> None:
     key, owner, value = frame.stack.pop(), frame.pop(), frame.pop()
-    owner.setitem(frame.cx, passed_on(frame, owner, key), value)
+    owner.setitem(frame.cx, realised_key(frame, owner, key), value)
 
 
 @opcode("DELETE_SUBSCR")
 def delete_subscr(frame: Frame, ins: Instruction) -> None:
     key, owner = frame.stack.pop(), frame.pop()
-    owner.delitem(frame.cx, passed_on(frame, owner, key))
+    owner.delitem(frame.cx, realised_key(frame, owner, key))
 
 
 @opcode("BINARY_SLICE")
@@ -213,12 +213,12 @@ def build_string(frame: Frame, ins: Instruction) -> None:
     if (later := joined_later(frame.cx, parts)) is not None:
         frame.push(later)
         return
-    untold = [v for v in parts if isinstance(v, Untold)]
-    if untold and all(isinstance(v, Addressed) for v in untold):
-        frame.push(Addressed(untold[0].broke, join, parts))
+    untold = [v for v in parts if isinstance(v, UnknownStr)]
+    if untold and all(isinstance(v, AddressStr) for v in untold):
+        frame.push(AddressStr(untold[0].broke, join, parts))
         return
     frame.push(
-        next((v for v in untold if not isinstance(v, Addressed)), None) or Const("".join(v.const() for v in parts))
+        next((v for v in untold if not isinstance(v, AddressStr)), None) or Const("".join(v.const() for v in parts))
     )
 
 
@@ -231,7 +231,7 @@ def peek(frame: Frame, depth: int) -> Any:
 @opcode("LIST_APPEND")
 def list_append(frame: Frame, ins: Instruction) -> None:
     value = frame.stack.pop()
-    value, target = value if isinstance(value, Text) else frame.cx.realize(value), peek(frame, ins.number)
+    value, target = value if isinstance(value, ComputedStr) else frame.cx.realize(value), peek(frame, ins.number)
     frame.cx.effects.mutate(target, ())
     target.items.append(value)
 
@@ -251,18 +251,18 @@ def map_add(frame: Frame, ins: Instruction) -> None:
 @opcode("LIST_EXTEND")
 def list_extend(frame: Frame, ins: Instruction) -> None:
     iterable, target = frame.pop(), peek(frame, ins.number)
-    if not fills.iterable(frame.cx, iterable):
+    if not container_elements.iterable(frame.cx, iterable):
         told = class_name(iterable.python_type())
         frame.cx.throw(TypeError, f"Value after * must be an iterable, not {told}")
     frame.cx.effects.mutate(target, ())
-    target.items.extend(fills.unpacked(frame.cx, iterable))
+    target.items.extend(container_elements.unpacked(frame.cx, iterable))
 
 
 @opcode("SET_UPDATE")
 def set_update(frame: Frame, ins: Instruction) -> None:
     iterable = frame.pop()
     target = peek(frame, ins.number)
-    fills.set_update(frame.cx, target, iterable)
+    container_elements.set_update(frame.cx, target, iterable)
 
 
 @opcode("DICT_UPDATE")
@@ -271,7 +271,7 @@ def dict_update(frame: Frame, ins: Instruction) -> None:
     cls = mapping.python_type()
     if lookup(frame.cx, cls, "keys") is MISSING:
         frame.cx.throw(TypeError, f"{class_name(cls)!r} object is not a mapping")
-    fills.dict_update(frame.cx, peek(frame, ins.number), mapping)
+    container_elements.dict_update(frame.cx, peek(frame, ins.number), mapping)
 
 
 @opcode("DICT_MERGE")
@@ -286,11 +286,11 @@ def dict_merge(frame: Frame, ins: Instruction) -> None:
             return
         fn = cx.realize(frame.stack[-ins.number - (3 if operators.NULL_AFTER_CALLABLE else 2)])
         if not isinstance(fn, Function):
-            raise Break("unsupported-operation", f"a name given twice to {fn.describe()}")
+            raise Break("unsupported-operation", f"a keyword given twice to {fn.describe()}")
         name = f"{fn.globals.get('__name__')}.{fn.qualname}()"
         cx.throw(TypeError, f"{name} got multiple values for keyword argument {key.const()!r}")
 
-    for key, value in fills.mapping_pairs(cx, mapping, looked_at=False, first=refuse):
+    for key, value in container_elements.mapping_pairs(cx, mapping, looked_at=False, first=refuse):
         target.setitem(cx, key, value)
 
 
@@ -301,16 +301,16 @@ def list_to_tuple(frame: Frame, ins: Instruction) -> None:
     frame.push(Tuple(made.items))
 
 
-_TELLS_COUNT = sys.version_info >= (3, 14)
+_ERROR_HAS_COUNT = sys.version_info >= (3, 14)
 
 
 def _unpacked(cx: Capture, value: Value, before: int | None = None) -> list[Value]:
-    """The elements of what is unpacked; those behind the first `before` are made a list."""
+    """The elements of an unpacked iterable. Elements after the first `before` come from a list, as in CPython."""
     cls = value.python_type()
-    if not fills.iterable(cx, value):
+    if not container_elements.iterable(cx, value):
         cx.throw(TypeError, f"cannot unpack non-iterable {class_name(cls)} object")
     if before is None or isinstance(value, (Tuple, List)):
-        return fills.unpacked(cx, value, listed=False)
+        return container_elements.unpacked(cx, value, listed=False)
     iterator = cx.iterator(value)
     first = [*itertools.islice(cx.pull(iterator), before)]
     return [*first, *cx.listed(iterator)] if len(first) == before else first
@@ -323,7 +323,7 @@ def unpack_sequence(frame: Frame, ins: Instruction) -> None:
     if len(items) < ins.number:
         cx.throw(ValueError, f"not enough values to unpack (expected {ins.arg}, got {len(items)})")
     if len(items) > ins.number:
-        told = f", got {len(items)}" if _TELLS_COUNT and value.python_type() in (list, tuple, dict) else ""
+        told = f", got {len(items)}" if _ERROR_HAS_COUNT and value.python_type() in (list, tuple, dict) else ""
         cx.throw(ValueError, f"too many values to unpack (expected {ins.arg}{told})")
     frame.stack.extend(reversed(items))
 
@@ -345,16 +345,17 @@ def get_len(frame: Frame, ins: Instruction) -> None:
 
 
 def _formatted(frame: Frame, value: Value, which: int, spec: Value) -> Value:
-    """A field of an f-string."""
-    if (made := open_texts.formatted(frame.cx, value, which, spec)) is not None:
+    """The string of one f-string field."""
+    if (made := symbolic_formatting.formatted(frame.cx, value, which, spec)) is not None:
         return made
     value = frame.cx.realize(value)
     plain = spec.is_const() and spec.const() == ""
-    return _told(frame, value, plain, lambda: formatting.format_value(frame.cx, value, which, spec))
+    return _lazy_text(frame, value, plain, lambda: formatting.format_value(frame.cx, value, which, spec))
 
 
-def _told(frame: Frame, value: Value, plain: bool, text: Callable[[], Value]) -> Value:
-    """A text of the value.  That of a plain tensor runs nothing of the program's, and raises nothing."""
+def _lazy_text(frame: Frame, value: Value, plain: bool, text: Callable[[], Value]) -> Value:
+    """The result of `text()`; a lazy string for a plain tensor.  Formatting a plain tensor runs no code of the program
+    and cannot raise."""
     try:
         return text()
     except Break as b:
@@ -380,11 +381,11 @@ def format_value(frame: Frame, ins: Instruction) -> None:
 @opcode("CONVERT_VALUE")
 def convert_value(frame: Frame, ins: Instruction) -> None:
     taken = frame.stack.pop()
-    if (made := open_texts.converted(frame.cx, taken, open_texts.CONVERTED[ins.number])) is not None:
+    if (made := symbolic_formatting.converted(frame.cx, taken, symbolic_formatting.CONVERTED[ins.number])) is not None:
         frame.push(made)
         return
     value = frame.cx.realize(taken)
-    frame.push(_told(frame, value, True, lambda: formatting.convert(frame.cx, value, ins.number)))
+    frame.push(_lazy_text(frame, value, True, lambda: formatting.convert(frame.cx, value, ins.number)))
 
 
 @opcode("FORMAT_SIMPLE")

@@ -1,4 +1,4 @@
-"""What a conditional jump asks for."""
+"""The truth value at a conditional jump."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from pycompiler.capture.values.tensor import Tensor
 
 if TYPE_CHECKING:
     from pycompiler.capture.bytecode.instruction import Instruction
-    from pycompiler.capture.interpreter import Frame
+    from pycompiler.capture.interpreter.evaluation import Frame
 
 
 def truth_at(frame: Frame, jump: Instruction, value: Value) -> bool:
-    """The truth of a value, on which a jump follows.  Of a tensor, where one way only raises: that it is the other one."""
+    """The truth of a value, for the jump that follows.
+
+    For a tensor: if one branch only raises, the graph assumes the other branch and checks the assumption.
+    """
     if not isinstance(value, Tensor) or not jump.opname.startswith("POP_JUMP") or jump.target is None:
         return frame.cx.truth(value)
     following = frame.instructions[frame.position[jump] + 1]

@@ -1,28 +1,29 @@
-"""Loads and stores of locals, globals, cells and attributes."""
+"""Handlers for loads and stores of locals, globals, cells and attributes."""
 
 from __future__ import annotations
 
 import builtins
+import importlib
 import types
 from typing import TYPE_CHECKING, Any
 
-from pycompiler.capture import open_texts, operators, skip
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.bytecode.decode import LOCAL_SUFFIX
+from pycompiler.capture.interpreter import inlining_rules
 from pycompiler.capture.opcodes.registry import opcode
-from pycompiler.capture.values.base import NULL, Cell, Lazy, Value
+from pycompiler.capture.semantics import operators, symbolic_formatting
+from pycompiler.capture.values.base import NULL, Cell, LazyObject, Value
 from pycompiler.capture.values.classes import Class, Super
 from pycompiler.capture.values.constant import LITERAL_IDS, Const
+from pycompiler.capture.values.containers.instance_dicts import DELETED
 from pycompiler.capture.values.functions import Function, Method
-from pycompiler.capture.values.instance_dicts import DELETED
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.symbolic import is_open_text
-from pycompiler.ir.source import const as const_source
-from pycompiler.ir.unloaded import module_of
+from pycompiler.capture.values.symbolic_numbers import is_open_text
+from pycompiler.ir.source import const_source
 
 if TYPE_CHECKING:
     from pycompiler.capture.bytecode.instruction import Instruction
-    from pycompiler.capture.interpreter import Frame
+    from pycompiler.capture.interpreter.evaluation import Frame
 
 
 IMPORT = builtins.__import__
@@ -32,7 +33,7 @@ IMPORT = builtins.__import__
 def nop(frame: Frame, ins: Instruction) -> None:
     if ins.opname == "MAKE_CELL":
         name = ins.argval
-        # those of an inlined comprehension (3.12), made later, may take the slot of one that the frame has
+        # A cell of an inlined comprehension (3.12) is created later and may take the slot of a cell of the frame.
         first = next(position for position, i in enumerate(frame.instructions) if i.opname == "RESUME")
         own = frame.root and frame.ip <= first
         frame.locals[name] = frame.cx.made_cell(Cell(frame.locals.get(name), frame_name=name if own else None))
@@ -64,12 +65,12 @@ def get_local(frame: Frame, name: str) -> Value:
 @opcode("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_CLOSURE")
 def load_fast(frame: Frame, ins: Instruction) -> None:
     value = frame.locals.get(ins.argval)
-    if isinstance(value, Lazy) and id(type(value.real)) in LITERAL_IDS:  # it may only be passed on
+    if isinstance(value, LazyObject) and id(type(value.real)) in LITERAL_IDS:  # the value may only be passed on
         frame.push(value)
         return
     try:
         frame.push(get_local(frame, ins.argval))
-    except Break:  # not the load breaks the graph, but what uses the value
+    except Break:  # the use of the value breaks the graph, not its load
         frame.push(frame.locals[ins.argval])
 
 
@@ -112,7 +113,7 @@ def filled(frame: Frame, name: str) -> Any:
             text = f"cannot access free variable {plain!r} {where} in enclosing scope"
             frame.cx.throw(NameError, text, name=Const(plain))
         frame.cx.throw(UnboundLocalError, f"cannot access local variable {plain!r} {where}")
-    cell.contents = frame.cx.realize(cell.contents)  # the guard that there are contents
+    cell.contents = frame.cx.realize(cell.contents)  # guards that the cell has contents
     frame.cx.effects.looks.at("cell", cell, None, cell.contents, cell.source)
     return cell
 
@@ -150,11 +151,12 @@ def _global(frame: Frame, name: str) -> Value:
         return found
     if changed is None:
         cx.guard("dict_absent", source, name)
-    if isinstance(frame.function, Function) and frame.function.real is None:  # each is given the builtins of its time
+    # a function created in each call gets the builtins of that moment
+    if isinstance(frame.function, Function) and frame.function.real is None:
         kind = "id_is" if "__builtins__" in namespace else "dict_absent"
         made = source.dict_item("__builtins__") if kind == "id_is" else source
         cx.guard(kind, made, namespace.get("__builtins__", "__builtins__"))
-    scope = skip.builtins_of(namespace)
+    scope = inlining_rules.builtins_of(namespace)
     if name not in scope:
         cx.throw(NameError, f"name {name!r} is not defined", name=Const(name))
     builtin: Value = cx.wrap(scope[name], const_source(scope).dict_item(name))
@@ -188,7 +190,7 @@ def delete_global(frame: Frame, ins: Instruction) -> None:
 
 
 def push_callable(frame: Frame, fn: Value, receiver: Value) -> None:
-    """The two stack slots before a call's arguments, in this Python's order."""
+    """Push the two stack slots before a call's arguments, in this Python's order."""
     from sys import version_info
 
     if version_info >= (3, 13):
@@ -219,7 +221,7 @@ def load_attr(frame: Frame, ins: Instruction) -> None:
 
 @opcode("LOAD_METHOD")
 def load_method(frame: Frame, ins: Instruction) -> None:
-    method = open_texts.method_of(frame.stack[-1], ins.argval)
+    method = symbolic_formatting.method_of(frame.stack[-1], ins.argval)
     owner = frame.stack.pop()
     push_method(frame, method or operators.attribute(frame.cx, frame.cx.realize(owner), ins.argval))
 
@@ -227,7 +229,7 @@ def load_method(frame: Frame, ins: Instruction) -> None:
 @opcode("LOAD_SUPER_ATTR")
 def load_super_attr(frame: Frame, ins: Instruction) -> None:
     receiver, cls, maker = frame.pop(), frame.pop(), frame.cx.realize(frame.pop())
-    if not isinstance(maker, Class) or maker.cls is not super:  # another one of that name
+    if not isinstance(maker, Class) or maker.cls is not super:  # another object of that name
         found = frame.cx.call(maker, [cls, receiver] if ins.flag & 2 else [], {})
     elif isinstance(cls, Class):
         found = Super(cls.cls, receiver)
@@ -255,6 +257,9 @@ def delete_attr(frame: Frame, ins: Instruction) -> None:
     frame.pop().delattr(frame.cx, ins.argval)
 
 
+IMPORTED_BY_TORCH = ("sympy", "torch.fx.experimental.symbolic_shapes")  # by functions, when they are called
+
+
 @opcode("IMPORT_NAME")
 def import_name(frame: Frame, ins: Instruction) -> None:
     import sys
@@ -264,19 +269,18 @@ def import_name(frame: Frame, ins: Instruction) -> None:
     name = ins.argval
     package = frame.globals.get("__package__") or frame.globals.get("__name__", "").rpartition(".")[0]
     full = name if level == 0 else importlib_resolve(name, package, level)
-    if (instead := module_of(full, frame.globals)) is not None:
-        frame.push(cx.wrap(instead, const_source(instead)))
-        return
+    if full in IMPORTED_BY_TORCH and str(frame.globals.get("__name__")).partition(".")[0] == "torch":
+        importlib.import_module(full)
     if full not in sys.modules:
         raise Break("import", f"import of {full}, which is not loaded yet")
     module = sys.modules[full] if fromlist else sys.modules[full.partition(".")[0]]
     if not isinstance(module, types.ModuleType):
-        raise Break("import", f"import of {full}, for which sys.modules has an object of {type(module).__qualname__}")
+        raise Break("import", f"import of {full}: its entry in sys.modules is a {type(module).__qualname__}")
     missing = [n for n in fromlist or () if n != "*" and n not in module.__dict__]
     if missing and ("__getattr__" in module.__dict__ or any(not hasattr(module, n) for n in missing)):
         raise Break("import", f"from {full} import {', '.join(fromlist)}")
     if builtins.__import__ is not IMPORT:
-        raise Break("import", f"import of {full} by a function of the program")
+        raise Break("import", f"import of {full} by a user-defined __import__")
     cx.wrap(IMPORT, const_source(builtins.__dict__).dict_item("__import__"))
     frame.push(cx.wrap(module, const_source(sys.modules).dict_item(full if fromlist else full.partition(".")[0])))
 

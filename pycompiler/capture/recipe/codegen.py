@@ -1,9 +1,8 @@
-"""From the state at the end of a capture to instructions: `Head` loads values.
+"""Instructions for the state at the end of a capture: `Head` loads values.
 
-In: values.  Out: bytecode (`bytecode.build` lists) that has the same objects as the captured program would have; those that it
-made are built (`built.py`), and what it did to others is done again (`replays.py`).  Tensors computed by the graph come from its
-outputs, which are numbered as they are asked for.
-
+In: values.  Out: bytecode (`bytecode.build` lists) that produces the objects of the captured program.  New objects are
+built (`object_builders.py`), and writes to existing ones are repeated (`effect_replay.py`).  Graph tensors come from
+the graph's outputs, numbered in the order of their first use.
 Example: `head.load(value)` for a list of two graph tensors gives `LOAD_FAST out0; LOAD_FAST out1; BUILD_LIST 2`.
 """
 
@@ -17,36 +16,36 @@ from typing import Any, NamedTuple
 
 import torch
 
-from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break, SkipFrame
-from pycompiler.capture.builtins import backwards
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
-from pycompiler.capture.context import Capture
-from pycompiler.capture.sizes import DRAWN
-from pycompiler.capture.values.attributes import Own, mro_lookup
-from pycompiler.capture.values.base import Cell, Lazy, Value
+from pycompiler.capture.interpreter.context import Capture
+from pycompiler.capture.library.gradients import backward_calls
+from pycompiler.capture.recipe import runtime_helpers
+from pycompiler.capture.recording.input_symbols import DRAWN
+from pycompiler.capture.values.attributes import ClassState, mro_lookup
+from pycompiler.capture.values.base import Cell, LazyObject, Value
 from pycompiler.capture.values.classes import SUBSCRIPTED, Class
 from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.instance_dicts import InstanceDict
+from pycompiler.capture.values.containers.iterators import ExistingIterator
+from pycompiler.capture.values.containers.sequences import List, Tuple
+from pycompiler.capture.values.containers.sets import Set
 from pycompiler.capture.values.deferred import Reading
-from pycompiler.capture.values.dicts import Dict
-from pycompiler.capture.values.instance_dicts import InstanceDict
-from pycompiler.capture.values.iterators import Begun
-from pycompiler.capture.values.references import HookNumber, MadeReference
-from pycompiler.capture.values.sequences import List, Tuple
-from pycompiler.capture.values.sets import Set
-from pycompiler.capture.values.symbolic import Symbolic, is_late, is_open_text
+from pycompiler.capture.values.symbolic_numbers import Symbolic, is_open_text, is_unbacked
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir.mortal import held, may_end
+from pycompiler.capture.values.weak_references import HookNumber, MadeReference
 from pycompiler.ir.source import ACCESSORS, Source
-from pycompiler.ir.symbols import is_symbolic
+from pycompiler.ir.weak_guards import may_be_freed, weakly_held
+from pycompiler.symbolic.symbols import is_symbolic
 
 
 def _attribute(name: str) -> Callable[[Any], Code]:
     return lambda arg: build.load_attr(name)
 
 
-# How generated code follows an accessor; what is not listed goes through the accessor's own `read`.
+# How generated code follows an accessor.  Accessors not listed call their `read` function.
 RELOAD: dict[str, Callable[[Any], Code]] = {
     "attr": build.load_attr,
     "item": lambda i: [*build.load_const(i), *build.load_item()],
@@ -67,15 +66,15 @@ READ_ALONE = frozenset((*RELOAD, "instance_dict"))
 
 
 BUILDERS: dict[type[Value], Callable[[Head, Any, str], None]] = {}
-"""How a value is built into a variable (`built.py`)."""
+"""Class of values -> function that builds one into a variable (`object_builders.py`)."""
 
 
 class _Guarded(NamedTuple):
-    """What guards tell of places."""
+    """Facts about sources that the guards establish."""
 
-    walked: int  # how many guards this is of
-    exact: set[Source]  # where the same object is in every call
-    says_items: set[Source]  # what is there has a `__getitem__` of its own
+    walked: int  # number of guards processed
+    exact: set[Source]  # sources with the same object in every call
+    says_items: set[Source]  # sources whose object has a Python `__getitem__`
 
 
 class Head:
@@ -84,45 +83,45 @@ class Head:
     def __init__(self, cx: Capture, value_cells: frozenset[str]) -> None:
         self.cx = cx
         check_readings(cx)
-        self.value_cells = value_cells  # parameters that the preamble has put into new cells
+        self.value_cells = value_cells  # parameters that the preamble has moved into new cells
         self.prepare: Code = []  # builds objects into temporaries
         self.temps: dict[int, str] = {}
-        self.aliases: dict[int, str] = {}  # of `C[...]`, by the capture's
+        self.aliases: dict[int, str] = {}  # for `C[...]`, by id of the capture's object
         self.keep: list[Value] = []
         self.outputs: list[Tensor] = []
-        self.loads: collections.Counter[str] = collections.Counter()  # of each output
-        self.referred: list[tuple[MadeReference, str]] = []  # weak references to outputs, and the nodes of these
+        self.loads: collections.Counter[str] = collections.Counter()  # number of loads of each output
+        self.referred: list[tuple[MadeReference, str]] = []  # weak references to outputs, with the outputs' node names
         self.count = 0
         self.building: set[int] = set()
         self.pinned: dict[Source, str] = {}
-        self.shared: dict[Source, str] = {}  # what was read for others below it
-        self.first: Code = []  # reads what begun iterators have ahead, before anything else
+        self.shared: dict[Source, str] = {}  # variables of sources that several others share
+        self.first: Code = []  # reads the elements ahead of existing iterators, first of all
         self.ahead: dict[Source, str] = {}
         self.entry: Code = []  # reads numbers before the graph runs
         self.numbers: dict[Source, str] = {}
         self._guarded = _Guarded(0, set(), set())
-        self.handles = ""  # a variable: the first number of the handles that the frame makes
+        self.handles = ""  # variable with the first number of the handles that the frame creates
         if cx.takes_handles():
             self.handles = self.temp()
             count = build.load_const(len({n for n, _, _ in cx.registered}))
-            self.prepare += [*self.call(rebuild.take_handles, count), *build.store_fast(self.handles)]
-        self.tracebacks: dict[int, Value] = {}  # by the places that it shows: the first exception that has it
-        self.own_cells: dict[str, Cell] = {}  # the root frame's own cells that the code built so far refers to
+            self.prepare += [*self.call(runtime_helpers.take_handles, count), *build.store_fast(self.handles)]
+        self.tracebacks: dict[int, Value] = {}  # by id of the places: the first exception with this traceback
+        self.own_cells: dict[str, Cell] = {}  # the root frame's own cells that the code so far uses
         made = {DRAWN.item(i) for i in range(len(cx.effects.draws))}
         given = (v for w in cx.effects.draws for v in w.value[:1] if not isinstance(v, Tensor))
         owners = [v for v in given if v.source is not None and v.source not in made]
         self.states = (
             self.temp() if owners and cx.errors_of_data.begins_again else None
-        )  # to draw anew where the graph fails
+        )  # for a new draw if the graph fails
         if self.states is not None:
             loads = [self.follow(v.source) for v in owners if v.source is not None]
-            self.entry += [*self.call(rebuild.states_of, *loads), *build.store_fast(self.states)]
+            self.entry += [*self.call(runtime_helpers.states_of, *loads), *build.store_fast(self.states)]
         for i, write in enumerate(cx.effects.draws):
             name = self.numbers[DRAWN.item(i)] = self.temp()
             owner, *args = (self.load(v) if v.source is None else self.follow(v.source) for v in write.value)
             self.entry += [*self.call(write.target.fn, owner, *args), *build.store_fast(name)]
-        for reading in cx.effects.readings:  # in order, whoever needs them
-            if not isinstance(reading, Reading):  # which may raise
+        for reading in cx.effects.readings:  # in order, whether or not they are used
+            if not isinstance(reading, Reading):  # it may raise
                 self.load(reading)
                 continue
             name = self.temps[id(reading)] = self.temp()
@@ -145,7 +144,7 @@ class Head:
             if self.is_made_member(value.value):
                 return self.member(value.value)
             if self.names_made_class(value.value):
-                raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
+                raise SkipFrame(f"{value.describe()}, of a class that each call creates, leaves the graph")
             self.cx.check_number(value)
             return build.load_const(value.value)
         if value.within is not None:
@@ -156,7 +155,7 @@ class Head:
             at = value.source.root.arg
             direct = self.made_class(at) is not None or self.is_made_member(at) or is_alias(at)
             if not direct and self.names_made_class(at):
-                raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
+                raise SkipFrame(f"{value.describe()}, of a class that each call creates, leaves the graph")
             return self.load_source(value.source)
         name = self.temps.get(id(value))
         if name is None:
@@ -164,66 +163,72 @@ class Head:
         return build.load_fast(name)
 
     def alias(self, real: Any) -> Code:
-        """Push what a class that each call makes gives for `C[...]`, of constants and such classes."""
+        """Push `C[...]` for a class that each call creates, subscripted with constants and such classes."""
         name = self.aliases.get(id(real))
         if name is None:
             parts = [self.alias(a) if is_alias(a) else self.load(self.cx.make(a)) for a in real.__args__]
             name = self.temp()
-            self.store(self.call(rebuild.subscript, self.load_class(real.__origin__), *parts), name)
+            self.store(self.call(runtime_helpers.subscript, self.load_class(real.__origin__), *parts), name)
             self.aliases[id(real)] = name
         return build.load_fast(name)
 
     def is_made_member(self, real: Any) -> bool:
-        """Whether it is a member of an Enum that each call makes."""
+        """Whether it is a member of an Enum that each call creates."""
         return isinstance(type(real), enum.EnumMeta) and self.made_class(type(real)) is not None
 
     def member(self, real: enum.Enum) -> Code:
-        """Push the member of the class that this call makes."""
+        """Push the member of the Enum class that this call creates."""
         name = self.aliases.get(id(real))
         if name is None:
             name = self.temp()
             named = real._name_ in type(real)._member_map_
             told = build.load_const(real._name_ if named else None), build.load_const(None if named else real._value_)
-            self.store(self.call(rebuild.member, self.load_class(type(real)), *told), name)
+            self.store(self.call(runtime_helpers.member, self.load_class(type(real)), *told), name)
             self.aliases[id(real)] = name
         return build.load_fast(name)
 
     def is_bare(self, value: Tensor) -> bool:
-        """Whether the graph gives a tensor as the program has it: plain, no number, without attributes, with its history."""
+        """Whether the graph's output is the program's tensor itself: plain, no number, no attributes, with its history."""
         plain = (value.cls is torch.Tensor or value.wrapper) and not value.overlay
-        plain = plain and not self.cx.inference.is_made(value.fake) and backwards.retained_at(self.cx, value) is None
-        return plain and backwards.spent(self.cx, value) is None and not self.cx.items.stands_for_number(value)
+        plain = (
+            plain and not self.cx.inference.is_made(value.fake) and backward_calls.retained_at(self.cx, value) is None
+        )
+        return plain and backward_calls.spent(self.cx, value) is None and not self.cx.items.stands_for_number(value)
 
     def number(self, value: Symbolic) -> Code:
-        """Push a number over symbols: computed from where these are read."""
+        """Push a symbolic number, computed from its symbols."""
         name = self.temps.get(id(value))
         if name is None:
             if value.source is not None and is_symbolic(value.sym):
                 return self.at_entry(value.source)
             if not is_computed(value):
-                return build.load_const(value.settle("as a result that no call computes").value)
+                return build.load_const(value.settle("as a result that generated code cannot compute").value)
             number = value.sym.node.value
             if isinstance(number, float):  # it became a constant
                 return build.load_const(number)
             names = tuple(sorted(number.symbols))
             loads = [self.symbol(n) for n in names]
             name = self.temp()
-            self.store(self.call(rebuild.compute, build.load_const(number), build.load_const(names), *loads), name)
+            self.store(
+                self.call(runtime_helpers.compute, build.load_const(number), build.load_const(names), *loads), name
+            )
             self.temps[id(value)] = name
             self.keep.append(value)
         return build.load_fast(name)
 
     def symbol(self, name: str) -> Code:
-        """Push the value of a symbol; of one that the graph binds it is read of the graph's result."""
+        """Push the value of a symbol.  An unbacked symbol is read from the graph's result."""
         at = self.cx.graph.bound.readings.get(name)
         if at is None:
             return self.at_entry(self.cx.sizes.source_of(name))
         if at.version is not None and at.tensor.fake._version != at.version:
-            raise SkipFrame("a tensor is written whose number was read before")
-        return self.call(rebuild.bound, self.load(at.tensor), build.load_const(at.read), build.load_const(at.args))
+            raise SkipFrame("a write to a tensor after a read of its number")
+        return self.call(
+            runtime_helpers.bound, self.load(at.tensor), build.load_const(at.read), build.load_const(at.args)
+        )
 
     def at_entry(self, source: Source) -> Code:
-        """Push the number that is at `source` when the frame begins: the graph may turn its tensor (`x.t_()`)."""
+        """Push the number at `source` as of the frame's start: the graph may change its tensor (`x.t_()`)."""
         name = self.numbers.get(source)
         if name is None:
             name = self.numbers[source] = self.temp()
@@ -238,23 +243,25 @@ class Head:
         return f"__out{at}"
 
     def counts_alone(self) -> None:
-        """A view of data that a tensor was given counts its versions with that tensor; what a graph gives counts its own."""
+        """Break if an output would be a view of replaced data: it would not share the tensor's version counter."""
         for writes in self.cx.graph.replaced.values():
             for tensor in self.outputs:
                 if tensor.fake is not writes.fake and writes.is_of_alias(tensor.node) and writes.shares(tensor.fake):
-                    raise Break("unsupported-operation", "a view of data that a tensor was given", writes.made_at)
+                    raise Break("unsupported-operation", "a view of replaced data leaves the graph", writes.made_at)
 
     def only_referred(self) -> None:
-        """A tensor to which weak references lead, and nothing else that generated code makes, may be held by torch."""
+        """Break if only weak references refer to a tensor: torch may hold it in eager."""
         counts = collections.Counter(name for _, name in self.referred)
         for reference, name in self.referred:
             if self.loads[name] <= counts[name]:
                 raise Break("builtin-call", "a weak reference to a tensor that nothing else holds", reference.made_at)
 
     def load_source(self, source: Source) -> Code:
-        """Push what is at `source`; read before side effects are replayed and cells get new contents, since both may change
-        what it leads to."""
-        if source.kind == "attr" and source.arg == "grad_fn":  # which writes change
+        """Push the object at `source`.
+
+        It is read before the replay of side effects and before cells get new contents: both may change the path.
+        """
+        if source.kind == "attr" and source.arg == "grad_fn":  # writes change it
             return self.at_entry(source)
         if source.kind == "computed" and any(s.kind in ("size", "stride") for s in source.reads()):
             return self.at_entry(source)
@@ -269,8 +276,7 @@ class Head:
         return build.load_fast(name)
 
     def follow_all(self, sources: Sequence[Source]) -> list[Code]:
-        """Push what is at these, one after the other; what several of them lead through is read once, and let go of behind the
-        last."""
+        """Push the objects at several sources.  A shared prefix is read once and dropped after its last use."""
         below = collections.Counter(s.base for s in _links(sources) if s.base is not None and _is_read_alone(s.base))
         loads = list[Code]()
         for source in sources:
@@ -289,7 +295,7 @@ class Head:
         return loads
 
     def _read_ahead(self, source: Source, iterator: Source) -> Code:
-        """Push what a begun iterator gives next: it is read before anything that is shared."""
+        """Push the next element of an existing iterator, read before any shared source."""
         name = self.ahead.get(source)
         if name is None:
             name = self.ahead[source] = self.temp()
@@ -333,30 +339,33 @@ class Head:
         return self.call(ACCESSORS[source.kind].read, base, build.load_const(source.arg))
 
     def ask_iterators(self) -> None:
-        """What an iterator is over is none of the containers that the frame changes, but where it was; at its end it lets go of
-        nothing that runs code."""
+        """Check iterators that existed before.
+
+        An iterator must not iterate a container that the frame changes, unless it did at capture.  Its end must drop
+        nothing that runs code.
+        """
         effects = self.cx.effects
         for iterator in effects.advanced.values():
-            if not isinstance(iterator, Begun):
+            if not isinstance(iterator, ExistingIterator):
                 continue
             others = [
                 v for v in effects.written() if isinstance(v, (List, Dict, Set)) and not iterator.is_over(self.cx, v)
             ]
-            asked = [rebuild.only_apart] if others else []
-            for ask in [*asked, *([rebuild.only_at_ease] if iterator.exhausted else [])]:
-                loads = [self.follow(source_of(v)) for v in (others if ask is rebuild.only_apart else [])]
+            asked = [runtime_helpers.only_apart] if others else []
+            for ask in [*asked, *([runtime_helpers.only_at_ease] if iterator.exhausted else [])]:
+                loads = [self.follow(source_of(v)) for v in (others if ask is runtime_helpers.only_apart else [])]
                 self.first += [*self.call(ask, self.follow(source_of(iterator)), *loads), *build.pop_top()]
 
     def says_items(self, source: Source) -> bool:
-        """Whether what is there has a `__getitem__` of its own."""
+        """Whether the object there has a Python `__getitem__`."""
         return source in self.guarded().says_items
 
     def is_one_object(self, source: Source) -> bool:
-        """Whether guards see to it that the same object is there in every call."""
+        """Whether guards ensure the same object there in every call."""
         return source in self.guarded().exact
 
     def guarded(self) -> _Guarded:
-        """What the guards so far tell; they are walked again only where there are more."""
+        """The facts from all guards so far; computed again only if there are new guards."""
         guards = self.cx.guards
         if self._guarded.walked != len(guards):
             exact = {g.source for g in guards.values() if g.kind in ("id_is", "equals")}
@@ -386,36 +395,43 @@ class Head:
         self.prepare += [*code, *build.store_fast(name)]
 
     def load_class(self, cls: type) -> Code:
-        """Push a class: in most cases one that exists."""
+        """Push a class, existing or new."""
         known = self.made_class(cls)
         return build.load_const(cls) if known is None else self.load(known)
 
     def weakly(self, *codes: Code) -> Code:
-        """Has instructions take classes that may end from variables.  What fills these first of all, from weak references: what
-        leads to such a class may be let go of on the way to where it is taken."""
+        """Let instructions load classes that may end from variables, filled from weak references first of all.
+
+        A class may lose its last reference before the instruction that loads it.
+        """
         names: dict[int, str] = {}
         code: Code = []
         for i in flat([*codes]):
-            if i.opname == "LOAD_CONST" and may_end(cls := i.argval):
+            if i.opname == "LOAD_CONST" and may_be_freed(cls := i.argval):
                 if id(cls) not in names:
                     name = names[id(cls)] = self.temp()
-                    code += [*self.call(rebuild.living, build.load_const(held(cls))), *build.store_fast(name)]
+                    code += [
+                        *self.call(runtime_helpers.living, build.load_const(weakly_held(cls))),
+                        *build.store_fast(name),
+                    ]
                 i.opname, i.argval = "LOAD_FAST", names[id(cls)]
         return code
 
     def made_class(self, cls: Any) -> Class | None:
-        """The value of a class that each call makes."""
+        """The value of a class that each call creates, or None."""
         known = self.cx.by_id.get(id(cls))
         return known if isinstance(known, Class) and known.made is not None else None
 
     def names_made_class(self, real: Any) -> bool:
-        """Whether a constant names the stand-in of a class that each call makes: a type like `list[Made]`, a slot
-        or a member of it."""
+        """Whether a constant refers to the stand-in of a class that each call creates.
+
+        Examples: a type like `list[Made]`, a slot or a member of it.
+        """
         if not self.cx.made_classes:
             return False
         named = (
             real.cls
-            if type(real) is Own
+            if type(real) is ClassState
             else getattr(real, "__objclass__", None)
             if type(real) is types.MemberDescriptorType
             else real
@@ -429,16 +445,17 @@ class Head:
         return any(map(self.names_made_class, parts))
 
     def is_lasting(self, source: Source) -> bool:
-        """Whether it is a constant that is there in every call."""
-        return source.kind == "const" and self.made_class(source.arg) is None and not may_end(source.arg)
+        """Whether it is a constant that exists in every call."""
+        return source.kind == "const" and self.made_class(source.arg) is None and not may_be_freed(source.arg)
 
     def load_all(self, values: list[Value]) -> list[Code]:
         return [
-            self.load(self.cx.realize(v)) if not isinstance(v, Lazy) else self.load_source(source_of(v)) for v in values
+            self.load(self.cx.realize(v)) if not isinstance(v, LazyObject) else self.load_source(source_of(v))
+            for v in values
         ]
 
     def load_item(self, value: Value) -> Code:
-        return self.load_source(source_of(value)) if isinstance(value, Lazy) else self.load(value)
+        return self.load_source(source_of(value)) if isinstance(value, LazyObject) else self.load(value)
 
     def load_cell(self, cell: Cell) -> Code:
         if cell.frame_name is not None:
@@ -457,17 +474,17 @@ def source_of(value: Value) -> Source:
 
 
 def check_readings(cx: Capture) -> None:
-    """No operator may come behind what is read behind the graph, and what was begun is over."""
+    """Break if an operator comes after a late read, or if a started collective has not ended."""
     for work in cx.effects.works:
         if not work.is_over:
             raise work.broke
     late = next((r for r in cx.effects.readings if isinstance(r, Reading) and not r.first), None)
-    if late is not None and any(n.op.startswith("call") for n in _behind(late.behind)):
+    if late is not None and any(n.op.startswith("call") for n in _nodes_after(late.behind)):
         assert late.told is not None
         raise late.told
 
 
-def _behind(node: Any) -> Iterator[Any]:
+def _nodes_after(node: Any) -> Iterator[Any]:
     while (node := node.next).op != "root":
         yield node
 
@@ -477,7 +494,7 @@ def flat(codes: list[Code]) -> Code:
 
 
 def _chain(source: Source) -> Iterator[Source]:
-    """A source and those that it leads through."""
+    """A source and its bases."""
     at: Source | None = source
     while at is not None:
         yield at
@@ -485,7 +502,7 @@ def _chain(source: Source) -> Iterator[Source]:
 
 
 def _links(sources: Sequence[Source]) -> dict[Source, None]:
-    """All that is read for these, once each."""
+    """All sources that these lead through, each once."""
     found: dict[Source, None] = {}
     for source in sources:
         for s in _chain(source):
@@ -496,13 +513,13 @@ def _links(sources: Sequence[Source]) -> dict[Source, None]:
 
 
 def _is_read_alone(source: Source) -> bool:
-    """Whether it is no variable, and read where it is asked for."""
+    """Whether it is no variable, and its path is read without a call."""
     return source.base is not None and all(s.base is None or s.kind in READ_ALONE for s in _chain(source))
 
 
 def is_computed(value: Symbolic) -> bool:
-    """Whether each call computes the number; a condition on what is known before a call is assumed."""
-    return is_symbolic(value.sym) and (not isinstance(value.sym, torch.SymBool) or is_late(value.sym))
+    """Whether each call computes the number.  A condition known before the call is assumed instead."""
+    return is_symbolic(value.sym) and (not isinstance(value.sym, torch.SymBool) or is_unbacked(value.sym))
 
 
 def return_template(head: Head, value: Value) -> Any:
@@ -510,8 +527,8 @@ def return_template(head: Head, value: Value) -> Any:
     return _template(head, value, set())
 
 
-def given_back(head: Head, template: Any) -> Any:
-    """The template of a frame that returns a tensor of the caller's, with it as the graph's result; others as they are."""
+def as_graph_output(head: Head, template: Any) -> Any:
+    """The template of a frame that returns an input tensor, with the tensor as a graph output; other templates unchanged."""
     kind, source = template
     for tensor in head.cx.graph.inputs:
         if kind == "source" and tensor.source == source and tensor.cls is torch.Tensor and head.is_bare(tensor):
@@ -520,7 +537,7 @@ def given_back(head: Head, template: Any) -> Any:
 
 
 def _template(head: Head, value: Value, seen: set[int]) -> Any:
-    """A new container that occurs twice has no template: the plan would make two of it."""
+    """The template of a value, or None.  A new container that occurs twice has none, since the plan would create two."""
     if is_open_text(value):
         value.guard_class(head.cx)
         assert value.source is not None
@@ -531,7 +548,7 @@ def _template(head: Head, value: Value, seen: set[int]) -> Any:
     if isinstance(value, Symbolic):
         if is_computed(value):
             return None if value.source is None else ("source", value.source)
-        value = value.settle("as a result that no call computes")
+        value = value.settle("as a result that generated code cannot compute")
     if isinstance(value, (List, Dict)) and value.source is None:
         seen.add(id(value))
     if isinstance(value, Const):
@@ -549,7 +566,9 @@ def _template(head: Head, value: Value, seen: set[int]) -> Any:
         return None if None in items else (value.cls.__name__, items)
     if isinstance(value, Dict) and value.cls is dict:
         pairs = [(k.value.const(), _template(head, v, seen)) for k, v in value.entries.items() if k.value.is_const()]
-        lasting = not any(may_end(k) or head.names_made_class(k) for k, _ in pairs)  # the plan would hold a class
+        lasting = not any(
+            may_be_freed(k) or head.names_made_class(k) for k, _ in pairs
+        )  # the plan would hold the class
         if lasting and len(pairs) == len(value.entries) and all(t is not None for _, t in pairs):
             return ("dict", pairs)
     return None

@@ -1,4 +1,4 @@
-"""What had been done when a graph failed.  In: the error of its call.  Out: whether its frame may run again as it is written."""
+"""The effects of a graph that failed.  In: the error of its call.  Out: whether its frame may run again eagerly."""
 
 from __future__ import annotations
 
@@ -7,13 +7,15 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.capture.tracebacks import nodes_run, walk
+from pycompiler.capture.semantics.tracebacks import nodes_run, walk
 from pycompiler.ir.plan import StepNote
 
 
-def raised_first(error: BaseException) -> bool:
-    """Whether a graph has done nothing by then that lasts, the operator that raised included.  What is switched is switched back
-    by who calls the graph."""
+def had_no_effect(error: BaseException) -> bool:
+    """Whether the graph had no lasting effect, including the effects of the operator that raised.
+
+    The caller of the graph restores switched global state.
+    """
     if (note := StepNote.of(error)) is not None:
         return not note.lasts
     found = [(nodes, entry.tb_frame) for entry in walk(error) if (nodes := nodes_run(entry))]
@@ -26,8 +28,11 @@ def raised_first(error: BaseException) -> bool:
 
 
 def _checks_before(node: fx.Node, values: dict[str, Any]) -> bool:
-    """Whether an operator that raised has not begun to write: one that writes one tensor, and may refuse it for what it is.  A
-    tensor of inference mode (its counter stays, whatever its data are) autograd refuses when it is written."""
+    """Whether an operator that raised had not started to write.
+
+    True for an operator that writes one tensor and may only reject the tensor itself.  Autograd rejects an inference
+    tensor, whose version counter does not count, only at the write.
+    """
     written = values.get(str(node.args[0])) if node.args else None
     if not isinstance(written, torch.Tensor) or node.meta.get("acts") or node.meta.get("refuses"):
         return False

@@ -1,7 +1,7 @@
-"""How generated code makes the objects that a frame has made: a row of `BUILDERS` for each class of values.
+"""Instructions that create the frame's new objects: a row of `BUILDERS` for each class of values.
 
-In: the head of the generated code, a value, the name of a variable.  Out: instructions in the head's `prepare` that leave the
-object there.
+In: the head of the generated code, a value, the name of a variable.  Out: instructions in the head's `prepare` that
+store the object in the variable.
 """
 
 from __future__ import annotations
@@ -18,36 +18,37 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import rebuild, tracebacks
 from pycompiler.capture.breaks import Break, SkipFrame
-from pycompiler.capture.builtins import backwards
-from pycompiler.capture.builtins.numbers import Getter
-from pycompiler.capture.builtins.parameters import Parameter
-from pycompiler.capture.builtins.patterns import Match, Text
 from pycompiler.capture.bytecode import build
 from pycompiler.capture.bytecode.build import Code
-from pycompiler.capture.codegen import BUILDERS, Head, flat, is_alias
+from pycompiler.capture.library.gradients import backward_calls
+from pycompiler.capture.library.gradients.parameters import Parameter
+from pycompiler.capture.library.standard.numbers import Getter
+from pycompiler.capture.library.standard.regular_expressions import Match, Text
+from pycompiler.capture.recipe import runtime_helpers
+from pycompiler.capture.recipe.codegen import BUILDERS, Head, flat, is_alias
+from pycompiler.capture.semantics import tracebacks
 from pycompiler.capture.values.array import READ_ONLY, Array, ArrayMethod
-from pycompiler.capture.values.attributes import is_held
-from pycompiler.capture.values.base import Cell, Lazy, Value
+from pycompiler.capture.values.attributes import is_behind_python_descriptor
+from pycompiler.capture.values.base import Cell, LazyObject, Value
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, PyModule, Super
-from pycompiler.capture.values.constant import Addressed, Identity, Untold, Withheld
+from pycompiler.capture.values.constant import AddressStr, Identity, UnknownObject, UnknownStr
+from pycompiler.capture.values.containers.dicts import Dict, DictView, LocalsDict, Proxy
+from pycompiler.capture.values.containers.instance_dicts import DELETED, InstanceDict
+from pycompiler.capture.values.containers.iterators import Generator, Iter, IterationState, IteratorMethod
+from pycompiler.capture.values.containers.keys import USER_KEYS, Key, user_key_among
+from pycompiler.capture.values.containers.sequences import Deque, List, Slice, Tuple
+from pycompiler.capture.values.containers.sets import UNORDERED, Set
 from pycompiler.capture.values.deferred import Deferred, ThreadIdent
-from pycompiler.capture.values.dicts import Dict, DictView, Proxy, Variables
 from pycompiler.capture.values.functions import Builtin, Function, Method, Partial
-from pycompiler.capture.values.instance_dicts import DELETED, InstanceDict
-from pycompiler.capture.values.iterators import Generator, Iter, IteratorMethod, Over
-from pycompiler.capture.values.keys import RESTLESS, Key, restless
+from pycompiler.capture.values.native_objects import NativeObject
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.opaque import Opaque, Range
-from pycompiler.capture.values.owned import Owned
-from pycompiler.capture.values.references import FIRST, HookNumber, MadeReference, Registered
-from pycompiler.capture.values.sequences import Deque, List, Slice, Tuple
-from pycompiler.capture.values.sets import UNORDERED, Set
-from pycompiler.capture.values.symbolic import PLAIN_VALUES, NestedInt
+from pycompiler.capture.values.opaque import Opaque, ProfilerRange
+from pycompiler.capture.values.symbolic_numbers import PLAIN_VALUES, NestedInt
 from pycompiler.capture.values.tensor import Handle, Storage, StorageMethod, Tensor, TensorMethod
-from pycompiler.ir import jagged
-from pycompiler.ir.arrays import array_of, number_of, read_only_array_of
+from pycompiler.capture.values.weak_references import FIRST, HookDictReference, HookNumber, MadeReference
+from pycompiler.operators.numpy_arrays import array_of, number_of, read_only_array_of
+from pycompiler.torch_compat import jagged_tensors
 
 
 def _tuple(head: Head, value: Tuple, name: str) -> None:
@@ -64,7 +65,7 @@ def _tuple(head: Head, value: Tuple, name: str) -> None:
     elif value.cls is torch.Size:
         head.store(head.call(torch.Size, [*flat(items), *build.build_tuple(len(items))]), name)
     else:
-        head.store(head.call(rebuild.make_tuple_subclass, head.load_class(value.cls), *items), name)
+        head.store(head.call(runtime_helpers.make_tuple_subclass, head.load_class(value.cls), *items), name)
 
 
 def _list(head: Head, value: List, name: str) -> None:
@@ -75,10 +76,10 @@ def _list(head: Head, value: List, name: str) -> None:
 
 
 def _store_keys(keys: Iterable[Key]) -> None:
-    """Generated code is about to store these: break where one was made that it cannot store."""
-    found = restless(keys)
+    """Break if generated code must store a key that it cannot store."""
+    found = user_key_among(keys)
     if found is not None:
-        raise Break("mutation-unsupported", RESTLESS, found.at)
+        raise Break("mutation-unsupported", USER_KEYS, found.at)
 
 
 def _dict(head: Head, value: Dict, name: str) -> None:
@@ -89,10 +90,13 @@ def _dict(head: Head, value: Dict, name: str) -> None:
         return
     factory = [head.load(value.default_factory)] if value.default_factory is not None else []
     head.store(head.call(value.cls, *factory), name)
-    head.prepare += [*head.call(rebuild.fill_dict, build.load_fast(name), *pairs), *build.pop_top()]
+    head.prepare += [*head.call(runtime_helpers.fill_dict, build.load_fast(name), *pairs), *build.pop_top()]
     if value.attributes:
         names, held = build.load_const(tuple(value.attributes)), head.load_all([*value.attributes.values()])
-        head.prepare += [*head.call(rebuild.set_attributes, build.load_fast(name), names, *held), *build.pop_top()]
+        head.prepare += [
+            *head.call(runtime_helpers.set_attributes, build.load_fast(name), names, *held),
+            *build.pop_top(),
+        ]
 
 
 def _reference(head: Head, value: MadeReference, name: str) -> None:
@@ -104,7 +108,7 @@ def _reference(head: Head, value: MadeReference, name: str) -> None:
     head.store(head.call(weakref.ref, load), name)
 
 
-def _registered(head: Head, value: Registered, name: str) -> None:
+def _registered(head: Head, value: HookDictReference, name: str) -> None:
     head.store(head.call(weakref.ref, head.load(value.entries)), name)
 
 
@@ -113,9 +117,9 @@ def _hook_number(head: Head, value: HookNumber, name: str) -> None:
     head.store(head.call(operator.add, first, build.load_const(value.value - FIRST)), name)
 
 
-def _variables(head: Head, value: Variables, name: str) -> None:
+def _variables(head: Head, value: LocalsDict, name: str) -> None:
     if value.frame() in head.cx.stopped:
-        raise SkipFrame("what locals() gave is alive where the graph ends, and a later call would change it")
+        raise SkipFrame("the dict of locals() is alive where the graph ends, and a later call would change it")
     _dict(head, value, name)
 
 
@@ -125,8 +129,8 @@ def _instance_dict(head: Head, value: InstanceDict, name: str) -> None:
 
 def _set(head: Head, value: Set, name: str) -> None:
     _store_keys(value.entries)
-    if value.recipe is not None and any(restless(v.entries) is not None for v in value.recipe[1]):
-        raise Break("mutation-unsupported", RESTLESS, value.made_at)
+    if value.recipe is not None and any(user_key_among(v.entries) is not None for v in value.recipe[1]):
+        raise Break("mutation-unsupported", USER_KEYS, value.made_at)
     if value.additions() is None and value.recipe is not None and not any(v.changed for v in value.recipe[1]):
         head.store(head.call(value.recipe[0], *[head.load(v) for v in value.recipe[1]]), name)
         return
@@ -138,11 +142,11 @@ def _set(head: Head, value: Set, name: str) -> None:
 
 
 def _additions(head: Head, value: Set) -> list[Value]:
-    """The elements in the order in which they are added to a new set, which then has the order that it has in eager."""
+    """The elements in an order of additions that gives the new set its order in eager."""
     order = value.additions()
     if order is None:
         if value.made_at is None:
-            raise SkipFrame(f"a {value.cls.__name__} of which the order is not known is alive where the graph ends")
+            raise SkipFrame(f"a {value.cls.__name__} of unknown order is alive where the graph ends")
         raise Break("unsupported-operation", UNORDERED, value.made_at)
     if not value.plain and len(order) > 1:
         head.cx.looks_at_hashes(value.shadow)
@@ -158,28 +162,34 @@ def _object(head: Head, value: Object, name: str) -> None:
     if isinstance(storage, Tuple):
         _tuple(head, Tuple(storage.items, value.cls), name)
     else:
-        head.store(head.call(rebuild.make_object, head.load_class(value.cls), args), name)
+        head.store(head.call(runtime_helpers.make_object, head.load_class(value.cls), args), name)
     head.temps[id(value)] = name  # attributes may lead back to the object
     me = build.load_fast(name)
     if isinstance(storage, (Dict, Set)):
         _store_keys(storage.entries)
     if isinstance(storage, Dict):
         pairs = [code for k, v in storage.entries.items() for code in (head.load(k.value), head.load_item(v))]
-        head.prepare += [*head.call(rebuild.fill_dict, me, *pairs), *build.pop_top()]
+        head.prepare += [*head.call(runtime_helpers.fill_dict, me, *pairs), *build.pop_top()]
     elif isinstance(storage, List):
         items = [head.load_item(v) for v in storage.items]
-        head.prepare += [*head.call(rebuild.fill_list, me, *items), *build.pop_top()]
+        head.prepare += [*head.call(runtime_helpers.fill_list, me, *items), *build.pop_top()]
     elif isinstance(storage, Set):
         items = [head.load(v) for v in _additions(head, storage)]
-        head.prepare += [*head.call(rebuild.fill_set, me, *items), *build.pop_top()]
-    if value.group is not None and value.args is not None:  # which tell what was given, and may say otherwise by now
+        head.prepare += [*head.call(runtime_helpers.fill_set, me, *items), *build.pop_top()]
+    # `args` are the original arguments, which may have changed since.
+    if value.group is not None and value.args is not None:
         given = [*flat([head.load_item(a) for a in value.args]), *build.build_tuple(len(value.args))]
-        head.prepare += [*head.call(rebuild.set_attributes, me, build.load_const(("args",)), given), *build.pop_top()]
+        head.prepare += [
+            *head.call(runtime_helpers.set_attributes, me, build.load_const(("args",)), given),
+            *build.pop_top(),
+        ]
     if value.passed or value.raised_at is not None:
         head.prepare += [*grown_traceback(head, me, value), *build.pop_top()]
     stored = [k for k, v in value.overlay.items() if v is not DELETED]
-    for held, names in itertools.groupby(stored, lambda k: is_held(value.cls, k)):  # in order, which their dict tells
-        store = rebuild.hold_attributes if held else rebuild.set_attributes
+    for held, names in itertools.groupby(
+        stored, lambda k: is_behind_python_descriptor(value.cls, k)
+    ):  # in the order that their dict shows
+        store = runtime_helpers.hold_attributes if held else runtime_helpers.set_attributes
         known = tuple(names)
         values = [head.load_item(value.overlay[k]) for k in known]
         head.prepare += [*head.call(store, build.load_fast(name), build.load_const(known), *values), *build.pop_top()]
@@ -188,7 +198,7 @@ def _object(head: Head, value: Object, name: str) -> None:
 def grown_traceback(head: Head, load: Code, exception: Value) -> Code:
     known = isinstance(exception, Object) and "__context__" in exception.overlay
     add = tracebacks.add_traceback if known else tracebacks.raise_outside
-    if exception.source is None and exception.passed:  # parts of a group have one traceback
+    if exception.source is None and exception.passed:  # parts of a group share one traceback
         alike = head.tracebacks.setdefault(id(exception.passed), exception)
         if alike is not exception:
             return head.call(add, head.call(tracebacks.with_traceback_of, load, head.load(alike)))
@@ -214,39 +224,43 @@ def _function(head: Head, value: Function, name: str) -> None:
         attributes = [*flat(pairs), *build.build_map(len(pairs) // 2)]
     names = build.load_const((value.name, value.qualname))
     parts = (build.load_const(value.code), build.load_const(value.globals), names, defaults, kwdefaults, closure)
-    head.store(head.call(rebuild.make_function, *parts, attributes), name)
+    head.store(head.call(runtime_helpers.make_function, *parts, attributes), name)
 
 
 def _cell(head: Head, value: Cell, name: str) -> None:
     contents = [] if value.contents is None else [head.load_item(value.contents)]
-    head.store(head.call(rebuild.make_cell, *contents), name)
+    head.store(head.call(runtime_helpers.make_cell, *contents), name)
 
 
 def _iter(head: Head, value: Iter, name: str) -> None:
     if value.exhausted and isinstance(value, Generator):
-        head.store(head.call(rebuild.ended_generator, build.load_const(value.names)), name)
+        head.store(head.call(runtime_helpers.ended_generator, build.load_const(value.names)), name)
         return
     if value.exhausted:
-        head.store(head.call(rebuild.ended_iterator, build.load_const(value.cls)), name)
+        head.store(head.call(runtime_helpers.ended_iterator, build.load_const(value.cls)), name)
         return
     if value.recipe is None:
         kind = "generator" if isinstance(value, Generator) else value.cls.__name__
         raise Break("generator-state", f"a {kind} made inside of the frame", value.made_at)
     make, args = value.recipe(value.taken)
-    if value.over is not None and _disturbed(head, value.over, value.taken):
-        raise Break("generator-state", f"a {value.cls.__name__} over what the frame has changed", value.made_at)
+    if value.over is not None and _is_moved(head, value.over, value.taken):
+        raise Break(
+            "generator-state", f"a {value.cls.__name__} over an object that the frame has changed", value.made_at
+        )
     head.store(head.call(make, *[head.load_item(a) for a in args]), name)
 
 
-def _disturbed(head: Head, over: Over, taken: int) -> bool:
-    """Whether an iterator that generated code makes anew would not go on where the program's does: for what happened to the
-    container since, or by the writes that are replayed later."""
+def _is_moved(head: Head, over: IterationState, taken: int) -> bool:
+    """Whether a new iterator would not continue where the program's does.
+
+    The container may have changed since, or will change in the replay.
+    """
     container = over.container
     if over.is_moved(taken):
         return True
     if not head.cx.effects.is_written(container):
         return False
-    if isinstance(container, List) and not isinstance(container, Deque):  # it would stand behind the end
+    if isinstance(container, List) and not isinstance(container, Deque):  # the iterator would stand behind the end
         return (over.length - taken if over.backwards else taken) > container.length_before
     if not isinstance(container, Dict):
         return True
@@ -265,7 +279,7 @@ def _bind_method(function: Any, receiver: Any) -> Any:
         return function.__get__(None, receiver)
     if isinstance(function, (types.MethodDescriptorType, types.WrapperDescriptorType)):
         return function.__get__(receiver, type(receiver))
-    if not callable(function):  # a classmethod binds anything
+    if not callable(function):  # a classmethod binds any object
         return classmethod(function).__get__(None, receiver)
     return types.MethodType(function, receiver)
 
@@ -273,12 +287,12 @@ def _bind_method(function: Any, receiver: Any) -> Any:
 def _const(head: Head, value: Any, name: str) -> None:
     if isinstance(value, Class) and value.made is not None:
         fn, args, kwargs = value.made
-        if value.cell is not None:  # filled by what makes the class
+        if value.cell is not None:  # filled by the creation of the class
             cell = head.temps[id(value.cell)] = head.temp()
-            head.store(head.call(rebuild.make_cell), cell)
+            head.store(head.call(runtime_helpers.make_cell), cell)
         loads = [head.load(v) for v in (*args, *kwargs.values())]
         head.store(build.call_function(build.load_const(fn), *loads, kwnames=tuple(kwargs)), name)
-        head.temps[id(value)] = name  # what it was given since may lead back to it
+        head.temps[id(value)] = name  # later attributes may lead back to it
         for change, args, words in value.steps:
             given = build.load_const(functools.partial(change, **words) if words else change)
             called = build.call_function(given, build.load_fast(name), *head.load_all(args))
@@ -289,13 +303,13 @@ def _const(head: Head, value: Any, name: str) -> None:
         head.store(head.alias(getattr(value, real)), name)
         return
     if head.names_made_class(getattr(value, real)):
-        raise SkipFrame(f"{value.describe()}, of a class that each call makes, leaves the graph")
+        raise SkipFrame(f"{value.describe()}, of a class that each call creates, leaves the graph")
     head.store(build.load_const(getattr(value, real)), name)
 
 
 def _partial(head: Head, value: Partial, name: str) -> None:
     if value.shown.keys() - {"__dict__"}:
-        raise SkipFrame("a partial leaves the graph that made it and looked at its parts")
+        raise SkipFrame("a partial leaves the graph that created it and read its parts")
     names = tuple(value.kwargs)
     loads = [head.load(value.function), *(head.load_item(v) for v in (*value.args, *value.kwargs.values()))]
     head.store(build.call_function(build.load_const(functools.partial), *loads, kwnames=names), name)
@@ -303,7 +317,7 @@ def _partial(head: Head, value: Partial, name: str) -> None:
         known = tuple(value.overlay)
         head.temps[id(value)] = name  # an attribute may lead back to it
         values = [head.load_item(v) for v in value.overlay.values()]
-        store = head.call(rebuild.set_attributes, build.load_fast(name), build.load_const(known), *values)
+        store = head.call(runtime_helpers.set_attributes, build.load_fast(name), build.load_const(known), *values)
         head.prepare += [*store, *build.pop_top()]
 
 
@@ -325,9 +339,9 @@ def _proxy(head: Head, value: Proxy, name: str) -> None:
 
 
 def _tensor(head: Head, value: Tensor, name: str) -> None:
-    if (retained := backwards.retained_at(head.cx, value)) is not None:
-        raise Break("unsupported-attribute", "Tensor.retain_grad() of what leaves the graph", *retained)
-    behind = backwards.spent(head.cx, value)
+    if (retained := backward_calls.retained_at(head.cx, value)) is not None:
+        raise Break("unsupported-attribute", "Tensor.retain_grad() of a tensor that leaves the graph", *retained)
+    behind = backward_calls.spent(head.cx, value)
     if head.cx.items.stands_for_number(value):
         load = head.call(torch.Tensor.item, build.load_fast(head.output(value)))
     elif behind is None:
@@ -335,11 +349,11 @@ def _tensor(head: Head, value: Tensor, name: str) -> None:
     else:
         given = head.cx.graph.call_method("detach", [value], {})
         assert isinstance(given, Tensor)
-        load = head.call(rebuild.spent, build.load_fast(head.output(given)), *head.load_all([*behind]))
+        load = head.call(runtime_helpers.spent, build.load_fast(head.output(given)), *head.load_all([*behind]))
     if head.cx.inference.is_made(value.fake):
-        load = head.call(rebuild.as_inference, load)
+        load = head.call(runtime_helpers.as_inference, load)
     if value.cls is not torch.Tensor and not value.wrapper:
-        load = head.call(rebuild.as_subclass, load, build.load_const(value.cls))
+        load = head.call(runtime_helpers.as_subclass, load, build.load_const(value.cls))
     _with_attributes(head, value, name, load)
 
 
@@ -353,7 +367,10 @@ def _with_attributes(head: Head, value: Tensor, name: str, load: Code) -> None:
     if value.overlay:
         values = [head.load_item(v) for v in value.overlay.values()]
         names = build.load_const(tuple(value.overlay))
-        head.prepare += [*head.call(rebuild.set_attributes, build.load_fast(name), names, *values), *build.pop_top()]
+        head.prepare += [
+            *head.call(runtime_helpers.set_attributes, build.load_fast(name), names, *values),
+            *build.pop_top(),
+        ]
 
 
 def _array(head: Head, value: Array, name: str) -> None:
@@ -387,34 +404,37 @@ def _super(head: Head, value: Super, name: str) -> None:
 
 def _pattern(head: Head, value: Text, name: str) -> None:
     if isinstance(value, Match):
-        raise Break("builtin-call", "a match made inside of a function leaves it")
+        raise Break("builtin-call", "a match object made inside of a function leaves the graph")
     head.store(build.load_const(value.real), name)
 
 
 def _made_descriptor(head: Head, value: MadeProperty | MadeMethod, name: str) -> None:
     if value.cls not in (property, staticmethod, classmethod, functools.cached_property):
-        raise Break("builtin-call", "a property made inside of a function leaves it")
+        raise Break("builtin-call", "an instance of a property subclass made inside of a function leaves the graph")
     head.store(head.call(value.cls, *head.load_all(value.given())), name)
 
 
-def _range(head: Head, value: Range, name: str) -> None:
-    head.store(head.call(rebuild.open_range, build.load_const(value.name), build.load_const(value.left)), name)
+def _range(head: Head, value: ProfilerRange, name: str) -> None:
+    head.store(head.call(runtime_helpers.open_range, build.load_const(value.name), build.load_const(value.left)), name)
 
 
 def _handle(head: Head, value: Handle, name: str) -> None:
     if value.owner is None or value.hook is None:
         raise SkipFrame(f"{value.describe()} of a tensor of the graph")
-    # Handles are made before flags are set, and only what requires grad takes a hook.
+    # Handles are created before flags are set, and only a tensor that requires grad accepts a hook.
     if value.owner in head.cx.graph.flipped_at:
-        head.prepare += [*head.call(rebuild.set_flag, head.load(value.owner), build.load_const(True)), *build.pop_top()]
+        head.prepare += [
+            *head.call(runtime_helpers.set_flag, head.load(value.owner), build.load_const(True)),
+            *build.pop_top(),
+        ]
     head.store(head.call(torch.Tensor.register_hook, head.load(value.owner), head.load_item(value.hook)), name)
 
 
-def _untold(head: Head, value: Untold | Withheld, name: str) -> None:
+def _unknown(head: Head, value: UnknownStr | UnknownObject, name: str) -> None:
     raise value.broke
 
 
-def _addressed(head: Head, value: Addressed | Deferred, name: str) -> None:
+def _addressed(head: Head, value: AddressStr | Deferred, name: str) -> None:
     head.store(head.call(value.make, *head.load_all(value.parts)), name)
 
 
@@ -423,10 +443,10 @@ def _thread_ident(head: Head, value: ThreadIdent, name: str) -> None:
 
 
 def _identity(head: Head, value: Identity, name: str) -> None:
-    """The id of an object that exists, or that is made once."""
-    gone = value.is_gone()  # which counts references to it
+    """The id of an existing object, or of an object that is created once."""
+    gone = value.is_gone()  # counts references to it
     of = value.value
-    is_one = of.source is not None and not isinstance(of, (*PLAIN_VALUES, Lazy))
+    is_one = of.source is not None and not isinstance(of, (*PLAIN_VALUES, LazyObject))
     if gone or not (is_one or isinstance(of, (Object, List, Dict, Set))):
         raise SkipFrame(f"the id of {of.describe()} leaves the graph")
     head.store(head.call(id, head.load(of)), name)
@@ -434,17 +454,17 @@ def _identity(head: Head, value: Identity, name: str) -> None:
 
 def _nested_int(head: Head, value: NestedInt, name: str) -> None:
     owner, dim = value.owner(head.cx)
-    head.store(head.call(jagged.size, head.load(owner), build.load_const(dim)), name)
+    head.store(head.call(jagged_tensors.size, head.load(owner), build.load_const(dim)), name)
 
 
-def _owned(head: Head, value: Owned, name: str) -> None:
-    """Everything that happened to it, and to those that it was used with, happens again."""
+def _owned(head: Head, value: NativeObject, name: str) -> None:
+    """Repeat all calls on it, and on the objects that it was used with."""
     for step in value.journal:
         loads = [head.load(v) for v in (*step.args, *step.kwargs.values())]
         fn = (
             [build.load_const(step.fn)]
             if not step.raised
-            else [build.load_const(rebuild.quietly), build.load_const(step.fn)]
+            else [build.load_const(runtime_helpers.quietly), build.load_const(step.fn)]
         )
         called = build.call_function(*fn, *loads, kwnames=tuple(step.kwargs))
         if step.made is None:
@@ -456,14 +476,15 @@ def _owned(head: Head, value: Owned, name: str) -> None:
 
 
 BUILDERS |= {
-    Text: _pattern, InstanceDict: _instance_dict, Variables: _variables, Tuple: _tuple, List: _list, Dict: _dict, Set: _set,
+    Text: _pattern, InstanceDict: _instance_dict, LocalsDict: _variables, Tuple: _tuple, List: _list, Dict: _dict, Set: _set,
     Object: _object, Function: _function, Cell: _cell, Iter: _iter, Method: _method, Class: _const, PyModule: _const,
-    Builtin: _const, Opaque: _const, Owned: _owned, Partial: _partial, Getter: _getter, Slice: _slice,
+    Builtin: _const, Opaque: _const, NativeObject: _owned, Partial: _partial, Getter: _getter, Slice: _slice,
     DictView: _view, Proxy: _proxy,
-    TensorMethod: _tensor_method, NestedInt: _nested_int, Addressed: _addressed,
+    TensorMethod: _tensor_method, NestedInt: _nested_int, AddressStr: _addressed,
     Deferred: _addressed, ThreadIdent: _thread_ident, Identity: _identity, Storage: _storage, StorageMethod: _storage_method,
-    Untold: _untold, Withheld: _untold,
-    MadeReference: _reference, Registered: _registered, HookNumber: _hook_number, IteratorMethod: _iterator_method, Super: _super,
+    UnknownStr: _unknown, UnknownObject: _unknown,
+    MadeReference: _reference, HookDictReference: _registered, HookNumber: _hook_number,
+    IteratorMethod: _iterator_method, Super: _super,
     MadeProperty: _made_descriptor, MadeMethod: _made_descriptor,
-    Parameter: _parameter, Tensor: _tensor, Handle: _handle, Range: _range, Array: _array, ArrayMethod: _array_method,
+    Parameter: _parameter, Tensor: _tensor, Handle: _handle, ProfilerRange: _range, Array: _array, ArrayMethod: _array_method,
 }  # fmt: skip

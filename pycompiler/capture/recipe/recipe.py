@@ -1,10 +1,12 @@
-"""What an entry is made of, as data: how results are built, or code in which what a capture cannot know stands as a hole.
+"""The parts of an entry as plain data: a template of the results, or code with holes for objects that the capture does
+not know.
 
-In: a capture.  Out: a `Recipe`; with the compiled graph it is an entry, in this process or in one that reads it from a file.
-So a capture calls nobody: its graph may be compiled later, in another thread or not at all, and its recipe means the same.
+In: a capture.  Out: a `Recipe`.  Together with the compiled graph it becomes an entry, in this process or in another
+that reads it from a file.  So a capture does not depend on the compilation of its graph, which may come later, in another
+thread, or never.
 
-Code is bytecode, not a tree of ours: what breaks runs by the program's own instructions under its own table of exceptions, so
-any other form would be turned into this one; `dis` prints it.
+The code is bytecode, since code that breaks the graph runs the program's own instructions under its exception table.
+Any other form would be compiled to bytecode anyway; `dis` prints it.
 """
 
 from __future__ import annotations
@@ -15,20 +17,24 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from pycompiler.capture.errors_of_data import ErrorsOfData
+from pycompiler.capture.recording.data_errors import ErrorsOfData
 from pycompiler.ir.guards import Guard
-from pycompiler.ir.mortal import held, weak_guards, weak_source
 from pycompiler.ir.source import Source
+from pycompiler.ir.weak_guards import weak_guards, weak_source, weakly_held
 
 
 @dataclass(frozen=True)
 class Recipe:
-    """Calls that pass `guards` get the `template`, built of the graph's results, or run `code` with its holes filled; where
-    there is neither, the original code does as well.
+    """Calls that pass `guards` return the `template`, filled with the graph's results, or run `code` with its holes
+    filled.
 
-    inputs: where the graph's are.  hook: functions that the code calls are met by the frame hook.  process: why it means nothing
-    in another process.  abstract: (class, abstract class, whether it was one), which must be so again; by weak references where
-    they may end.
+    Without both, the original code runs.
+
+    - `inputs`: sources of the graph's inputs.
+    - `hook`: the frame hook handles functions that the code calls.
+    - `process`: reasons why the recipe is valid in this process only.
+    - `abstract`: (class, abstract class, answer of issubclass): the answers must be the same.  Weak references where a
+      class may end.
     """
 
     guards: list[Guard]
@@ -42,7 +48,7 @@ class Recipe:
 
 
 def weakly(recipe: Recipe) -> Recipe:
-    """The recipe, holding classes that may end by weak references, as its code does."""
+    """The recipe with weak references to classes that may end, as in its code."""
     taken = () if recipe.code is None else [c for c in recipe.code.co_consts if type(c) is weakref.ref]
     template = None if recipe.template is None else _weak_template(recipe.template)
     return replace(
@@ -50,7 +56,7 @@ def weakly(recipe: Recipe) -> Recipe:
         guards=weak_guards(recipe.guards, taken),
         inputs=tuple(map(weak_source, recipe.inputs)),
         template=template,
-        abstract=tuple((held(cls), held(base), answer) for cls, base, answer in recipe.abstract),
+        abstract=tuple((weakly_held(cls), weakly_held(base), answer) for cls, base, answer in recipe.abstract),
     )
 
 
@@ -65,7 +71,7 @@ def _weak_template(template: Any) -> Any:
 
 @dataclass(frozen=True, eq=False)
 class Hole:
-    """Stands for an object that the assembling side has; `name` says which."""
+    """Stands for an object that the assembler of the entry supplies; `name` says which."""
 
     name: str
 
@@ -76,7 +82,7 @@ TAIL_CALL = Hole("tail call")
 
 @dataclass(frozen=True, eq=False)
 class Resume(Hole):
-    """The compiled function that goes on after a break: `code` in `namespace`."""
+    """The compiled function that continues after a graph break: `code` in `namespace`."""
 
     code: types.CodeType
     namespace: dict[str, Any] = field(repr=False)

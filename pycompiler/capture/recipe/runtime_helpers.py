@@ -1,4 +1,4 @@
-"""Helpers that generated frame code calls to build objects and replay side effects.  Plain functions of real objects."""
+"""Helpers that generated frame code calls to build objects and replay side effects.  Plain functions on real objects."""
 
 from __future__ import annotations
 
@@ -15,21 +15,24 @@ import torch
 from torch.utils.hooks import RemovableHandle
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.failures import raised_first
-from pycompiler.capture.tracebacks import raised_in_graph
+from pycompiler.capture.recipe.graph_failures import had_no_effect
+from pycompiler.capture.semantics.tracebacks import raised_in_graph
 from pycompiler.capture.values.attributes import instance_dict, is_mutable
-from pycompiler.capture.values.finalizers import in_slot, lets_go_quietly, runs_code
+from pycompiler.capture.values.containers.iterators import INDEXING, ITERATED
+from pycompiler.capture.values.finalizers import ends_quietly, in_slot, runs_code
 from pycompiler.capture.values.functions import unshadowed
-from pycompiler.capture.values.iterators import INDEXING, ITERATED
 from pycompiler.errors import PyCompilerError, Unfit
-from pycompiler.ir import begun, numpy_random
-from pycompiler.ir.guards import modes_off
+from pycompiler.ir import iterator_state
+from pycompiler.ir.guards import function_modes_off
 from pycompiler.ir.source import mro_of, namespace_of
+from pycompiler.operators import numpy_random
 
 
 def of_saving(error: BaseException) -> bool:
-    """Whether no operator raised it, but who is asked when the graph has run and its tensors are saved: a checkpoint ends so what
-    it computes again, and has to see it."""
+    """Whether the error comes from a hook for saved tensors, not from an operator.
+
+    A checkpoint ends its recomputation by such an error, and must receive it.
+    """
     hooks = torch._C._autograd._top_saved_tensors_default_hooks(True)  # type: ignore[attr-defined]
     code = getattr(hooks[0], "__code__", None) if hooks else None
     frames = traceback.walk_tb(error.__traceback__)
@@ -37,18 +40,22 @@ def of_saving(error: BaseException) -> bool:
 
 
 def failed(error: BaseException, again: bool | None, ours: bool, states: tuple[Any, ...] | None) -> None:
-    """A graph has failed: with `again` (None: if it had done nothing by then) the frame runs as it is written, unless the error
-    is none of the program's.  Else, of a backend of `ours`, it has the program's lines.  `states`: of generators from which was
-    drawn for the graph."""
+    """Handle the failure of a graph.
+
+    - `again`: whether the frame runs again eagerly, by `Unfit`; None: only if the graph had no lasting effect.
+      An interrupt, or an error of the compiler itself, is raised unchanged.
+    - `ours`: the backend is this compiler's, so the error gets the program's lines.
+    - `states`: states of the generators that were drawn from for the graph; they are put back before a second run.
+    """
     theirs = isinstance(error, Exception) and not isinstance(error, PyCompilerError)
-    left = theirs and (raised_first(error) if again is None else again) and not of_saving(error)
+    left = theirs and (had_no_effect(error) if again is None else again) and not of_saving(error)
     for put_back, state in reversed(states or ()) if left or isinstance(error, Unfit) else ():
         put_back(state)
     if isinstance(error, Unfit):
         try:
             raise error
         finally:
-            del error  # or this frame, which its traceback holds, would hold it
+            del error  # else this frame, which the traceback holds, would hold the error
     if left:
         raise Unfit("an operator raised") from error
     if ours:
@@ -56,31 +63,31 @@ def failed(error: BaseException, again: bool | None, ours: bool, states: tuple[A
 
 
 def plan_failed(again: bool | None, ours: bool, inside: bool, error: BaseException) -> bool | None:
-    """The same of a graph that the engine calls; true where the error is raised where the frame goes on."""
+    """The same for a graph that the engine calls.  True if the error is raised where the frame continues."""
     if not isinstance(error, Unfit):
         failed(error, again, ours, None)
     return inside or None
 
 
 def quietly(fn: Any, *args: Any, **kwargs: Any) -> None:
-    """A call that raises, of which the program has seen to the error."""
+    """A call that raises; the program has handled the error."""
     with contextlib.suppress(Exception):
         fn(*args, **kwargs)
 
 
 def states_of(*generators: Any) -> tuple[Any, ...]:
-    """How Python's and NumPy's generators are put back to what they are now."""
+    """Functions and states that restore generators of Python and NumPy to their current state."""
     return tuple(
         (g.setstate, g.getstate()) if isinstance(g, random.Random) else numpy_random.state_of(g) for g in generators
     )
 
 
 def keep(value: Any) -> None:
-    """A value that is made for what making it does."""
+    """Ignore a value that was created only for its side effects."""
 
 
 def open_range(name: tuple[Any, ...], left: bool) -> Any:
-    """A range of the profiler's that is open from now on, or closed again."""
+    """A profiler range that is open from now on, or closed again."""
     made = torch.ops.profiler._record_function_enter_new(*name)
     if left:
         torch.ops.profiler._record_function_exit._RecordFunction(made)
@@ -93,7 +100,7 @@ def compute(number: Any, names: tuple[str, ...], *values: int) -> Any:
 
 
 def bound(tensor: Any, read: Any, args: tuple[int, ...]) -> Any:
-    """What a graph read of a tensor: a size, or of its one element a part (None: all of it)."""
+    """An unbacked symbol, read from a tensor: a size, or a part of its one element (None: all of it)."""
     if args:
         return read(tensor, *args)
     return tensor.item() if read is None else read(tensor.item())
@@ -113,14 +120,14 @@ def new_leaf(size: Any, stride: Any, dtype: torch.dtype, device: torch.device) -
 
 
 def new_parameter(*kind: Any) -> torch.nn.Parameter:
-    """One of these sizes, strides, dtype and device, which the graph fills."""
+    """A parameter of these sizes, strides, dtype and device, which the graph fills."""
     with torch._C.DisableTorchFunction():
         size, stride, dtype, device = kind
         return torch.nn.Parameter(torch.empty_strided(size, stride, dtype=dtype, device=device))
 
 
 def start_leaf(tensor: torch.Tensor) -> None:
-    """It requires grad from now on."""
+    """Let the tensor require grad from now on."""
     with torch._C.DisableTorchFunction():
         tensor.requires_grad_()
 
@@ -136,7 +143,7 @@ def set_flag(tensor: torch.Tensor, flag: bool) -> None:
 
 
 class _Spent(torch.autograd.Function):
-    """A tensor from which no way leads back."""
+    """A tensor whose history has been freed."""
 
     @staticmethod
     def forward(ctx: Any, value: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
@@ -155,15 +162,15 @@ SPENT = (
 
 
 def spent(value: torch.Tensor, *leaves: torch.Tensor) -> torch.Tensor:
-    """`value` as a result whose history leads to these leaves through nodes that have let go of what they kept."""
+    """`value` with a history that leads to these leaves through nodes whose saved tensors are freed."""
     with torch._C.DisableTorchFunction(), torch.enable_grad():
-        known = tuple(leaf for leaf in leaves if leaf.requires_grad)  # others are turned behind this
+        known = tuple(leaf for leaf in leaves if leaf.requires_grad)  # the flags of others change after this
         anchors = known or (torch.zeros((), requires_grad=True),)
         return _Spent.apply(value, *anchors)  # type: ignore[no-any-return, no-untyped-call]
 
 
 def set_data(tensor: torch.Tensor, data: torch.Tensor, writes: int) -> None:
-    """`writes`: of the tensor, after it had got the data."""
+    """`writes`: number of writes to the tensor after it got the data."""
     with torch._C.DisableTorchFunction():
         tensor.data = data
     count(tensor, writes)
@@ -181,25 +188,25 @@ def count(tensor: torch.Tensor, writes: int) -> None:
 
 
 def as_subclass(tensor: Any, cls: type) -> Any:
-    """An alias of another class, which is not asked."""
+    """An alias of another class, without a call of the class."""
     with torch._C.DisableTorchFunction():
         return tensor.as_subclass(cls)
 
 
 def take_handles(count: int) -> int:
-    """Handles are made: the number of the first."""
+    """Reserve numbers for `count` handles and return the first."""
     first: int = RemovableHandle.next_id
     RemovableHandle.next_id += count
     return first
 
 
 def skip_handle() -> None:
-    """A handle was made, and had a number."""
+    """Skip the number of a handle that was created."""
     RemovableHandle.next_id += 1
 
 
 def as_inference(tensor: torch.Tensor) -> torch.Tensor:
-    """What a graph gives, in its memory, as a tensor of inference mode."""
+    """A graph's result as an inference tensor in the same memory."""
     if tensor.is_inference():  # a call under inference mode
         return tensor
     with torch._C.DisableTorchFunction(), torch._C._InferenceMode(True):
@@ -210,8 +217,8 @@ def as_inference(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def call_graph(run: Any, aliased: tuple[bool, ...], *inputs: Any) -> Any:
-    """Call a graph with plain aliases of those inputs whose class takes part in calls, and with no function mode on."""
-    with modes_off():
+    """Call a graph with function modes off.  Inputs of a class with `__torch_function__` become plain aliases."""
+    with function_modes_off():
         with torch._C.DisableTorchFunction():
             given = [t.as_subclass(torch.Tensor) if plain else t for t, plain in zip(inputs, aliased, strict=True)]
         return run(*given)
@@ -225,18 +232,18 @@ def set_attributes(obj: Any, names: tuple[str, ...], *values: Any) -> Any:
 
 
 def hold_attributes(obj: Any, names: tuple[str, ...], *values: Any) -> Any:
-    """Store into the instance dict, past descriptors."""
+    """Store into the instance dict, bypassing descriptors."""
     object.__getattribute__(obj, "__dict__").update(zip(names, values, strict=True))
     return obj
 
 
 def drop_held(obj: Any, name: str) -> None:
-    """Leave the instance dict without the attribute, past descriptors."""
+    """Remove the attribute from the instance dict, bypassing descriptors."""
     object.__getattribute__(obj, "__dict__").pop(name, None)
 
 
 def delete_attribute(remove: Any, obj: Any, name: str) -> None:
-    """Leave `obj` without the attribute, which the program may have stored first."""
+    """Remove the attribute.  It may be absent, if the program both stored and deleted it."""
     with contextlib.suppress(AttributeError):
         remove(obj, name)
 
@@ -264,7 +271,7 @@ def fill_dict(target: Any, *items: Any) -> Any:
 
 
 def fill_emptied(target: Any, *items: Any) -> Any:
-    """Empty a dict (or subclass), then store key, value, key, value, ...: without running overrides."""
+    """Empty a dict (or subclass), then store key, value, key, value, ... without running overrides."""
     base: Any = base_of(type(target), dict)
     base.clear(target)
     for key, value in zip(items[::2], items[1::2], strict=True):
@@ -273,8 +280,11 @@ def fill_emptied(target: Any, *items: Any) -> Any:
 
 
 def change_dict(target: Any, n_out: int, *items: Any) -> Any:
-    """Take the first `n_out` keys out of a dict (or subclass), then store key, value, key, value, ...: without running
-    overrides, in place (a live iterator knows its position in the table); what a finalizer stores meanwhile stays."""
+    """Remove the first `n_out` keys from a dict (or subclass), then store key, value, key, value, ...
+
+    No overrides run.  The change is in place, since a live iterator knows its position in the table.  An entry that a
+    finalizer adds meanwhile stays.
+    """
     base: Any = base_of(type(target), dict)
     for key in items[:n_out]:
         base.pop(target, key, None)
@@ -284,7 +294,7 @@ def change_dict(target: Any, n_out: int, *items: Any) -> Any:
 
 
 def store_deque(target: Any, *items: Any) -> Any:
-    """Store into places of a deque, whose iterators go on."""
+    """Store into places of a deque, so that its iterators stay valid."""
     for place, item in enumerate(items):
         if target[place] is not item:
             target[place] = item
@@ -298,7 +308,7 @@ def replace_part(target: Any, begin: int, end: int | None, *items: Any) -> Any:
 
 
 def replace_in_deque(target: Any, begin: int, end: int | None, *items: Any) -> Any:
-    """The same of a deque, near one of its ends; where as many come as go, iterators of it go on."""
+    """Replace elements near one end of a deque.  With equally many new elements its iterators stay valid."""
     at_end = begin < 0 or end is None
     stay, gone = (-(end or 0), (end or 0) - begin) if at_end else (begin, (end or 0) - begin)
     if gone == len(items):
@@ -315,7 +325,7 @@ def replace_in_deque(target: Any, begin: int, end: int | None, *items: Any) -> A
 
 
 def replace_ends(target: Any, left: int, right: int, first: int, *items: Any) -> Any:
-    """Replace elements at both ends of a deque, which may have room for no more."""
+    """Replace elements at both ends of a deque, which may be full."""
     for _ in range(left):
         target.popleft()
     for _ in range(right):
@@ -332,7 +342,7 @@ def fill_list(target: Any, *items: Any) -> Any:
 
 
 def extend_list(target: Any, *items: Any) -> Any:
-    """Append to a list (or subclass): what a finalizer appended meanwhile stays."""
+    """Append to a list (or subclass); an element that a finalizer appended meanwhile stays."""
     list.extend(target, items)
     return target
 
@@ -376,7 +386,7 @@ def _place() -> Iterator[None]:
 
 
 def _empty_iterators() -> Iterator[Iterator[Any]]:
-    """One of each class that needs no more than something empty."""
+    """One iterator of each class that can be created from empty arguments."""
     yield from map(iter, ITERATED)
     yield from (reversed(empty) for empty in ITERATED if hasattr(empty, "__reversed__") or isinstance(empty, tuple))
     yield from (zip(), itertools.chain(), itertools.zip_longest(()), itertools.islice((), 0), itertools.repeat(None, 0))
@@ -396,7 +406,7 @@ def ended_iterator(cls: type) -> Iterator[Any]:
 
 
 def ended_generator(names: tuple[str, str]) -> Iterator[None]:
-    """A generator of these names (plain and qualified) that has ended."""
+    """An ended generator with these names (plain and qualified)."""
     made = _place()
     made.__name__, made.__qualname__ = names  # type: ignore[attr-defined]
     made.close()  # type: ignore[attr-defined]
@@ -415,31 +425,30 @@ def set_state(iterator: Any, state: int) -> None:
 
 
 def advance(iterator: Iterator[Any], steps: int) -> None:
-    """Let an existing iterator take steps, of which the last may be its end."""
+    """Advance an existing iterator by `steps`; the last step may be its end."""
     next(itertools.islice(iterator, steps, steps), None)
 
 
 def only_apart(iterator: Iterator[Any], *changed: Any) -> None:
-    """Generated code calls this first: raises `Unfit` when the iterator is over one of the containers that the frame changes,
-    which it was not."""
-    if any(begun.is_over(iterator, c) for c in changed):
-        raise Unfit(f"a {type(iterator).__qualname__} is over what is changed")
+    """Called first by generated code.  Raises `Unfit` if the iterator iterates a container that the frame changes."""
+    if any(iterator_state.is_over(iterator, c) for c in changed):
+        raise Unfit(f"a {type(iterator).__qualname__} iterates over an object that the frame changes")
 
 
 def only_at_ease(iterator: Iterator[Any]) -> None:
-    """The same when its end would run code of the program."""
-    if not lets_go_quietly(iterator):
-        raise Unfit(f"a {type(iterator).__qualname__} lets go of what runs code")
+    """Called first by generated code.  Raises `Unfit` if the iterator's end would run code of the program."""
+    if not ends_quietly(iterator):
+        raise Unfit(f"a {type(iterator).__qualname__} drops an object whose end runs code")
 
 
 def _own(iterable: Any, name: str, generic: Callable[[Any], Any]) -> Any:
-    """What the method of the container's class in C gives, or the `generic` function where that has none."""
+    """The result of a method of the container's C class, or of the `generic` function if there is none."""
     base = next(c for c in mro_of(type(iterable)) if not is_mutable(c))
     return getattr(base, name, generic)(iterable)
 
 
 def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:
-    """The iterator of a container, whatever its class says, `taken` elements further."""
+    """The iterator of a container after `taken` elements, ignoring overrides."""
     it: Iterator[Any] = _own(iterable, "__iter__", iter)
     if isinstance(iterable, (list, tuple, str, bytes)) or type(it) is INDEXING:
         set_state(it, taken)
@@ -449,7 +458,7 @@ def iterator_at(iterable: Any, taken: int) -> Iterator[Any]:
 
 
 def reversed_at(iterable: Any, length: int, taken: int) -> Iterator[Any]:
-    """reversed(iterable) when its length was `length`, `taken` elements further."""
+    """reversed(iterable) as of length `length`, after `taken` elements."""
     it: Iterator[Any] = _own(iterable, "__reversed__", reversed)
     if isinstance(iterable, list):  # it may have grown since
         set_state(it, length - taken - 1)
@@ -459,7 +468,7 @@ def reversed_at(iterable: Any, length: int, taken: int) -> Iterator[Any]:
 
 
 class Begun:
-    """An iterator that has been asked for its `__iter__`: that of the program runs once."""
+    """An iterable whose `__iter__` has been called, so that the program's method runs once."""
 
     __slots__ = ("iterator",)
 
@@ -475,7 +484,7 @@ def zip_strict(*iterators: Iterator[Any]) -> Iterator[Any]:
 
 
 def chain_from(current: Iterator[Any], rest: Iterator[Any]) -> Iterator[Any]:
-    """The state of an itertools.chain: the iterator it is in, and the iterator of the iterables to come."""
+    """The state of an itertools.chain: the current iterator, and the iterator of the iterables to come."""
     return itertools.chain(current, itertools.chain.from_iterable(rest))
 
 
@@ -498,14 +507,14 @@ def accumulate(fn: Any, rest: Iterator[Any], *initial: Any) -> Iterator[Any]:
 
 
 def accumulated(fn: Any, rest: Iterator[Any], total: Any) -> Iterator[Any]:
-    """An itertools.accumulate that has given `total` last."""
+    """An itertools.accumulate that has returned `total` last."""
     made = accumulate(fn, itertools.chain([total], rest))
     next(made)
     return made
 
 
 def rows_of(make: Any, pools: Any, rest: Any, named: Any, taken: int) -> Iterator[Any]:
-    """itertools.product or one of its like, `taken` rows further."""
+    """itertools.product or a similar iterator, after `taken` rows."""
     made: Iterator[Any] = make(*pools, *rest, **named)
     next(itertools.islice(made, taken, taken), None)
     return made
@@ -528,12 +537,12 @@ def set_global(namespace: dict[str, Any], name: str, value: Any) -> None:
 
 
 def delete_global(namespace: dict[str, Any], name: str) -> None:
-    """Leave the namespace without the name, which the program may have stored first."""
+    """Remove the name from the namespace.  It may be absent, if the program both stored and deleted it."""
     namespace.pop(name, None)
 
 
 def stored_at(kind: str, owner: Any, name: str | None) -> list[Any]:
-    """What is at a place that is about to be written (the kinds are those of `effects.Write`), or a value that goes out."""
+    """The contents of a place before a write (kinds as in `side_effects.Write`), or the dropped value itself."""
     if kind == "value":
         return [owner]
     if kind == "global":
@@ -541,7 +550,7 @@ def stored_at(kind: str, owner: Any, name: str | None) -> list[Any]:
     if kind == "cell":
         return [owner.cell_contents] if owner != types.CellType() else []
     if kind == "attribute":
-        memory = instance_dict(owner)  # None: slots alone; `__getattr__` is not asked
+        memory = instance_dict(owner)  # None: only slots; `__getattr__` does not run
         return [memory[name]] if type(memory) is dict and name in memory else in_slot(owner, name or "")
     return [*dict.values(owner)] if isinstance(owner, dict) else [*owner]
 
@@ -551,20 +560,20 @@ def at_key(mapping: Any, key: Any) -> Any:
 
 
 def counted_at(mapping: Any, key: Any, zero: bool) -> None:
-    """Generated code calls this first: raises `Unfit` where a dict has no int to add to."""
+    """Called first by generated code.  Raises `Unfit` if a dict has no int to add to."""
     if type(dict.get(mapping, key, 0 if zero else None)) is not int:
-        raise Unfit("something is counted that is no int")
+        raise Unfit("a counted value in a dict is not an int")
 
 
 def count_up(target: Any, *items: Any) -> Any:
-    """Add a number to what is at each key."""
+    """Add a number to the value of each key."""
     for i in range(0, len(items), 2):
         dict.__setitem__(target, items[i], dict.get(target, items[i], 0) + items[i + 1])
     return target
 
 
 def only_quiet(places: tuple[tuple[str, str | None], ...], *owners: Any) -> None:
-    """Generated code calls this first: raises `Unfit` when a write of the frame would drop what does not end quietly."""
+    """Called first by generated code.  Raises `Unfit` if a write of the frame would drop an object whose end runs code."""
     for (kind, name), owner in zip(places, owners, strict=True):
         for value in stored_at(kind, owner, name):
             if runs_code(value):
@@ -572,17 +581,19 @@ def only_quiet(places: tuple[tuple[str, str | None], ...], *owners: Any) -> None
 
 
 def living(reference: Any) -> Any:
-    """Generated code calls this first: the class, which guards found alive.  Raises `Unfit` where another thread has let it end
-    since."""
+    """Called first by generated code: the class, which guards found alive.
+
+    Raises `Unfit` if another thread has let the class end since.
+    """
     if (found := reference()) is None:
-        raise Unfit("a class is gone")
+        raise Unfit("a class no longer exists")
     return found
 
 
 def make_class(
     name: str, bases: tuple[Any, ...], words: dict[str, Any], cell: Any, keys: tuple[str, ...], *values: Any
 ) -> type:
-    """A class as its statement makes it, of what the body has left; `cell` is the `__class__` of its methods."""
+    """A class as its statement creates it from the namespace of the body; `cell` is the `__class__` of its methods."""
     names = dict(zip(keys, values, strict=True))
     if cell is not None:
         names["__classcell__"] = cell
@@ -595,7 +606,7 @@ def make_class(
 
 
 def member(cls: Any, name: str | None, value: Any) -> Any:
-    """The member of an Enum that has this name; flags together have none, but a value."""
+    """The member of an Enum with this name.  Combined flags have only a value."""
     return cls(value) if name is None else cls._member_map_[name]
 
 
@@ -608,7 +619,10 @@ def new_class(
     later: tuple[str, ...],
     *values: Any,
 ) -> Any:
-    """A class whose making is over: nobody is told of it, who has it in its body (`later`) or whom it derives from."""
+    """A class in its final state.
+
+    `__set_name__` of the attributes `later`, and `__init_subclass__` of the bases, do not run again.
+    """
     names = dict(zip(keys, values, strict=True))
     space = {**names, **dict.fromkeys(later)}
     if cell is not None:
@@ -625,19 +639,19 @@ def new_class(
                 _check_order(meta, bases)
             raise failed
         finally:
-            del failed  # whose traceback has this frame
+            del failed  # its traceback holds this frame
     if told:
         try:
             type.__dict__["__bases__"].__set__(made, bases)
-        except TypeError as e:  # the layout differs
-            raise Break("builtin-call", f"a class that derives from one with __init_subclass__: {e}") from None
+        except TypeError as e:  # the layouts differ
+            raise Break("builtin-call", f"a class whose base has __init_subclass__: {e}") from None
     for key in later:
         type.__setattr__(made, key, names[key])
     return made
 
 
 def _check_order(meta: type, bases: tuple[type, ...]) -> None:
-    """Raises Python's error where these bases have no order: it comes before anybody is told of a class."""
+    """Raise Python's error if the bases have no consistent mro: it precedes every hook call."""
     ordered = False
     with contextlib.suppress(RuntimeError):
         functools._c3_merge([*([*mro_of(base)] for base in bases), [*bases]])  # type: ignore[attr-defined]
@@ -647,7 +661,10 @@ def _check_order(meta: type, bases: tuple[type, ...]) -> None:
 
 
 def _silent(bases: tuple[type, ...]) -> type:
-    """A base that keeps from the others that they have a subclass: one that adds to the layout what they add."""
+    """A first base that hides the `__init_subclass__` of the others.
+
+    It must add the same fields to the instance layout as they do.
+    """
     best = bases[0]
     for base in bases[1:]:
         if _in_c(base) is not _in_c(best) and issubclass(_in_c(base), _in_c(best)):
@@ -657,9 +674,7 @@ def _silent(bases: tuple[type, ...]) -> type:
     root, own = (best.__base__, {}) if is_mutable(best) else (best, {"__slots__": ()})
     assert root is not None
     if is_mutable(root) and any("__init_subclass__" in namespace_of(c) for c in mro_of(root) if c is not object):
-        raise Break(
-            "builtin-call", f"a class that derives from {root.__qualname__}, which has __init_subclass__ and slots"
-        )
+        raise Break("builtin-call", f"a class whose base {root.__qualname__} has __init_subclass__ and slots")
     return type.__new__(type(root), "Silent", (root,), {"__init_subclass__": classmethod(lambda cls: None), **own})
 
 
@@ -668,7 +683,7 @@ def _in_c(cls: type) -> type:
 
 
 def _adds(cls: type) -> bool:
-    """Whether a class adds a dict, or a place for weak references, to what it derives from."""
+    """Whether a class adds a dict, or a slot for weak references, to its base."""
     base = cls.__base__
     return any(bool(getattr(cls, n)) != bool(getattr(base, n)) for n in ("__dictoffset__", "__weakrefoffset__"))
 

@@ -1,10 +1,10 @@
-"""Functional collectives as nodes of the graph: calls that begin what is over when their results were waited for.
+"""Functional collectives as graph nodes: calls whose results are ready only after a wait.
 
-In: an operator and its arguments.  Out: its results.  Example: of ``h = all_reduce(x, "sum", "0")`` nothing but a wait, and
-the caller, may have `h`.
+In: an operator and its arguments.  Out: its results.  Example: the `h` of ``h = all_reduce(x, "sum", "0")`` may only go
+to a wait or to the caller.
 
-A result that was not waited for is in flight: no kernel may read it, or write its memory, and nobody sees an order between
-the wait and who has the same memory by another name.  Programs of torch's own functions wait at once.
+A result before its wait is in flight: no kernel may read it or write its memory.  The wait has no order relative to
+other names of the memory.  torch's own functions wait at once.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from torch._ops import OpOverload
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.sequences import List, Sequence
+from pycompiler.capture.values.containers.sequences import List, Sequence
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import process_groups
-from pycompiler.ir.kernels import memory_of
-from pycompiler.ir.process_groups import FLIES
+from pycompiler.operators import process_groups
+from pycompiler.operators.kernel_type_checks import memory_of
+from pycompiler.operators.process_groups import IN_FLIGHT
 
 
 def call(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -32,38 +32,39 @@ def call(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> V
         return _wait(cx, fn, given, args, kwargs)
     overload = fn if isinstance(fn, OpOverload) else fn.default
     if overload._schema.is_mutable or name in ("isend", "irecv", "batch_p2p_ops"):
-        raise Break("unsupported-operation", f"{name}, which writes what is in flight")
+        raise Break("unsupported-operation", f"{name}, which uses its arguments' memory after the call")
     if name == "broadcast" and not all(t.fake.is_contiguous() for t in given):
-        raise Break("unsupported-operation", "broadcast of what is not contiguous")
+        raise Break("unsupported-operation", "broadcast of a tensor that is not contiguous")
     made = cx.graph.call_function(fn, args, kwargs)
     for tensor in _tensors(cx, made):
-        tensor.node.meta[FLIES] = True
+        tensor.node.meta[IN_FLIGHT] = True
     return made
 
 
 def _wait(cx: Capture, fn: Any, given: list[Tensor], args: list[Value], kwargs: dict[str, Value]) -> Value:
-    if not given or any(FLIES not in t.node.meta for t in given):  # who reads its memory by another name need not wait
-        raise Break("unsupported-operation", "a wait for what this graph did not begin")
+    # A reader of the memory under another name need not wait.
+    if not given or any(IN_FLIGHT not in t.node.meta for t in given):
+        raise Break("unsupported-operation", "a wait for a collective that this graph did not start")
     cx.graph.lands = True
     waits = torch.ops._c10d_functional.wait_tensor.default
     try:
         if process_groups.name_of(fn) == "wait_tensor":
             made = cx.graph.call_function(fn, args, kwargs)
-        else:  # whose shape function gives the very tensors that it was given
+        else:  # its shape function returns the arguments themselves
             made = List([cx.graph.call_function(waits, [t], {}) for t in given])
     finally:
         cx.graph.lands = False
     if not _is_torchs(cx):
         cx.graph.waited |= {memory_of(t.fake) for t in _tensors(cx, made)}
     elif any(t.fake.requires_grad for t in _tensors(cx, made)):
-        # autograd refuses a write to what a wait gives, which is what it was given; eager has a tensor of its own there
+        # Autograd rejects a write to the result of a wait, which is its argument; eager has a separate tensor there.
         copies = [cx.graph.call_method("clone", [t], {}) for t in _tensors(cx, made)]
         made = copies[0] if isinstance(made, Tensor) else List(copies)
     return made
 
 
 def _is_torchs(cx: Capture) -> bool:
-    """Whether one of torch's functions waits for what only it has begun."""
+    """Whether a torch function waits for a collective that only it has started."""
     return cx.frames[-1].code.co_filename == torch.distributed._functional_collectives.__file__
 
 

@@ -1,7 +1,7 @@
-"""Tensors whose numbers are known: integers that the program makes tensors of, and what few operators make of these.
+"""Tensors with known numbers: integer tensors created from constants, and results of a few operators on them.
 
-In: a call that is recorded, with its result on fakes.  Out: the same call's result on real tensors, for whoever asks for numbers
-(an index, a size, lengths of sequences) while nobody has written the tensor, or its memory.  The graph computes it anew.
+In: a recorded call and its result on fakes.  Out: the call's result on real tensors, for code that needs numbers (an
+index, a size, lengths of sequences), until the tensor or its memory is written.  The graph computes the tensor anew.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
-from pycompiler.ir.kernels import memory_of, tensors_of
+from pycompiler.operators.kernel_type_checks import memory_of, tensors_of
 
 MOST = 4096
-"""Elements."""
+"""elements"""
 MAKE = frozenset((torch.tensor, torch.as_tensor))
 FOLD = frozenset(
     (operator.getitem, operator.add, operator.sub, operator.mul, operator.floordiv, torch.sort, torch.argsort, torch.max,
@@ -26,29 +26,31 @@ FOLD = frozenset(
 KINDS = (torch.int64, torch.int32, torch.bool)
 
 
-class Folded:
-    """Of one graph: fakes, and the real tensors with what these are known to have, and the versions at which.  `written`: memory
-    that calls have written, by whatever name."""
+class KnownTensors:
+    """The known tensors of one graph: fake -> real tensor with the same numbers, and the version.
+
+    `written`: memory that calls have written, under any name.
+    """
 
     def __init__(self, written: Container[int]) -> None:
         self.written = written
         self.known: dict[int, tuple[torch.Tensor, torch.Tensor, int | None]] = {}
 
     def of(self, fake: torch.Tensor) -> torch.Tensor | None:
-        """A tensor with the numbers of `fake`, which nobody may write."""
+        """A real tensor with the numbers of `fake`, which must not be written; None if they are not known."""
         found = self.known.get(id(fake))
         if found is None or _version(found[0]) != found[2] or memory_of(found[0]) in self.written:
             return None
         return found[1]
 
     def note(self, call: Any, result: Any) -> None:
-        """A call that writes nothing has been made."""
+        """Record a call that writes nothing."""
         made = tensors_of(result)
         if not made or not all(map(_may_be_known, made)) or not (call.target in MAKE or self._folds(call)):
             return
         try:
             found = tensors_of(call.run(*_with(call.args, self), **_with(call.kwargs, self)))
-        except Exception:  # which the program sees, if anybody
+        except Exception:  # the program's own error, raised by the graph
             return
         for fake, real in zip(made, found, strict=True):
             if real.shape == fake.shape and real.dtype == fake.dtype:
@@ -61,11 +63,11 @@ class Folded:
 
 
 def _version(fake: torch.Tensor) -> int | None:
-    """None for an inference tensor, which does not count; that it was written, its memory tells."""
+    """None for an inference tensor, which does not count writes; a write shows in its memory."""
     return None if fake.is_inference() else fake._version
 
 
-def _with(given: Any, folded: Folded) -> Any:
+def _with(given: Any, folded: KnownTensors) -> Any:
     return torch.fx.node.map_arg(given, lambda n: folded.of(n.meta["example_value"]))
 
 

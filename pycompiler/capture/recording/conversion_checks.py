@@ -1,7 +1,7 @@
-"""Numbers over symbols that an operator converts to a dtype which cannot hold all integers.
+"""Symbolic numbers that an operator converts to a dtype which cannot hold all integers.
 
-In: the target of a call and its arguments.  Out: the arguments, in which each such number is assumed to be within the dtype,
-as it is today, or else is a constant from now on: eager refuses or saturates what kernels would wrap around.
+In: the target of a call and its arguments.  Out: the arguments.  Each such number is assumed to fit the dtype if it
+does in this call; otherwise it becomes a constant.  Eager rejects or saturates numbers that kernels would wrap around.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import torch
 
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.sequences import List, Tuple
-from pycompiler.capture.values.symbolic import Symbolic
+from pycompiler.capture.values.containers.sequences import List, Tuple
+from pycompiler.capture.values.symbolic_numbers import Symbolic
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir.symbols import expr_of
+from pycompiler.symbolic.symbols import expr_of
 
-# torch fixes the numbers in data by itself, and stores 32 bits of them.
+# torch specialises the numbers among data itself, and stores 32 bits of them.
 DATA = frozenset({"tensor", "as_tensor", "asarray", "new_tensor"})
 BOUNDS = frozenset({"clamp", "clip", "clamp_min", "clamp_max", "addcmul", "addcdiv"})
 SCALARS = BOUNDS | {
@@ -28,7 +28,7 @@ SCALARS = BOUNDS | {
     "masked_fill", "threshold", "fill", "index_fill", "where",
 }  # fmt: skip
 EXACT = 2**53
-"""Up to what integers become floats by way of doubles as they do at once."""
+"""up to here a conversion by way of double equals the direct one"""
 FLOATS = {torch.float32, torch.float64}
 NARROW = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.uint16, torch.uint32}
 INTEGERS = {torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64}
@@ -56,7 +56,7 @@ def convert(
 
 
 def _limits(name: str, tensors: Sequence[Tensor]) -> tuple[int, int] | None:
-    """What the narrowest of the operands' dtypes holds, where that matters to the operator."""
+    """The range of the narrowest operand dtype, if it matters to the operator."""
     found: list[tuple[int, int]] = []
     for tensor in tensors:
         dtype = tensor.fake.dtype
@@ -69,7 +69,7 @@ def _limits(name: str, tensors: Sequence[Tensor]) -> tuple[int, int] | None:
 
 
 def array_of(cx: Capture, number: Value, dtype: torch.dtype | None, device: torch.device) -> Tensor | None:
-    """A number over symbols as NumPy stores it: a tensor without dimensions; None where no graph does that for all numbers."""
+    """A symbolic number as NumPy stores it: a 0-dim tensor; None if no graph does that for all numbers."""
     if dtype in INTEGERS and number.python_type() is int:
         info = torch.iinfo(dtype)
         low, high = info.min, info.max
@@ -92,13 +92,13 @@ def _held(cx: Capture, value: Value, low: int, high: int) -> Value:
         return value
     symbols, expr = cx.sizes.known_symbols, expr_of(value.sym)
     inside = symbols.at_least(expr, low) and symbols.at_least(-expr, -high)
-    return value if inside else value.settle("beyond what a dtype holds")
+    return value if inside else value.settle("as a number beyond the range of a dtype")
 
 
 def _constant(cx: Capture, value: Value) -> Value:
     value = cx.realize(value)
     if isinstance(value, Symbolic) and isinstance(value.sym, torch.SymInt):
-        return value.settle("among numbers of which a tensor is made")
+        return value.settle("among the numbers from which a tensor is created")
     if type(value) in (List, Tuple) and any(_is_data(cx, v) for v in value.items):  # type: ignore[attr-defined]
         items = [_constant(cx, v) for v in value.items]  # type: ignore[attr-defined]
         return List(items) if isinstance(value, List) else Tuple(items)

@@ -1,9 +1,10 @@
-"""What errors a graph may raise when it runs, and whether the program would see that they came early.
+"""Errors of data: errors that depend on tensor data, such as an index out of range, and appear only when the graph
+runs.
 
-Capture finds no error that depends on data: an index out of range is one when the graph runs.  Eager has done by then what
-stands before the operator, none of what stands behind it, and goes on at the program's handlers.  All of that is left to eager:
-the frame runs again from its start.  So the graph's random numbers are put back, and compiled graphs write inputs when nothing
-can be refused any more.  What else happens once (operators that act) is in no graph with errors that the program would see.
+Eager raises such an error between the operations before it and the operations behind it.  Then the program's
+handlers run.  To match, the frame runs again eagerly from its start.  For that the graph's random numbers are put back,
+and compiled graphs write inputs only when no error can follow.  Operators that act only once are excluded from graphs
+with errors that the program would see.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.bytecode.tables import EXIT_DEPTH
 
 EXPECTED = "the program raises where this is false"
-"""What an operator says that looks at what is assumed."""
+"""The message of the operator that checks an assumption."""
 
 
 class Running(Protocol):
@@ -32,17 +33,20 @@ class Running(Protocol):
     @property
     def stack(self) -> Sequence[Any]: ...
     @property
-    def ways_out(self) -> dict[Any, WayOut]: ...
+    def ways_out(self) -> dict[Any, ErrorPath]: ...
 
 
-class WayOut:
-    """Where an error goes in a frame from where one handler of its table is the innermost: by the `exits` of `with` statements,
-    places on the stack, the innermost first, to a handler of the program's (`handled`) or out of the frame."""
+class ErrorPath:
+    """The path of an error in a frame, from a handler of its exception table.
+
+    `exits` are the `with` statements on the path, as stack slices of their exit functions, innermost first.  The path
+    ends at a handler of the program (`handled`) or outside of the frame.
+    """
 
     def __init__(self, frame: Running, handler: Any) -> None:
         self.exits: list[slice] = []
         self.handled = False
-        self._left: list[Any] = []  # what was on the stack when it was last asked
+        self._left: list[Any] = []  # the exit functions at the last query
         self._answer: bool | None = None
         while handler is not None:
             landed = [*frame.instructions[frame.instructions.index(handler.target) :][:2]]
@@ -50,49 +54,56 @@ class WayOut:
             if landed[-1].opname != "WITH_EXCEPT_START" or cleanup is None:
                 self.handled = landed[0].opname == "PUSH_EXC_INFO"
                 break
-            self.exits.append(slice(handler.depth + 3 - EXIT_DEPTH, handler.depth))  # from 3.14 on with its receiver
+            self.exits.append(slice(handler.depth + 3 - EXIT_DEPTH, handler.depth))  # since 3.14 with its receiver
             handler = cleanup.target.handler
 
     def catches(self, stack: Sequence[Any]) -> bool:
-        """Whether the program handles the error, or a manager may that is none of torch's, which put back state."""
+        """Whether the program handles the error, or a context manager may.
+
+        Context managers of torch only restore state, so they do not count.
+        """
         left = [v for at in self.exits for v in stack[at]]
         if self._answer is None or any(a is not b for a, b in zip(left, self._left, strict=True)):
             try:
                 self._answer = self.handled or not all(_is_torchs(stack[at]) for at in self.exits)
-            except Break:  # nobody has looked at it
+            except Break:  # the manager has not been used yet
                 return True
             self._left = left
         return self._answer
 
 
 def _is_torchs(leave: Sequence[Any]) -> bool:
-    """Whether it is by a manager of torch's that a `with` statement is left."""
+    """Whether a `with` statement is left by a context manager of torch."""
     managers = [getattr(v, "receiver", v) for v in leave if v.describe() != "NULL"]
     return any(m.python_type().__module__.partition(".")[0] == "torch" for m in managers)
 
 
 def catches(frame: Running) -> bool:
-    """Whether the program handles what the current instruction raises: also by `with`, but for managers of torch's, which put
-    back state."""
+    """Whether the program handles an error of the current instruction.
+
+    `with` counts too, except for context managers of torch, which only restore state.
+    """
     handler = frame.current.handler
     if handler is None:
         return False
     way = frame.ways_out.get(handler)
     if way is None:
-        way = frame.ways_out[handler] = WayOut(frame, handler)
+        way = frame.ways_out[handler] = ErrorPath(frame, handler)
     return way.catches(frame.stack)
 
 
 @dataclass
-class Done:
-    """What a graph has done when an operator of it raises, and a second run would do again.
+class EffectsBefore:
+    """The effects of a graph up to an operator that raises, which a second run would repeat.
 
-    writes: inputs are written; `written`: the positions of those whose versions count it.
-    acts: operators that happen once.  takes: random numbers of Python's or NumPy's were drawn for it, by generated code, which
-    puts their generators back where the frame runs again.
-    meets: processes meet in a call, which none of them can repeat alone.
-    switches: state of torch's is switched, and would stay so.
-    draws: the devices of random numbers; `given`: also by generators of the program's."""
+    - `writes`: inputs are written.  `written`: positions of inputs whose versions count it.
+    - `acts`: operators that must happen once.
+    - `takes`: generated code drew random numbers of Python or NumPy, and puts the generators back if the frame runs
+      again.
+    - `meets`: processes meet in a call, which none of them can repeat alone.
+    - `switches`: global state of torch is switched and would stay so.
+    - `draws`: the devices of random numbers.  `given`: generators of the program are among the sources.
+    """
 
     writes: bool = False
     acts: bool = False
@@ -105,17 +116,20 @@ class Done:
 
     @property
     def once(self) -> bool:
-        """Whether something was done that nobody puts back."""
+        """Whether an effect cannot be undone."""
         return self.acts
 
 
 @dataclass
-class Seen:
-    """Where an error would be seen, with what was done before it and was not.
+class Visibility:
+    """Whether the program would see an error, and how it is ordered among other effects.
 
-    handled: an operator is computed where the program handles errors, also those that any may have: of memory.
-    early: one that may refuse its data, too, or it comes behind effects of the frame, which come behind the graph.
-    behind: an operator of another library, which may raise anything, comes behind effects."""
+    - `handled`: an operator runs where the program handles errors, including errors that any operator may have
+      (memory).
+    - `early`: such an operator may also raise an error of data, or effects of the frame come before it, which run after
+      the graph.
+    - `behind`: an operator of another library, which may raise any error, comes after effects.
+    """
 
     handled: bool = False
     early: bool = False
@@ -124,21 +138,23 @@ class Seen:
 
 @dataclass
 class ErrorsOfData:
-    """The errors of one graph: what is done by then, and who sees it.
+    """The errors of one graph: the effects before them, and their visibility.
 
-    refuses: an operator may raise.  late: when inputs are written, or while it writes them.
-    redraws: what is assumed of numbers in data is looked at behind random numbers, which are put back where it is otherwise.
-    expected: the truth of a tensor is assumed (`GraphBuilder.expect`), of which the program raises an error of its own.
-    levelled: the graph runs under transforms, which may refuse any operator.
-    While it is captured: whole: no break.  counting: an error would be seen in the count of a table's misses."""
+    - `refuses`: an operator may raise.  `late`: after inputs are written, or while it writes them.
+    - `redraws`: assumptions on data are checked after random draws, which are put back if an assumption fails.
+    - `expected`: the truth of a tensor is assumed (`GraphBuilder.expect`); the program raises its own error otherwise.
+    - `levelled`: the graph runs under transforms, which may reject any operator.
+    - `whole` (during capture): no graph break is allowed.
+    - `counting` (during capture): the error would show in the miss count of a cache.
+    """
 
     refuses: bool = False
     late: bool = False
     redraws: bool = False
     expected: bool = False
     levelled: bool = False
-    done: Done = field(default_factory=Done)
-    seen: Seen = field(default_factory=Seen)
+    done: EffectsBefore = field(default_factory=EffectsBefore)
+    seen: Visibility = field(default_factory=Visibility)
     whole: bool = False
     counting: int = 0
 
@@ -153,14 +169,16 @@ class ErrorsOfData:
         frames: Sequence[Running],
         effects: bool,
     ) -> None:
-        """An operator is recorded while `frames` run, after `effects`."""
+        """Record an operator while `frames` run, after `effects`."""
         if self.levelled and (acts or meets):
-            raise Break("inner-graph", "an operator that acts, under a transform")
+            raise Break("inner-graph", "an operator that must run only once, under a transform")
         done, seen = self.done, self.seen
         here = (fails or not seen.handled) and any(map(catches, frames))
         seen.handled |= here
         if fails and here and acts:
-            raise Break("unsupported-operation", "an operator that acts, whose errors the program handles")
+            raise Break(
+                "unsupported-operation", "an operator that must run only once, whose errors the program handles"
+            )
         self.refuses |= refuses or fails
         done.acts |= acts
         done.meets |= meets
@@ -172,12 +190,13 @@ class ErrorsOfData:
         told = ((refuses or acts) and seen.early) or (fails and effects)
         if told and done.once and (self.expected or not self.whole):
             raise Break(
-                "unsupported-operation", "an error of data, seen by the program, beside a call that cannot be undone"
+                "unsupported-operation",
+                "an error of data that the program would see, beside a call that cannot be undone",
             )
 
     @contextmanager
     def counted(self) -> Iterator[None]:
-        """A cached function runs: eager counts the call before it."""
+        """The body of a cached function: eager counts the call before it runs."""
         self.counting += 1
         try:
             yield
@@ -186,12 +205,12 @@ class ErrorsOfData:
 
     @property
     def begins_again(self) -> bool:
-        """Whether there are errors that may have the frame run again."""
+        """Whether an error may make the frame run again."""
         return self.refuses or self.expected or self.seen.handled
 
     @property
     def are_eagers(self) -> bool:
-        """Whether an error is left to eager: the program sees what happened before it."""
+        """Whether errors are left to eager, since the program sees the effects before them."""
         if self.levelled:
             return True
         done, seen = self.done, self.seen.early or self.seen.behind
@@ -199,7 +218,8 @@ class ErrorsOfData:
         return left and (seen or done.writes or bool(done.draws))
 
     def again(self, *, ours: bool) -> bool | None:
-        """Whether the frame runs again, as it is written, when its graph fails; None: if that had done nothing by then."""
+        """Whether the frame runs again in eager when its graph fails; None: only if the graph had no lasting effect by
+        then."""
         done, seen = self.done, self.seen
         lasts = done.writes or done.written or done.acts or done.meets or done.draws
         if not lasts and (seen.handled or (ours and not done.takes)):
@@ -208,6 +228,6 @@ class ErrorsOfData:
 
     @property
     def undoable(self) -> bool:
-        """The same of what is seen, and put back, where the graph is called: inputs not written yet, numbers drawn."""
+        """Whether effects are visible but can be undone at the graph's call: inputs not written yet, numbers drawn."""
         done = self.done
         return self.seen.handled and not (done.once or done.meets) and bool(done.written or done.draws)

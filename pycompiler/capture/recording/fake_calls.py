@@ -1,6 +1,6 @@
-"""A call that is recorded runs on fakes: what it gave, and what it did.
+"""The run of a recorded call on fake tensors: its result and its effects.
 
-In: a `Call`, whose arguments are nodes.  Out: its result, or a `Break`; and `Did`, what it counted, wrote and drew meanwhile.
+In: a `RecordedCall` whose arguments are nodes.  Out: its result or a `Break`; and `CallEffects`: counters, writes, random draws.
 """
 
 from __future__ import annotations
@@ -19,24 +19,27 @@ from torch._subclasses.fake_tensor import (
 )
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.nodes import has_tensor, name_of, operands_of, version_of
-from pycompiler.capture.sizes import NeedsSymbols, Sizes
-from pycompiler.ir.heard import ALWAYS, Heard, Listening
-from pycompiler.ir.kernels import tensors_of
-from pycompiler.ir.leaves import Leaves
-from pycompiler.ir.subclasses import Spec, flatten_all, is_wrapper, same
-from pycompiler.ir.symbols import Specialise, is_symbolic
+from pycompiler.capture.recording.input_symbols import RestartWithSymbols, Sizes
+from pycompiler.capture.recording.nodes import has_tensor, name_of, operands_of, version_of
+from pycompiler.ir.control_flow_exceptions import LeavesCompile
+from pycompiler.operators.kernel_type_checks import tensors_of
+from pycompiler.symbolic.symbols import Specialise, is_symbolic
+from pycompiler.torch_compat.tensor_subclasses import Spec, flatten_all, is_tensor_subclass, same
+from pycompiler.torch_compat.warning_listener import ALWAYS, CapturedWarning, Listening
 
 if TYPE_CHECKING:
-    from pycompiler.ir.fake import FakeMode
+    from pycompiler.torch_compat.fake_mode import FakeMode
 
-# Functions that look at numbers, but not of a fake tensor.
+# Functions that check numbers in real tensors, but not in fake ones.
 CHECKING = frozenset((torch.nn.functional.one_hot,))
 
 
-class Call:
-    """A call that is about to be recorded.  `run` does what `target` says; `always`: it acts, whatever is counted; `whole`: a
-    function of the program's, which may have effects."""
+class RecordedCall:
+    """A call to record.  `run` performs `target`.
+
+    - `always`: it has an effect, whatever the counters say.
+    - `whole`: a function of the program, which may have effects.
+    """
 
     def __init__(
         self,
@@ -70,7 +73,7 @@ def _example(node: fx.Node) -> Any:
 
 
 class Counts(NamedTuple):
-    """What a mode of fakes counts (`ir/fake.py: _mode_class`)."""
+    """Counters of a fake tensor mode (`torch_compat/fake_mode.py: _mode_class`)."""
 
     effects: int
     writes: int
@@ -95,10 +98,16 @@ _read = operator.attrgetter(*Counts._fields)
 
 
 @dataclass
-class Did:
-    """What a call did.  mutates: it wrote arguments, `written`.  acts: more than that, and its results.  python: as far as is
-    known.  drawn: random numbers; draws_only: nothing else.  refuses: it may raise an error of data.  lasts: what it wrote is not
-    the graph's alone."""
+class CallEffects:
+    """The effects of a call.
+
+    - `mutates`: it wrote the arguments in `written`.
+    - `acts`: it has effects beyond its writes and results.
+    - `python`: a program's function without tensor results, whose effects are unknown.
+    - `drawn`: it drew random numbers.  `draws_only`: it had no other effect.
+    - `refuses`: it may raise an error of data.
+    - `lasts`: it wrote memory that is not only the graph's.
+    """
 
     counts: Counts
     mutates: bool
@@ -111,16 +120,16 @@ class Did:
     lasts: bool = False
 
 
-class Before:
-    """How things are before a call: its operands' versions, what is inside of wrappers, and what was counted."""
+class StateBefore:
+    """The state before a call: versions of operands, inner tensors of subclasses, and counters."""
 
-    def __init__(self, mode: FakeMode, call: Call) -> None:
+    def __init__(self, mode: FakeMode, call: RecordedCall) -> None:
         self.mode, self.call = mode, call
         self.versions = [version_of(n) for n in call.operands]
         self.counts = Counts.of(mode)
         self.tracked = [n for n in call.operands if _example(n).requires_grad]
         self.wrappers: list[torch.Tensor] = [
-            _example(n) for n in call.operands if is_wrapper(type(n.meta["example_value"]))
+            _example(n) for n in call.operands if is_tensor_subclass(type(n.meta["example_value"]))
         ]
         leaves, specs = flatten_all(self.wrappers)
         self.specs: list[Spec | None] = specs
@@ -129,30 +138,33 @@ class Before:
 
     @property
     def resizes(self) -> bool:
-        """Whether the call has given a tensor that had elements others: what it views, and views of it, lie there too."""
+        """Whether the call resized a non-empty `out` tensor: its base and views share the memory."""
         return any(0 not in shape and t.shape != shape for t, shape in self.outs)
 
-    def did(self, result: Any) -> Did:
-        """What the call did, which gave `result`."""
+    def did(self, result: Any) -> CallEffects:
+        """The effects of the call, which returned `result`."""
         call, counts = self.call, Counts.of(self.mode).since(self.counts)
         now = [version_of(n) for n in call.operands]
         mutates = self.versions != now or (None in self.versions and counts.writes > 0)
         written = [n for n, a, b in zip(call.operands, self.versions, now, strict=True) if a is None or a != b]
         python, checks = call.whole and not has_tensor(result), call.target in CHECKING
         draws_only = counts.draws > 0 and counts.effects == counts.kernels_draw and not python and not checks
-        return Did(
+        return CallEffects(
             counts, mutates, written if mutates else [],
             acts=counts.effects > 0 or checks or python, python=python, drawn=counts.draws > 0, draws_only=draws_only,
             refuses=checks or counts.refusals > 0,
         )  # fmt: skip
 
     def writes_in_place(self, mutates: bool, note: Callable[[], None]) -> bool:
-        """Whether the call has written these wrappers, if at all, so that the program can see it: the very tensors inside, and
-        the version of what is around them.  `note`: it has."""
+        """Whether the call wrote these tensor subclasses, if at all, in a way that the program can observe.
+
+        The inner tensors must be the same objects, and the outer version must count the write.  `note` is called after
+        a write.
+        """
         now, after = flatten_all(self.wrappers)
         if not all(map(same, self.specs, after)) or any(a is not b for a, (b, _) in zip(now, self.inside, strict=True)):
             return False
-        if mutates and any(t.is_inference() for t in (*self.wrappers, *now)):  # which count no versions
+        if mutates and any(t.is_inference() for t in (*self.wrappers, *now)):  # they count no versions
             return False
         if not mutates:
             return all(version is None or t._version == version for t, version in self.inside)
@@ -160,8 +172,10 @@ class Before:
         return True
 
 
-def run(mode: FakeMode, sizes: Sizes, call: Call, bind: Callable[..., Any]) -> tuple[Any, list[Heard]]:
-    """What a call gives, and warns of; `bind` is asked about results that depend on data."""
+def run(
+    mode: FakeMode, sizes: Sizes, call: RecordedCall, bind: Callable[..., Any]
+) -> tuple[Any, list[CapturedWarning]]:
+    """The result and warnings of a call.  `bind` supplies results that depend on data."""
     cause: BaseException | None = None
     mode.asks, mode.binder = True, bind
     try:
@@ -179,11 +193,11 @@ def run(mode: FakeMode, sizes: Sizes, call: Call, bind: Callable[..., Any]) -> t
         if sizes.symbols is not None and sizes.symbols.is_late(e.names):
             raise Break("data-dependent-value", f"{call.name}: {e.why}") from e
         raise
-    except (Leaves, KeyboardInterrupt):
+    except (LeavesCompile, KeyboardInterrupt):
         raise
     except Exception as e:
         cause = _first_cause(e)
-        if isinstance(cause, (Break, NeedsSymbols)):
+        if isinstance(cause, (Break, RestartWithSymbols)):
             raise cause from None
         _specialise(sizes, call, e)
         if isinstance(cause, DataDependentOutputException):
@@ -196,12 +210,12 @@ def run(mode: FakeMode, sizes: Sizes, call: Call, bind: Callable[..., Any]) -> t
 
 
 def _first_cause(error: BaseException) -> BaseException:
-    """Where a chain of causes begins."""
+    """The first error of a chain of causes."""
     return error if error.__cause__ is None else _first_cause(error.__cause__)
 
 
 def settle_numbers(sizes: Sizes, operands: Iterable[fx.Node]) -> None:
-    """Somebody looks into these: numbers of which the program made tensors become constants, which fakes know."""
+    """Specialise the symbolic numbers from which these tensors were created: a fake tensor knows only constants."""
     todo, seen, names = [*operands], set[fx.Node](), set[str]()
     while todo:
         node = todo.pop()
@@ -210,11 +224,11 @@ def settle_numbers(sizes: Sizes, operands: Iterable[fx.Node]) -> None:
             names |= node.meta.get("numbers", frozenset())
             todo += node.all_input_nodes
     if names and not sizes.known_symbols.is_late(names):
-        raise Specialise(sorted(names), "a tensor that was made of it is looked into")
+        raise Specialise(sorted(names), "an operator reads data of a tensor created from this number")
 
 
-def _specialise(sizes: Sizes, call: Call, error: Exception) -> None:
-    """What fails for symbolic sizes is captured again with numbers; where all are marked, it breaks the graph."""
+def _specialise(sizes: Sizes, call: RecordedCall, error: Exception) -> None:
+    """Restart the capture with constants if the call failed because of symbols.  Break if all of them are marked dynamic."""
     if sizes.symbols is None:
         return
     given: list[Any] = []

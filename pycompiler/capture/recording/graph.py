@@ -22,65 +22,67 @@ from torch._subclasses.fake_tensor import (
 )
 
 from pycompiler import config
-from pycompiler.capture.bound import Bound, ReadsNumber
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.converted import convert
-from pycompiler.capture.errors_of_data import EXPECTED
-from pycompiler.capture.folded import Folded
-from pycompiler.capture.memory import InputMemory
-from pycompiler.capture.nodes import examples, has_tensor, name_of, operands_of, remove_dead
-from pycompiler.capture.on_fakes import Before, Call, Did, run
-from pycompiler.capture.replaced import Writes
-from pycompiler.capture.values.array import Array
-from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
-from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.opaque import Opaque
-from pycompiler.capture.values.sequences import List, Slice, Tuple
-from pycompiler.capture.values.symbolic import NestedInt, Symbolic
-from pycompiler.capture.values.tensor import Kept, Tensor
-from pycompiler.capture.written_calls import (
+from pycompiler.capture.effects.data_swaps import AliasWrites
+from pycompiler.capture.effects.input_memory import InputMemory
+from pycompiler.capture.recording.call_arguments import (
     OwnTensors,
     dtype_of,
-    is_told_by_fakes,
+    follows_from_metadata,
     makes_tensors,
     method_named,
     mutable,
     plain_constant,
 )
-from pycompiler.ir import attention, jagged, transforms
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.fake import Layout, as_plain, fake_of, is_plain
-from pycompiler.ir.kernels import memory_of, tensors_of
-from pycompiler.ir.mortal import weak_source
-from pycompiler.ir.nested import REGION
-from pycompiler.ir.process_groups import FLIES
-from pycompiler.ir.size_graph import SizeNodes
+from pycompiler.capture.recording.constant_tensors import KnownTensors
+from pycompiler.capture.recording.conversion_checks import convert
+from pycompiler.capture.recording.data_errors import EXPECTED
+from pycompiler.capture.recording.fake_calls import CallEffects, RecordedCall, StateBefore, run
+from pycompiler.capture.recording.nodes import examples, has_tensor, name_of, operands_of, remove_dead
+from pycompiler.capture.recording.unbacked_bindings import NumberArgument, UnbackedBindings
+from pycompiler.capture.values.array import Array
+from pycompiler.capture.values.base import Capture, Value
+from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.sequences import List, Slice, Tuple
+from pycompiler.capture.values.objects import Object
+from pycompiler.capture.values.opaque import Opaque
+from pycompiler.capture.values.symbolic_numbers import NestedInt, Symbolic
+from pycompiler.capture.values.tensor import GraphOnly, Tensor
+from pycompiler.ir import higher_order
+from pycompiler.ir.nested_regions import REGION
 from pycompiler.ir.source import Source
-from pycompiler.ir.strides import Asker, layouts
-from pycompiler.ir.subclasses import flatten, is_wrapper
-from pycompiler.ir.symbols import expr_of, is_symbolic
+from pycompiler.ir.weak_guards import weak_source
+from pycompiler.operators import flex_attention
+from pycompiler.operators.kernel_type_checks import memory_of, tensors_of
+from pycompiler.operators.process_groups import IN_FLIGHT
+from pycompiler.operators.result_strides import StrideProbe, layouts
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.size_nodes import SizeNodes
+from pycompiler.symbolic.symbols import expr_of, is_symbolic
+from pycompiler.torch_compat import jagged_tensors
+from pycompiler.torch_compat.fake_mode import Layout, as_plain, fake_of, is_plain
+from pycompiler.torch_compat.tensor_subclasses import flatten, is_tensor_subclass
 
 if TYPE_CHECKING:
-    from pycompiler.ir.fake import FakeMode
+    from pycompiler.torch_compat.fake_mode import FakeMode
 
 
 @dataclass
-class Input:
-    """A placeholder: where its value is (a tensor, a number or a generator), and what stands for it."""
+class GraphInput:
+    """A placeholder, the source of its real value (a tensor, number or generator), and its fake."""
 
     node: fx.Node
     source: Source
     fake: Any
     layout: Layout | None = None
     aliased: bool = False  # the graph gets an alias of class torch.Tensor
-    make: Callable[[Any], Any] | None = None  # one of what generated code makes, in this scope
-    at: int | None = None  # its number among the tensors
+    make: Callable[[Any], Any] | None = None  # creates a value that generated code makes, in this scope
+    at: int | None = None  # its index among the tensors
 
 
 def _replaced(cx: Capture, value: Value, tensor: Tensor, number: Value) -> Value:
-    """An argument with a number in the place of the tensor that it was taken from."""
+    """An argument with the number in place of the tensor it was read from."""
     value = cx.realize(value)
     if value is tensor:
         return number
@@ -101,61 +103,63 @@ class GraphBuilder:
     def __init__(self, cx: Capture, fake_mode: FakeMode) -> None:
         self.cx = cx
         self.fake_mode = fake_mode
-        self.asker = Asker()
+        self.asker = StrideProbe()
         self.graph = fx.Graph()
         self.inputs: list[Tensor] = []
         self.attributes: dict[str, Any] = {}
         self.ragged: dict[Tensor, None] = {}  # existing offsets or lengths of jagged tensors
-        self.whole: dict[Tensor, None] = {}  # offsets that the graph looks at
+        self.whole: dict[Tensor, None] = {}  # offsets whose values the graph reads
         self.by_fake: dict[int, Tensor] = {}
         self._names: set[str] = set()
         self._last_input: fx.Node | None = None
         self.versions: dict[int, int] = {}
-        self.placeholders: dict[fx.Node, Input] = {}
+        self.placeholders: dict[fx.Node, GraphInput] = {}
         self.generators: dict[object, fx.Node] = {}  # by identity
         self.numbers = SizeNodes(self.graph, self._symbol)
-        self.bound: Bound[Tensor] = Bound(self.graph, cx.sizes, self.by_fake)
+        self.bound: UnbackedBindings[Tensor] = UnbackedBindings(self.graph, cx.sizes, self.by_fake)
         self.memory = InputMemory()
-        self.replaced: dict[Tensor, Writes] = {}  # tensors that have got other data
-        self.happened = False  # something that cannot be done twice
+        self.replaced: dict[Tensor, AliasWrites] = {}  # tensors whose data were replaced
+        self.happened = False  # an operation that cannot be repeated
         self.written: dict[int, None] = {}  # memory that calls wrote, in order
-        self.folded = Folded(self.written)
+        self.folded = KnownTensors(self.written)
         self.named: set[fx.Node] = set()  # symbols in the sizes of inputs
-        self.used: list[Input] = []  # inputs of the finished graph
-        self.in_region = self.regions = 0  # how many surround what is traced now, and how many there were
-        self.doubtful = (
-            False  # whether an operator gave its argument, which it may not do for other strides (with `levels`)
-        )
-        self.held: dict[
-            int, tuple[Any, Value]
-        ] = {}  # what wrappers are made of that never changes, and what stands for it
-        self.parameters: list[Any] = []  # how the program made some (`builtins/parameters.py`)
-        self.copied: dict[int, tuple[Value, list[Tensor]]] = {}  # by memo: it, and what `copy.deepcopy` has copied
-        self.turned: dict[Tensor, dict[bool, tuple[fx.Node, torch.Tensor]]] = {}  # see `builtins/flags.py`
+        self.used: list[GraphInput] = []  # inputs of the finished graph
+        self.in_region = self.regions = 0  # current nesting of regions, and their number so far
+        # Whether an operator returned its argument, which other strides may change (with `levels`).
+        self.doubtful = False
+        self.held: dict[int, tuple[Any, Value]] = {}  # immutable attributes of tensor subclasses, and their values
+        # How the program created some parameters (`capture/library/gradients/parameters.py`).
+        self.parameters: list[Any] = []
+        # By id of the memo: the memo and the tensors that `copy.deepcopy` copied.
+        self.copied: dict[int, tuple[Value, list[Tensor]]] = {}
+        # See `capture/library/gradients/requires_grad.py`.
+        self.turned: dict[Tensor, dict[bool, tuple[fx.Node, torch.Tensor]]] = {}
         self.flipped_at: dict[Tensor, int | None] = {}  # the step of the first of these changes
-        self.leaves: list[tuple[torch.Tensor, int | None]] = []  # what the program made leaves, and at which step
-        self.retained: list[tuple[Tensor, int | None]] = []  # results whose gradients the program wants, and the steps
-        self.spent = set[Any]()  # autograd's nodes, of fakes, that a backward has gone through
-        # Autograd's nodes, of fakes, and what hangs on them: `builtins/backward_hooks.py`.
+        # Tensors that the program turned into leaves, and the steps.
+        self.leaves: list[tuple[torch.Tensor, int | None]] = []
+        # Results whose gradients the program retains, and the steps.
+        self.retained: list[tuple[Tensor, int | None]] = []
+        self.spent = set[Any]()  # autograd nodes of fakes that a backward has passed
+        # Autograd nodes of fakes, and the hooks on them: `capture/library/gradients/backward_hooks.py`.
         self.hooks: dict[Any, Any] = {}
-        self.descending = False  # whether a backward is on its way through them
+        self.descending = False  # whether a backward is running through them
         self.picks: list[
             tuple[torch.Tensor, torch.Tensor, int | None]
-        ] = []  # copies in the place of views, of what, and steps
-        self.levels = False  # whether tensors are wrapped where the graph runs (a transform's body, `tracers.py`)
-        self.packs = False  # whether what autograd saves is packed where the graph runs (a checkpoint's body)
-        self.reentrant = False  # whether it runs with the grad mode off before it runs with it on
-        self.later = False  # whether the graph runs in a backward, with a grad mode that is not known
-        self.lands = False  # whether what is recorded now is a wait for a collective
-        self.waited = set[int]()  # memory that the program has waited for, and knows by another name, too
-        self.under = frozenset[str]()  # the transforms that the graph will run under
-        self.indexes = (
-            False  # whether an integer as a tensor is an index whose number nobody asks for (`flex_attention`)
+        ] = []  # copies that stand for views: copy, viewed tensor, step
+        self.levels = (
+            False  # whether tensors are wrapped when the graph runs (a transform's body, `interpreter/tracers.py`)
         )
+        self.packs = False  # whether saved tensors are packed when the graph runs (a checkpoint's body)
+        self.reentrant = False  # whether the graph runs with grad mode off before it runs with it on
+        self.later = False  # whether the graph runs in a backward, with an unknown grad mode
+        self.lands = False  # whether the current call is a wait for a collective
+        self.waited = set[int]()  # memory that the program waited for, and also knows under another name
+        self.under = frozenset[str]()  # the transforms that the graph will run under
+        self.indexes = False  # whether an integer tensor is an index whose number is never read (`flex_attention`)
 
     @property
     def is_inner(self) -> bool:
-        """Whether it runs inside of another call: of the graph, or of a transform around the frame."""
+        """Whether the graph runs inside of another call: of an outer graph, or of a transform around the frame."""
         return self.levels or hasattr(self, "outer")
 
     # inputs ---------------------------------------------------------------------------------------------------
@@ -167,11 +171,11 @@ class GraphBuilder:
         cls: type | None = None,
         fake: torch.Tensor | None = None,
     ) -> Tensor:
-        """A placeholder for an existing tensor; placeholders come first, in order of first use.
+        """A placeholder for an existing tensor.  Placeholders come first, in order of first use.
 
-        For one of a class that takes part in calls (`cls`) the graph gets a plain alias of it; a wrapper as it is.
+        For a class with `__torch_function__` (`cls`) the graph gets a plain alias; a tensor subclass goes in unchanged.
         """
-        wrapper = cls is not None and is_wrapper(cls)
+        wrapper = cls is not None and is_tensor_subclass(cls)
         if fake is None:
             plain = real if cls is None or wrapper else as_plain(real)
             if self.levels and plain.requires_grad and is_plain(plain):
@@ -190,7 +194,7 @@ class GraphBuilder:
         return value
 
     def generator(self, value: Opaque) -> fx.Node:
-        """The placeholder of a generator of the program's: operators draw from it when the graph runs, in the program's order."""
+        """The placeholder of a program's generator: operators draw from it when the graph runs, in the program's order."""
         node = self.generators.get(value.identity())
         if node is None:
             assert value.source is not None
@@ -199,7 +203,7 @@ class GraphBuilder:
         return node
 
     def draws_from(self, value: Opaque) -> bool:
-        """Whether an operator is given this generator, in any graph."""
+        """Whether an operator of any graph takes this generator."""
         return value.identity() in self.generators
 
     def _symbol(self, name: str) -> fx.Node:
@@ -210,20 +214,20 @@ class GraphBuilder:
         return self.read(source, symbols.symbol(name))
 
     def takes_items(self) -> bool:
-        """Whether numbers in tensors are captured."""
+        """Whether reads of numbers from tensors are captured."""
         return bool(config.capture_scalar_outputs)
 
     def _bind(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """What an operator gives whose result depends on data, or NotImplemented."""
+        """The result of an operator whose result depends on data, or NotImplemented."""
         if func is torch.ops.aten._local_scalar_dense.default and self.known_number(args[0]) is not None:
-            raise ReadsNumber(args[0], str(func))
+            raise NumberArgument(args[0], str(func))
         errors = self.cx.errors_of_data
         made = self.bound.bind(self.fake_mode, func, args, kwargs, inner=hasattr(self, "outer"), happened=self.happened)
         errors.redraws |= made is not NotImplemented and bool(errors.done.draws)
         return made
 
     def read(self, source: Source, fake: Any) -> fx.Node:
-        """A placeholder for what is at `source`."""
+        """A placeholder for the value at `source`."""
         anchor = self._last_input
         ctx = self.graph.inserting_after(anchor) if anchor is not None else self.graph.inserting_before(self._first())
         with ctx:
@@ -231,7 +235,7 @@ class GraphBuilder:
         self._last_input = node
         node.meta["example_value"] = fake
         node.meta["source"] = weak_source(source)  # the graph outlives the capture
-        self.placeholders[node] = Input(node, source, fake)
+        self.placeholders[node] = GraphInput(node, source, fake)
         return node
 
     def _first(self) -> fx.Node:
@@ -244,7 +248,7 @@ class GraphBuilder:
         name = "".join(c if c.isalnum() else "_" for c in text).strip("_") or "arg"
         while "__" in name:
             name = name.replace("__", "_")
-        # The end tells deep sources apart; what is still the same name (`a.b` and `a_b`) gets a number.
+        # The end distinguishes deep sources.  Names that still collide (`a.b` and `a_b`) get a number.
         name = f"l_{name[-100:].strip('_')}"
         numbered = (f"{name}_{i}" for i in itertools.count(2))
         fresh = next(n for n in itertools.chain([name], numbered) if n not in self._names)
@@ -261,33 +265,37 @@ class GraphBuilder:
         if self.cx.device and makes_tensors(target) and self.cx.is_none(kwargs.get("device", Const(None))):
             kwargs = {**kwargs, "device": Const(self.cx.device)}
         if target is operator.pow and isinstance(args[0], Const) and str(args[0].value).startswith("-"):
-            target = torch.pow  # the text of a graph would be -2.0 ** x, which is -(2.0 ** x)
+            target = torch.pow  # printed, the graph would read -2.0 ** x, which is -(2.0 ** x)
         return self._call("call_function", target, target, args, kwargs, always)
 
     def call_whole(self, target: Callable[..., Any], args: list[Value], kwargs: dict[str, Value]) -> Value:
-        """A function of the program's as one node; a tensor of its own that requires grad would get no gradient."""
+        """A function of the program as one node.  A tensor of its own that requires grad breaks: it would get no gradient."""
 
         def run(*args: Any, **kwargs: Any) -> Any:
             with OwnTensors():
                 return target(*map(mutable, args), **{k: mutable(v) for k, v in kwargs.items()})
 
         if self.cx.device:
-            raise Break("global-state", "a function that is put into the graph, with a default device")
+            raise Break("global-state", "a function put into the graph while a default device is set")
         return self._call("call_function", target, run, args, kwargs, False, whole=True)
 
     def call_method(self, name: str, args: list[Value], kwargs: dict[str, Value], *, always: bool = False) -> Value:
         return self._call("call_method", name, method_named(name), args, kwargs, always)
 
     def index_mapped(self, tensor: Tensor, key: Value) -> Value:
-        """``tensor[key]``, whose integers as tensors `vmap` maps: no call asks them for their numbers."""
-        return self._call("call_function", transforms.index_mapped, transforms.index_mapped, [tensor, key], {}, False)
+        """``tensor[key]`` with integer tensors that `vmap` maps: their numbers are never read."""
+        return self._call(
+            "call_function", higher_order.index_mapped, higher_order.index_mapped, [tensor, key], {}, False
+        )
 
     def indexed(self, tensor: Tensor, indices: list[Value]) -> Value:
-        """``tensor[indices]``, of integers and tensors of them."""
-        return self._call("call_function", attention.indexed, attention.indexed, [tensor, *indices], {}, False)
+        """``tensor[indices]`` for integers and integer tensors."""
+        return self._call(
+            "call_function", flex_attention.indexed, flex_attention.indexed, [tensor, *indices], {}, False
+        )
 
     def pick(self, tensor: Tensor, dim: int, index: Value) -> Tensor | None:
-        """A copy of what `select` gives, of an integer as a tensor; None where it would lie otherwise."""
+        """A copy of the result of `select` with an integer tensor; None if its layout would differ."""
         fake, place = tensor.fake, self.to_arg(index)
         alike = fake.layout is torch.strided and fake.device.type == place.meta["example_value"].device.type == "cpu"
         outer = fake.shape[:dim]
@@ -295,7 +303,8 @@ class GraphBuilder:
             return None
         if fake.is_conj() or fake.is_neg():
             return None
-        kept = fake.requires_grad and torch.is_grad_enabled()  # for the backward, where eager has but the number
+        # Saved for the backward, while eager saves only the number.
+        kept = fake.requires_grad and torch.is_grad_enabled()
         if kept or place.meta["example_value"].dtype not in (torch.int64, torch.int32):
             index = self.call_method("to", [index, Const(torch.int64)], {"copy": Const(kept)})
         made = self.call_function(torch.ops.aten.index.Tensor, [tensor, List([*[Const(None)] * dim, index])], {})
@@ -304,7 +313,7 @@ class GraphBuilder:
         return made
 
     def is_picked(self, fake: torch.Tensor) -> bool:
-        """Whether it lies in memory of its own where eager's is a view."""
+        """Whether the tensor has its own memory although eager has a view."""
         return (
             bool(self.picks)
             and fake.layout is torch.strided
@@ -312,41 +321,41 @@ class GraphBuilder:
         )
 
     def check_picks(self, fakes: Iterable[torch.Tensor], *, written: bool = False) -> None:
-        """What is given to others, or written, is no copy, nor what one was made of."""
+        """Break if such a copy, or for writes its base, is among the tensors.  They are passed outside or written."""
         found = {memory_of(t) for t in fakes if t.layout is torch.strided} if self.picks else ()
         for made, base, step in self.picks if found else ():
             if memory_of(made) in found or (written and memory_of(base) in found):
                 raise Break(
-                    "data-dependent-value", "a view by an index that is a tensor leaves the graph, or is written", step
+                    "data-dependent-value", "a view selected by a tensor index leaves the graph, or is written", step
                 )
 
     def is_mapped(self, tensor: Tensor) -> bool:
-        """Whether `vmap` gives each call of a function another one."""
+        """Whether `vmap` passes a different slice to each call of a function."""
         return False
 
     def call_inner(
         self, target: Callable[..., Any], bodies: list[fx.GraphModule], args: list[Any], *, always: bool = False
     ) -> Value:
-        """`target(*bodies, *args)`, a function of `ir/transforms.py`; values among `args` go into the graph."""
+        """`target(*bodies, *args)`, a function of `ir/higher_order.py`.  Values among `args` become nodes."""
         nodes = [*(self.submodule(b) for b in bodies), *(self.to_arg(a) if isinstance(a, Value) else a for a in args)]
-        made = self._record(Call("call_function", target, target, nodes, {}, always=always))
+        made = self._record(RecordedCall("call_function", target, target, nodes, {}, always=always))
         self._note_bodies(target)
         return made
 
     def _note_bodies(self, target: Callable[..., Any]) -> None:
-        """Bodies that look again are part of the call made now, or of one that it is part of."""
+        """Assign bodies that run again to the call just recorded, or to the call that contains it."""
         made = (
             None
             if hasattr(self, "outer")
             else next((n for n in reversed(self.graph.nodes) if n.target is target), None)
         )
-        if made is not None:  # a call without tensors is none of the graph's
+        if made is not None:  # a call without tensors is no node
             self.cx.effects.looks.called(made)
 
     def place_inner(
         self, target: Callable[..., Any], bodies: list[fx.GraphModule], args: list[Any], results: list[Tensor]
     ) -> None:
-        """As `call_inner`, of a function whose results are known: from now on they are this graph's tensors."""
+        """Like `call_inner`, for known results: from now on they are this graph's tensors."""
         nodes = [*(self.submodule(b) for b in bodies), *(self.to_arg(a) if isinstance(a, Value) else a for a in args)]
         node = self.graph.call_function(target, tuple(nodes))
         made = tuple(t.fake for t in results)
@@ -364,11 +373,11 @@ class GraphBuilder:
 
     @contextlib.contextmanager
     def region(self) -> Iterator[None]:
-        """The nodes that are made inside belong together; of regions within each other the outermost counts.
+        """A region: the nodes created inside belong together.  Of nested regions only the outermost counts.
 
-        Those of a call that binds symbols belong to no region: what is assumed of these is checked by the graph around.
+        Nodes of a call that binds unbacked symbols belong to no region: the outer graph checks the assumptions on them.
         """
-        backwards = iter(reversed(self.graph.nodes))  # in torch 2.11 `reversed` gives no iterator
+        backwards = iter(reversed(self.graph.nodes))  # in torch 2.11 `reversed` returns no iterator
         last, depth = next(backwards, self.graph._root), self.in_region
         self.in_region += 1
         try:
@@ -384,7 +393,7 @@ class GraphBuilder:
                 node.meta[REGION] = self.regions
 
     def submodule(self, body: fx.GraphModule) -> fx.Node:
-        """The node that stands for a graph inside of this one."""
+        """The get_attr node of an inner graph."""
         name = f"body_{len(self.attributes)}"
         self.attributes[name] = body
         node = self.graph.get_attr(name)
@@ -412,9 +421,9 @@ class GraphBuilder:
         elif any(isinstance(a, type) for a in (*nodes, *knodes.values())):
             raise Break("unsupported-operation", f"a class as an argument of {name_of(target)}")
         try:
-            call = Call(op, target, run, nodes, knodes, always=always, whole=whole)
+            call = RecordedCall(op, target, run, nodes, knodes, always=always, whole=whole)
             return self._record(call, [*args, *kwargs.values()])
-        except ReadsNumber as reads:
+        except NumberArgument as reads:
             again = None if whole else self._with_number(op, target, self.by_fake.get(id(reads.fake)), args, kwargs)
             if again is None:
                 raise
@@ -423,7 +432,7 @@ class GraphBuilder:
     def _with_number(
         self, op: str, target: Any, tensor: Tensor | None, args: list[Value], kwargs: dict[str, Value]
     ) -> tuple[Value, list[Value], dict[str, Value]] | None:
-        """The program's call with the number in a tensor in the tensor's place; None where it is no argument."""
+        """The program's call with the number in place of the tensor; None if the tensor is no argument."""
         if tensor is None or (op == "call_method" and args[0] is tensor):
             return None
         direct = [v for v in map(self.cx.realize, (*args, *kwargs.values())) if isinstance(v, Tensor)]
@@ -440,20 +449,20 @@ class GraphBuilder:
             else (given[0].getattr(self.cx, target), given[1:], named)
         )
 
-    def _record(self, call: Call, given: Sequence[Value] = ()) -> Value:
-        """Run the call on fakes, and add it to the graph; a list that it gives back is the one that was `given`."""
+    def _record(self, call: RecordedCall, given: Sequence[Value] = ()) -> Value:
+        """Run the call on fakes, and add it to the graph.  If it returns a list of `given`, the result is that value."""
         self._check_operands(call)
         self._check_layout(call)
         if call.name == "detach_":
             self._check_detached(call)
-        before = Before(self.fake_mode, call)
+        before = StateBefore(self.fake_mode, call)
         self.bound.begin(call.target)
         self.fake_mode.foreign = ()
         result, heard = run(self.fake_mode, self.cx.sizes, call, self._bind)
         did = before.did(result)
         late = self._note_writes(call, before, did)
         self._check_gradients(call, before)
-        around = bool(before.wrappers) or any(is_wrapper(type(t)) for t in tensors_of(result))
+        around = bool(before.wrappers) or any(is_tensor_subclass(type(t)) for t in tensors_of(result))
         if self.fake_mode.shape_env is None and not around:
             ordinary, once = not did.counts.others, did.counts.once > 0
             self.asker.lay(call.target, call.run, call.fakes, call.kfakes, result, ordinary=ordinary, once=once)
@@ -464,8 +473,8 @@ class GraphBuilder:
         self._note_errors(call, did, result, late)
         self.cx.of_operators.note(self.fake_mode.foreign, self.cx.by_id, self.cx.effects)
         if not (call.always or did.mutates or did.acts or self.bound.binding or has_tensor(result)):
-            if call.operands and not is_told_by_fakes(result, call.op):
-                raise Break("operator-failed", f"{call.name} gives a {type(result).__name__}")
+            if call.operands and not follows_from_metadata(result, call.op):
+                raise Break("operator-failed", f"{call.name} returns a {type(result).__name__}")
             return self.cx.make(result)
         known = self.known(result) if isinstance(result, torch.Tensor) else None
         self._check_levels(call, did, result, known)
@@ -483,16 +492,20 @@ class GraphBuilder:
             self.numbers.known |= self.bound.note(node, result)
         return value
 
-    def _check_operands(self, call: Call) -> None:
-        if not self.lands and any(FLIES in n.meta for n in call.operands):
-            raise Break("unsupported-operation", f"{call.name} of what a collective gave, which was not waited for")
-        if any(jagged.is_nested_int(n.meta["example_value"]) for n in call.given):  # which fakes would take
-            if not any(is_wrapper(type(n.meta["example_value"])) for n in call.operands):
+    def _check_operands(self, call: RecordedCall) -> None:
+        if not self.lands and any(IN_FLIGHT in n.meta for n in call.operands):
+            raise Break("unsupported-operation", f"{call.name} of a collective's result that was not waited for")
+        # Fake tensors would accept it.
+        if any(jagged_tensors.is_nested_int(n.meta["example_value"]) for n in call.given):
+            if not any(is_tensor_subclass(type(n.meta["example_value"])) for n in call.operands):
                 raise Break("tensor-subclass", f"{call.name} of the size of a ragged dimension")
 
-    def _check_layout(self, call: Call) -> None:
-        """What an existing tensor gets behind the graph, its gradient, has to lie as it does by then; and one whose class takes
-        part in calls is an alias in the graph, which alone would lie otherwise."""
+    def _check_layout(self, call: RecordedCall) -> None:
+        """Break if an in-place view operator changes the layout of an input that must keep it.
+
+        A gradient set after the graph must have the tensor's layout at that time.  For a class with
+        `__torch_function__` the graph holds an alias, and only the alias would change.
+        """
         name = call.name.partition(".")[0]
         packet: Any = getattr(torch.ops.aten, name, None) if name.endswith("_") and call.operands else None
         value = None if packet is None else self.known(call.operands[0].meta["example_value"])
@@ -501,51 +514,47 @@ class GraphBuilder:
         if not any(torch.Tag.inplace_view in getattr(packet, o).tags for o in packet.overloads()):  # type: ignore[no-untyped-call]
             return
         if isinstance(value.overlay.get("grad"), Tensor):
-            raise Break("unsupported-operation", f"{name} of {value.describe()}, which has got a gradient")
+            raise Break("unsupported-operation", f"{name} of {value.describe()}, whose .grad the frame has set")
         if value.cls is not None and not value.wrapper and name != "detach_":
-            raise Break("tensor-subclass", f"{name} of a {value.cls.__qualname__}, of which the graph has an alias")
+            raise Break("tensor-subclass", f"{name} of a {value.cls.__qualname__}, which the graph uses by an alias")
 
-    def _note_writes(self, call: Call, before: Before, did: Did) -> bool:
-        """What a call has written; whether it may raise an error of data when inputs are written."""
+    def _note_writes(self, call: RecordedCall, before: StateBefore, did: CallEffects) -> bool:
+        """Record the writes of a call.  Returns whether it may raise an error of data after a write to inputs."""
         name, errors = call.name, self.cx.errors_of_data
         if did.counts.writes and not did.mutates and _below_versions():
-            raise Break("unsupported-operation", f"{name}, which may write, where versions are not counted")
+            raise Break("unsupported-operation", f"{name}, which may write, where version counters are off")
         if before.wrappers and not before.writes_in_place(did.mutates, self._write_around):
             raise Break("tensor-subclass", f"{name}, which writes, on a {type(before.wrappers[0]).__name__}")
         late = did.refuses and (did.mutates or call.always or errors.done.writes)
         if before.resizes:
-            raise Break("unsupported-operation", f"{name}, which resizes what it is given for its result")
+            raise Break("unsupported-operation", f"{name}, which resizes its `out` tensor")
         if not did.mutates:
             return late
         written = [n.meta["example_value"] for n in did.written]
         if self.memory.is_inference(written) and not torch.is_inference_mode_enabled():
-            raise Break(
-                "global-state", f"{name}, which writes an inference tensor"
-            )  # eager refuses when it has written
+            raise Break("global-state", f"{name}, which writes an inference tensor")  # eager raises after the write
         self.cx.effects.looks.writes(written)
         for changing in self.replaced.values():
             changing.look(did.written)
         places = {memory_of(t) for t in written if t.layout is torch.strided}
         if not self.waited.isdisjoint(places):
-            raise Break("unsupported-operation", f"{name}, which writes what a collective gave by another name")
+            raise Break("unsupported-operation", f"{name}, which writes a collective's result through an alias")
         self.written |= dict.fromkeys(places)
         self.check_picks(written, written=True)
-        checked = any(map(self.memory.may_refuse, written))  # before it writes
+        checked = any(map(self.memory.may_refuse, written))  # checked before the write
         drops = not any(t.is_complex() for t in written)
-        if drops and any(type(a) is complex for a in call.arguments):  # eager refuses, fakes do not
-            raise Break("operator-failed", f"{name}, which writes a complex number to others")
+        if drops and any(type(a) is complex for a in call.arguments):  # eager raises, fake tensors do not
+            raise Break("operator-failed", f"{name}, which writes a complex number to a real tensor")
         late |= checked and errors.done.writes
         did.refuses |= checked
         did.lasts = hasattr(self, "outer") or self.memory.has(written)
         errors.done.writes |= did.lasts
-        if self.levels and not hasattr(
-            self, "outer"
-        ):  # what shares memory is not known, and a refused graph runs again
+        if self.levels and not hasattr(self, "outer"):  # aliases are unknown, and a rejected graph runs again
             raise Break("inner-graph", f"{name}, which writes, under a transform")
         return late
 
     def _write_around(self) -> None:
-        """What is inside of inputs, and an input of the graph too, is written with them."""
+        """Count a write of a tensor subclass for its inner tensors that are inputs too."""
         written = {
             t.source for t, version in zip(self.inputs, self.versions.values(), strict=True)
             if t.wrapper and t.source is not None and t.fake._version != version
@@ -558,14 +567,14 @@ class GraphBuilder:
                     break
                 at = at.base
 
-    def _check_gradients(self, call: Call, before: Before) -> None:
-        """No value tells, and no operator, that a tensor is cut off from its history."""
+    def _check_gradients(self, call: RecordedCall, before: StateBefore) -> None:
+        """Break if a call cuts a tensor off from its history: neither values nor operators could show it."""
         cut = bool(self.levels) and call.name.endswith("detach_")
         if cut or any(not n.meta["example_value"].requires_grad for n in before.tracked):
             raise Break("unsupported-operation", f"{call.name} of a tensor that requires grad")
 
-    def _check_detached(self, call: Call) -> None:
-        """Views refuse it; of a tensor that exists it is assumed that it is none."""
+    def _check_detached(self, call: RecordedCall) -> None:
+        """detach_ raises for a view.  Guard that an existing tensor is no view."""
         (node,) = call.operands
         given = next((t for t in self.inputs if t.node is node), None)
         if given is None:
@@ -576,7 +585,7 @@ class GraphBuilder:
         else:
             self.cx.guard("id_is", given.source.attr("_base"), None)
 
-    def _note_errors(self, call: Call, did: Did, result: Any, late: bool) -> None:
+    def _note_errors(self, call: RecordedCall, did: CallEffects, result: Any, late: bool) -> None:
         errors, counts = self.cx.errors_of_data, did.counts
         errors.note(
             refuses=did.refuses, fails=counts.fails > 0, acts=counts.tells > 0, meets=counts.meets > 0,
@@ -586,18 +595,18 @@ class GraphBuilder:
         errors.done.writes |= call.always and not did.mutates
         errors.late |= late
 
-    def _check_levels(self, call: Call, did: Did, result: Any, known: Tensor | None) -> None:
-        """Where tensors are wrapped when the graph runs, which fakes are not."""
+    def _check_levels(self, call: RecordedCall, did: CallEffects, result: Any, known: Tensor | None) -> None:
+        """Break for calls whose result may differ where tensors are wrapped at run time: fakes are not wrapped."""
         if known is not None and not did.mutates:
             self.doubtful |= self.levels
         if not self.levels or hasattr(self, "outer"):
             return
         if any(t.requires_grad for t in tensors_of(result)):
-            raise Break("inner-graph", f"{call.name} gives what requires grad, where autograd is left out")
+            raise Break("inner-graph", f"{call.name} returns a tensor that requires grad, in a graph without autograd")
         if self.cx.errors_of_data.levelled and known is not None and not did.mutates:
-            raise Break("inner-graph", f"{call.name} gives its argument, which it may not do for other strides")
+            raise Break("inner-graph", f"{call.name} returns its argument, but may return a copy for other strides")
 
-    def _add(self, call: Call, did: Did, result: Any) -> fx.Node:
+    def _add(self, call: RecordedCall, did: CallEffects, result: Any) -> fx.Node:
         node = self.graph.create_node(call.op, call.target, tuple(call.args), call.kwargs)
         node.meta["example_value"], node.meta["strides"] = result, layouts(result)
         node.meta["user"] = self.cx.user_stack
@@ -607,7 +616,7 @@ class GraphBuilder:
         node.meta["refuses"], node.meta["draws"], node.meta["writes"] = did.refuses, did.draws_only, did.written
         node.meta["wrote"] = did.counts.writes > 0
         if did.python:
-            node.meta["python"] = True  # no trace of its operators stands for a call
+            node.meta["python"] = True  # no trace of its operators can replace the call
         return node
 
     def is_given(self, value: Tensor) -> bool:
@@ -615,24 +624,26 @@ class GraphBuilder:
         return hasattr(self, "outer") or self.memory.has((value.fake,))
 
     def known(self, fake: torch.Tensor) -> Tensor | None:
-        """The value that `fake` stands for, if there is one."""
+        """The value with this fake, if there is one."""
         return self.by_fake.get(id(fake))
 
     def stands_for(self, fake: torch.Tensor, value: Tensor) -> None:
-        """From now on `fake`, too, is an input's value, whose fake is another."""
+        """Register `fake` as a second fake of an input's value."""
         self.by_fake[id(fake)] = value
 
     def follows(self, value: Tensor) -> bool:
-        """Whether it is a view, without a history, of a tensor whose flag is another now (`builtins/flags.py`), as the
-        view's is."""
+        """Whether it is a view, without a history, of a tensor whose requires_grad flag has changed since.
+
+        See `capture/library/gradients/requires_grad.py`: the view's flag has changed with it.
+        """
         base = value.fake._base if self.turned else None
         owner = None if base is None else self.known(base)
         return owner in self.turned and owner.fake is not base and value.fake.grad_fn is None  # type: ignore[union-attr]
 
     def node_of(self, value: Tensor, *, leaves: bool = False) -> fx.Node:
-        """The node of this graph that stands for a tensor, which is used or `leaves` the graph."""
+        """The node of this graph for a tensor, which is used, or `leaves` the graph as an output."""
         if not leaves and self.follows(value):
-            raise Break("unsupported-operation", f"Tensor.requires_grad_() of what {value.describe()} is a view of")
+            raise Break("unsupported-operation", f"Tensor.requires_grad_() of the base of {value.describe()}, a view")
         if value.node.graph is not self.graph:
             raise Break("inner-graph", f"{value.describe()} outlives the function that made it")
         if value.parted and torch.is_grad_enabled():
@@ -640,7 +651,7 @@ class GraphBuilder:
         return value.node
 
     def give_way(self, value: Tensor) -> None:
-        """An existing tensor is about to get other data: its placeholder stands for what it was."""
+        """Call before an existing tensor gets other data: the placeholder keeps the old data under a new value."""
         if value not in self.inputs:
             return
         at, fake = self.inputs.index(value), value.fake
@@ -653,7 +664,7 @@ class GraphBuilder:
         value.node.meta["example_value"] = self.placeholders[value.node].fake = was
 
     def stand_in(self, value: Tensor) -> None:
-        """An existing tensor is about to be another node: its placeholder stays what it is."""
+        """Call before an existing tensor gets another node: the placeholder stays the same."""
         at = self.inputs.index(value)
         before = self.inputs[at] = Tensor(value.node, value.fake, value.real)
         before.source = value.source
@@ -675,34 +686,34 @@ class GraphBuilder:
             known = self.known(result)
             if known is not None:
                 return known
-            wrapper = is_wrapper(type(result))
+            wrapper = is_tensor_subclass(type(result))
             if not all(isinstance(t, FakeTensor) for t in (_inside(result) if wrapper else [result])):
-                raise Break("operator-failed", f"{node.target} gave a real tensor during capture")
+                raise Break("operator-failed", f"{node.target} returned a real tensor during capture")
             value = Tensor(node, result, None, type(result) if wrapper else None)
             self.by_fake[id(result)] = value
             return value
         if isinstance(result, (tuple, list)):
             items = []
             for i, element in enumerate(result):
-                if has_tensor(element) or isinstance(element, transforms.Pullback):
+                if has_tensor(element) or isinstance(element, higher_order.Pullback):
                     item = self.graph.call_function(operator.getitem, (node, i))
                     item.meta["example_value"] = element
                     items.append(self.from_result(element, item))
                 else:
                     items.append(self.cx.make(element))
             return self.cx.sequence(items, type(result))
-        if isinstance(result, transforms.Pullback):
-            return Kept(node)
+        if isinstance(result, higher_order.Pullback):
+            return GraphOnly(node)
         if has_tensor(result):
             raise Break("operator-failed", f"{node.target} returned {type(result).__name__}")
         return self.cx.make(result)
 
     def to_arg(self, value: Value) -> Any:
-        """The fx argument that stands for `value`."""
+        """The fx argument for `value`."""
         value = self.cx.realize(value)
         if isinstance(value, Tensor):
             return self.node_of(value)
-        if isinstance(value, Kept):
+        if isinstance(value, GraphOnly):
             return self.kept(value)
         if isinstance(value, Symbolic):
             return self.number(value)
@@ -711,47 +722,48 @@ class GraphBuilder:
         if isinstance(value, Array) and (number := value.plain_number()) is not value:
             return self.to_arg(number)
         if isinstance(value, Array):
-            raise Break("unsupported-operation", f"{value.describe()} among the arguments of a function of torch's")
+            raise Break("unsupported-operation", f"{value.describe()} among the arguments of a torch function")
         if isinstance(value, Const):
             return plain_constant(value.value)
         return value_to_arg(self, value)
 
-    def kept(self, value: Kept) -> fx.Node:
-        """The node of what a transform has kept."""
+    def kept(self, value: GraphOnly) -> fx.Node:
+        """The node of a value that only the graph sees."""
         if value.node.graph is not self.graph:
             raise Break("inner-graph", f"{value.describe()} outlives the function that made it")
         return value.node
 
     def number(self, value: Symbolic) -> Any:
-        """The node of a number over symbols."""
+        """The node of a symbolic number."""
         self.cx.sizes.fits(value.sym)
         return self.numbers.argument(value.sym)
 
     def nested_int(self, value: NestedInt) -> fx.Node:
         """The node that reads the size of a ragged dimension."""
         owner, dim = value.owner(self.cx)
-        node = self.graph.call_function(jagged.size, (self.node_of(owner), dim))
+        node = self.graph.call_function(jagged_tensors.size, (self.node_of(owner), dim))
         node.meta["example_value"], node.meta["user"] = value.sym, ()
         return node
 
     def with_size(self, size: torch.SymInt) -> tuple[Tensor, int] | None:
-        """A tensor of the graph that has this nested int in its shape, and where; existing ones first."""
-        found = [t for t in self.by_fake.values() if t.wrapper and jagged.is_jagged(type(t.fake))]
+        """A tensor of the graph with this nested int in its shape, and the dimension; existing tensors first."""
+        found = [t for t in self.by_fake.values() if t.wrapper and jagged_tensors.is_jagged(type(t.fake))]
         for t in sorted(found, key=lambda t: t.source is None):
             for dim, n in enumerate(t.fake.shape):
-                if jagged.is_nested_int(n) and n == size:
+                if jagged_tensors.is_nested_int(n) and n == size:
                     return t, dim
         return None
 
     def apart(self, ragged: Tensor) -> None:
-        """`ragged` is one of the tensors of whose nested ints it is known which are equal."""
+        """Guard that `ragged` is a different object than the other offsets: nested ints are equal iff their offsets are
+        one object."""
         for other in self.ragged:
             if other is not ragged and other.source is not None:
                 self.cx.guard("no_alias", other.source, None, (ragged.source,))  # type: ignore[arg-type]
         self.ragged[ragged] = None
 
     def constant_tensor(self, real: torch.Tensor) -> Tensor:
-        """A tensor made during capture from constants (a baked attribute of the graph)."""
+        """A tensor created during capture from constants, as an attribute of the graph."""
         name = f"_tensor_constant{len(self.attributes)}"
         self.attributes[name] = real
         fake = fake_of(self.fake_mode, real)
@@ -762,17 +774,19 @@ class GraphBuilder:
         return value
 
     def known_number(self, fake: torch.Tensor) -> Const | None:
-        """The integer in a tensor that the program has made of constants."""
+        """The number in a tensor that the program created from constants, or None."""
         real = self.folded.of(fake)
         return None if real is None or real.numel() != 1 else Const(real.item())
 
     def expect(self, value: Tensor, truth: bool) -> bool:
-        """Assume that a tensor is true, or false: the graph looks, and where it is otherwise the frame runs eagerly, which raises
-        what the program raises.  False where it cannot be assumed."""
+        """Assume that a tensor is true, or false.  Returns False if that cannot be assumed.
+
+        The graph checks it.  Where it does not hold, the frame runs eagerly and raises the program's error.
+        """
         fake, errors = value.fake, self.cx.errors_of_data
         one = all(type(n) is int and n == 1 for n in fake.shape)
         if not (config.rewrite_assert_with_torch_assert and one and fake.device.type == "cpu") or fake.is_complex():
-            return False  # on other devices a wrong assumption ends the process
+            return False  # on other devices a wrong assumption aborts the process
         if hasattr(self, "outer") or errors.done.once or self.cx.functions.concerns([value], {}):
             return False
         holds = value if fake.dtype is torch.bool else self.call_function(torch.ne, [value, Const(0)], {})
@@ -784,8 +798,10 @@ class GraphBuilder:
 
     # end ------------------------------------------------------------------------------------------------------
     def finish(self, outputs: list[Tensor], *, unused: bool = False) -> fx.GraphModule:
-        """The graph returning a tuple of `outputs`; calls whose result nobody reads are removed unless they mutate, but with
-        `unused`, if they are the program's."""
+        """The graph that returns a tuple of `outputs`.
+
+        Calls without users are removed unless they write.  `unused`: the program's calls stay.
+        """
         self.graph.output(tuple(self.node_of(t, leaves=True) for t in outputs))
         self.bound.check((t.fake for t in self.inputs), self._symbol)
         remove_dead(self.graph, unused=unused)
@@ -795,7 +811,7 @@ class GraphBuilder:
         return module
 
     def _name_sizes(self) -> None:
-        """Each symbol in the sizes and strides of an input is one as well: what is made of the graph may need it."""
+        """Add a node for each symbol in the sizes and strides of inputs, since later stages may need them."""
         for value in self.inputs:
             if value.node.users and (value.wrapper or value.fake._has_symbolic_sizes_strides):
                 shown = [value.fake, *_inside(value.fake)]
@@ -803,8 +819,8 @@ class GraphBuilder:
                     for name in expr_of(n).symbols if is_symbolic(n) else ():
                         self.named.add(self.numbers.argument(self.cx.sizes.known_symbols.int(Expr.sym(name))))
 
-    def _prune_inputs(self) -> list[Input]:
-        """Erase placeholders that nothing uses; those left, in order."""
+    def _prune_inputs(self) -> list[GraphInput]:
+        """Erase unused placeholders and return the others, in order."""
         kept = []
         for node in [n for n in self.graph.nodes if n.op == "placeholder"]:
             if node.users or node in self.named:
@@ -814,29 +830,29 @@ class GraphBuilder:
         return kept
 
     def is_wrapped(self) -> bool:
-        """Whether an input is of a class that takes part in calls."""
+        """Whether an input has a class with `__torch_function__`."""
         return any(i.aliased for i in self.placeholders.values())
 
     def positions(self, inputs: Iterable[int]) -> list[int]:
-        """Where inputs are among those of the finished graph, by their numbers."""
+        """Positions of inputs, given by index, among the inputs of the finished graph."""
         nodes = {self.inputs[i].node for i in inputs}
         return [k for k, t in enumerate(self.used) if t.node in nodes]
 
     def is_written(self, value: Tensor) -> bool:
-        """Whether calls have written an existing tensor, or memory that it has in common with others."""
+        """Whether calls have written an existing tensor, or memory that it shares with others."""
         versions = zip(self.inputs, self.versions.values(), strict=True)
         return any(t.source == value.source and t.fake._version != version for t, version in versions)
 
     def tells_history(self, value: Tensor, name: str) -> bool:
-        """Whether an intermediate's fake has the version that eager's has: that counts the writes to all tensors beside it."""
+        """Whether the fake's attribute is known to equal eager's.  A `_version` counts the writes of all its aliases."""
         fake = value.fake
         if name != "_version":
             return True
         if fake.layout is not torch.strided or fake.is_inference() or hasattr(self, "outer"):
             return False
-        if self.cx.sizes.symbols is not None:  # operators that write into their own result may be others of symbols
+        if self.cx.sizes.symbols is not None:  # operators that write into their own result may differ for symbols
             return False
-        if self.cx.inference.is_made(fake) or self.is_picked(fake):  # which counts none, or another's
+        if self.cx.inference.is_made(fake) or self.is_picked(fake):  # these count no writes, or another tensor's
             return False
         given = [p.fake for p in self.placeholders.values() if isinstance(p.fake, torch.Tensor)]
         return all(t.layout is torch.strided and memory_of(t) != memory_of(fake) for t in given)
@@ -852,7 +868,8 @@ def _inside(wrapper: torch.Tensor) -> list[torch.Tensor]:
 
 
 def _by_position(target: Any, args: list[Value], kwargs: dict[str, Value]) -> tuple[list[Value], dict[str, Value]]:
-    """Without names that Python's own grammar has (`x.uniform_(**{"from": 0.0})`): a graph could not be written with them."""
+    """Pass keyword arguments named like Python keywords by position (`x.uniform_(**{"from": 0.0})`), so that a graph
+    can be printed."""
     name = target if isinstance(target, str) else target.__name__
     packet = getattr(torch.ops.aten, name, None)
     for overload in () if packet is None else packet.overloads():
@@ -865,11 +882,11 @@ def _by_position(target: Any, args: list[Value], kwargs: dict[str, Value]) -> tu
             given.append(named.pop(argument.name, Const(argument.default_value)))
         if not any(map(keyword.iskeyword, named)):
             return given, named
-    raise Break("unsupported-operation", f"{name_of(target)} with the names {', '.join(kwargs)}")
+    raise Break("unsupported-operation", f"{name_of(target)} with the keywords {', '.join(kwargs)}")
 
 
 OBJECTS: list[Callable[[GraphBuilder, Object], fx.Node | None]] = []
-"""What makes nodes of objects; filled by `builtins/`."""
+"""Functions that create nodes of objects; filled by `library/`."""
 
 
 def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
@@ -897,5 +914,5 @@ def value_to_arg(builder: GraphBuilder, value: Value) -> Any:
 
 
 def _below_versions() -> bool:
-    """Whether writes count no versions, as where torch calls a `__torch_dispatch__`: nothing tells what was written."""
+    """Whether version counters are disabled, as inside of a `__torch_dispatch__`: then writes cannot be detected."""
     return torch._C._dispatch_tls_is_dispatch_key_excluded(torch._C.DispatchKey.ADInplaceOrView)

@@ -1,8 +1,8 @@
-"""Inference mode that a frame enters and leaves: in the graph it is no more than the grad mode, and what was made inside is an
-inference tensor where it leaves the graph (`rebuild.as_inference`).
+"""Inference mode that a frame enters and leaves.
 
-A tensor is one if its memory was made inside: a view of another tensor is as that is, inside and outside.  What tells the two
-apart otherwise breaks the graph: a write outside, gradients, versions.
+In the graph it is only the grad mode.  A tensor created inside is an inference tensor where it leaves the graph
+(`runtime_helpers.as_inference`).  The memory decides: a view is an inference tensor iff its base is.  Operations that would
+behave differently break the graph: a write outside, gradients, versions.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Iterable
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.ir.kernels import memory_of
-from pycompiler.ir.subclasses import is_wrapper
+from pycompiler.operators.kernel_type_checks import memory_of
+from pycompiler.torch_compat.tensor_subclasses import is_tensor_subclass
 
 KIND = "unsupported-operation"
 
 
 class Inference:
-    """The regions that are open, each by the grad mode before it and the step that entered it; and what was made in any."""
+    """The open regions, as (grad mode before, step of entry), and the tensors created in any region."""
 
     def __init__(self) -> None:
         self.open: list[tuple[bool, int | None]] = []
-        self._made: dict[int, torch.Tensor] = {}  # by memory, which these keep
+        self._made: dict[int, torch.Tensor] = {}  # by memory, kept alive by the tensor
 
     def is_made(self, fake: torch.Tensor) -> bool:
         """Whether the program sees an inference tensor."""
@@ -32,7 +32,7 @@ class Inference:
     def look(
         self, name: str, operands: list[torch.Tensor], written: list[torch.Tensor], results: Iterable[torch.Tensor]
     ) -> None:
-        """After a call."""
+        """Call after each call of the graph."""
         if not (self.open or self._made):
             return
         results = [*results]
@@ -41,16 +41,16 @@ class Inference:
         elif any(map(self.is_made, written)):
             raise Break(KIND, f"{name}, which writes an inference tensor")
         elif any(t.requires_grad for t in results) and any(map(self.is_made, operands)):
-            raise Break(KIND, f"{name} of an inference tensor, with gradients")
+            raise Break(KIND, f"{name} of an inference tensor, whose result requires grad")
 
     def _note(self, name: str, operands: list[torch.Tensor], results: list[torch.Tensor]) -> None:
         given = {memory_of(t) for t in operands if t.layout is torch.strided}
         for t in results:
-            if t.layout is not torch.strided or is_wrapper(type(t)):
-                raise Break(KIND, f"{name} in inference mode, whose result is sparse, or of a class")
+            if t.layout is not torch.strided or is_tensor_subclass(type(t)):
+                raise Break(KIND, f"{name} in inference mode, whose result is sparse or a tensor subclass")
             if memory_of(t) not in given:
                 if t.requires_grad:
                     raise Break(KIND, f"{name} in inference mode, whose result requires grad")
                 self._made[memory_of(t)] = t
             elif name == "view" and any(t.dtype != o.dtype for o in operands if o.layout is torch.strided):
-                raise Break(KIND, "a view of another dtype in inference mode")  # which eager takes for a new tensor
+                raise Break(KIND, "a view of another dtype in inference mode")  # eager treats it as a new tensor

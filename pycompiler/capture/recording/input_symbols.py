@@ -1,7 +1,7 @@
-"""Which sizes and integers of a frame's inputs are symbols, and what each symbol is.
+"""Size symbols: which sizes and integers of a frame's inputs are symbols, and their origins.
 
-In: `Policy`, one a code object: what the user wants, what changed between captures, what had to be a number.  Out:
-`Sizes`, one a capture: a fake's symbolic sizes and strides, symbols with their origins, and the relations to guard.
+In: `SymbolPolicy`, one per code object: the user's settings, changes between captures, forced constants.  Out: `Sizes`, one
+per capture: symbolic sizes and strides of fakes, symbols with their origins, and the relations to guard.
 """
 
 from __future__ import annotations
@@ -14,42 +14,44 @@ from typing import Any
 import torch
 
 from pycompiler.errors import UserError
-from pycompiler.ir.computed import OF_NUMPY
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.fake import Layout, as_plain, is_plain
+from pycompiler.ir.computed_sources import OF_NUMPY
+from pycompiler.ir.control_flow_exceptions import LeavesCompile
 from pycompiler.ir.guards import Guard
-from pycompiler.ir.leaves import Leaves
-from pycompiler.ir.marks import Mark, marks_of
-from pycompiler.ir.mortal import weak_source
-from pycompiler.ir.size_checks import Origin, size_guard
-from pycompiler.ir.source import ELEMENTS, Source, const
-from pycompiler.ir.symbols import Relation, Specialise, Symbols, expr_of
+from pycompiler.ir.source import ELEMENTS, Source, const_source
+from pycompiler.ir.weak_guards import weak_source
 from pycompiler.logs import stage
+from pycompiler.symbolic.dynamic_marks import Mark, marks_of
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.size_checks import Origin, size_guard
+from pycompiler.symbolic.symbols import Relation, Specialise, Symbols, expr_of
+from pycompiler.torch_compat.fake_mode import Layout, as_plain, is_plain
 
 log = stage("dynamic")
-Key = tuple[Source, str, int]  # an Origin without its class
+SymbolKey = tuple[Source, str, int]  # an Origin without its class
 
-# Of an integer that is a symbol: twice of it is a number of 64 bits without a question.
+# Greatest magnitude of an integer symbol: twice of it still fits into 64 bits.
 _GREATEST = 2**62 - 1
 
 
-class Drawn:
-    """Stands for the numbers that generated code has drawn: in sources, which nobody reads."""
+class DrawnNumbers:
+    """Stands for the numbers that generated code has drawn: a source that is never read."""
 
 
-DRAWN = const(Drawn)
+DRAWN = const_source(DrawnNumbers)
 
 
-class NeedsSymbols(Leaves):
-    """A capture without symbols has met a marked tensor: it begins anew, with them."""
+class RestartWithSymbols(LeavesCompile):
+    """A capture without symbols has met a marked tensor: it restarts with symbols."""
 
 
 @dataclass
-class Policy:
-    """What is symbolic in the captures of one code object.
+class SymbolPolicy:
+    """The choice of symbols in the captures of one code object.
 
-    `everything`: what came as an argument is (`dynamic=True`).  `automatic`: what else changed since the last capture is.
-    `integers`, `floats`: whether they can be.  `static`: what was asked for by its value, or could not be carried, and is none.
+    - `everything`: all arguments are symbolic (`dynamic=True`).
+    - `automatic`: other values that changed since the last capture are symbolic.
+    - `integers`, `floats`: whether they can be symbols.
+    - `static`: keys that are constants, since a value was needed or symbols were unsupported.
     """
 
     everything: bool = False
@@ -57,20 +59,22 @@ class Policy:
     marked: bool = True
     integers: bool = True
     floats: bool = True
-    changed: set[Key] = field(default_factory=set)
-    static: set[Key] = field(default_factory=set)
+    changed: set[SymbolKey] = field(default_factory=set)
+    static: set[SymbolKey] = field(default_factory=set)
     seen: dict[tuple[Source, str, int | None], tuple[Any, ...]] = field(default_factory=dict)
     owners: dict[int, weakref.ref[Any]] = field(default_factory=dict)  # modules, by id
-    news: dict[Key, tuple[Any, Any]] = field(default_factory=dict)  # what changed, in which way, since somebody looked
+    news: dict[SymbolKey, tuple[Any, Any]] = field(default_factory=dict)  # changes since the last report, as (old, new)
 
     @property
     def symbolic(self) -> bool:
-        """Whether a capture needs symbols from its beginning."""
+        """Whether a capture needs symbols from its start."""
         return self.everything or bool(self.changed)
 
     def observe(self, source: Source, what: str, now: tuple[Any, ...], owner: Any = None) -> None:
-        """What is at `source` in this call; what differs from the call captured before is symbolic from now on.  `owner`: the
-        module that holds it; others of its class have another one there, which is no change."""
+        """Record the value at `source` in this call.  If it differs from the last capture, it is symbolic from now on.
+
+        `owner`: the module that holds it.  Other modules of the class have their own value, which counts as no change.
+        """
         source = weak_source(source)
         at = None if owner is None else id(owner)
         if owner is not None and ((known := self.owners.get(id(owner))) is None or known() is not owner):
@@ -78,7 +82,7 @@ class Policy:
             self.seen = {k: v for k, v in self.seen.items() if k[2] != at}
         before, self.seen[source, what, at] = self.seen.get((source, what, at)), now
         if what == "int" and self.automatic and before is None and (source, "size", at) in self.seen:
-            self.changed.add((source, what, 0))  # where a tensor was: a program that passes both passes others
+            self.changed.add((source, what, 0))  # a tensor was here before: such a program passes other numbers too
             return
         if not self.automatic or before is None or len(before) != len(now):
             return
@@ -89,7 +93,7 @@ class Policy:
                 self.news[key] = (a, b)
 
     def repeats(self, source: Source, contents: list[Any]) -> bool:
-        """Whether the list of numbers and texts there has held these whenever it was looked at."""
+        """Whether the list of numbers and str there had the same contents at each observation."""
         if self.everything:
             return False
         key = (weak_source(source), "items", None)
@@ -98,7 +102,7 @@ class Policy:
         return self.seen[key] == now
 
     def will_change(self, source: Source, what: str) -> bool:
-        """The frame itself changes the number that is at `source`; whether that is news, so that it is no symbol yet."""
+        """Mark a number that the frame itself changes as symbolic.  Returns whether that is new."""
         key = (weak_source(source), what, 0)
         if not self.automatic or not self.floats or key in self.static or key in self.changed:
             return False
@@ -106,12 +110,12 @@ class Policy:
         return True
 
     def told(self) -> list[str]:
-        """What became a symbol since this was asked."""
+        """Descriptions of the values that became symbols since the last call of this method."""
         news, self.news = self.news, {}
         return [f"{Origin(s, int, what, d).number.name} was {a!r}, is {b!r}" for (s, what, d), (a, b) in news.items()]
 
     def wants(self, source: Source, what: str, dim: int, inside: bool = False) -> bool:
-        """`inside`: of what the program was called with."""
+        """Whether the value should be a symbol.  `inside`: it belongs to an argument of the program."""
         if self.is_static(source, what, dim):
             return False
         source = weak_source(source)
@@ -126,17 +130,20 @@ class Policy:
 
 
 def _least(number: int) -> int:
-    """Of the symbol of an integer's magnitude: as for sizes where today's allows it, since much follows from it, else
-    each with this sign (a program that counts begins at 0)."""
+    """The lower bound of an integer symbol.
+
+    2, as for sizes, if the current value allows it, since many facts follow from it; else all numbers of this sign (a
+    counter starts at 0).
+    """
     return 1 if number < 0 else 2 if number >= 2 else 0
 
 
 _PARTS = (*ELEMENTS, "as_tensor")
-_SAME = (*OF_NUMPY, as_plain)  # what gives an argument itself, as another class
+_SAME = (*OF_NUMPY, as_plain)  # functions that return the argument itself, with another class
 
 
 def _is_argument(source: Source) -> bool:
-    """Whether the program was called with it, in containers or not: what objects hold is made for longer."""
+    """Whether the source leads to an argument, possibly through containers.  Attributes of objects live longer."""
     while source.base is not None:
         if source.kind not in _PARTS and not (source.kind == "computed" and source.arg.function in _SAME):
             return False
@@ -146,24 +153,28 @@ def _is_argument(source: Source) -> bool:
 
 @dataclass
 class Sizes:
-    """The symbols of one capture.  `origins`: of symbols, and of strides that are compared by expressions (`strides`)."""
+    """The symbols of one capture.
 
-    policy: Policy
+    `origins`: of symbols, and of strides that are compared with expressions (`strides`).
+    """
+
+    policy: SymbolPolicy
     symbols: Symbols | None = None
     origins: dict[str, Origin] = field(default_factory=dict)
     strides: list[Relation] = field(default_factory=list)
-    required: dict[str, Origin] = field(default_factory=dict)  # marked: a number instead is an error
+    required: dict[str, Origin] = field(default_factory=dict)  # marked dynamic: a constant instead is an error
     integers: dict[Source, Any] = field(default_factory=dict)
     modules: dict[Source, Any] = field(default_factory=dict)
-    inside: set[Source] = field(default_factory=set)  # the tensors in wrappers that the program was called with
+    inside: set[Source] = field(default_factory=set)  # inner tensors of subclass arguments
 
     def within(self, wrapper: Source, places: Iterable[Source]) -> None:
-        """Sizes of tensors inside of a wrapper change as its own do."""
+        """Treat sizes of inner tensors as the sizes of their tensor subclass."""
         if wrapper in self.inside or _is_argument(wrapper):
             self.inside.update(places)
 
     def layout(self, real: torch.Tensor, source: Source, *, wrapper: bool = False) -> Layout | None:
-        """Sizes and strides of an input with its symbols; None when it has none.  `wrapper`: of one whose own words say them."""
+        """Sizes and strides of an input with its symbols; None if it has none.  `wrapper`: a tensor subclass with sizes
+        of its own."""
         shape = tuple(real.size()) if real.layout is torch.strided else ()
         marks = marks_of(real) if self.policy.marked else {}
         changes = not isinstance(real, torch.nn.Parameter)
@@ -174,7 +185,7 @@ class Sizes:
         if not (wanted or steps) or not (wrapper or is_plain(real)):
             return None
         if self.symbols is None:
-            raise NeedsSymbols
+            raise RestartWithSymbols
         sizes: list[Any] = list(shape)
         for d in wanted:
             mark = marks.get(d, Mark("maybe"))
@@ -185,7 +196,7 @@ class Sizes:
         return sizes, self._strides(real, source, sizes, steps)
 
     def _owner(self, source: Source) -> Any:
-        """The module of which the source is a part."""
+        """The module that the source belongs to."""
         at: Source | None = source
         while at is not None:
             if at in self.modules:
@@ -195,7 +206,7 @@ class Sizes:
 
     def _wants(self, changes: bool, source: Source, d: int, n: int, mark: Mark | None) -> bool:
         if mark is not None:
-            # One of torch's own, which has numbers for sizes.
+            # An inner tensor of a torch subclass: sizes 0 and 1 stay constants.
             if mark.kind == "dynamic" and n < 2 and source in self.inside:
                 return False
             if mark.kind in ("dynamic", "unbacked"):
@@ -209,7 +220,7 @@ class Sizes:
         return n > 1 and changes and self.policy.wants(source, "size", d, source in self.inside)
 
     def _changing_strides(self, real: torch.Tensor, source: Source) -> frozenset[int]:
-        """Dimensions whose strides are symbols of their own: they follow from no sizes."""
+        """Dimensions whose strides are symbols of their own, since they follow from no sizes."""
         if real.layout is not torch.strided:
             return frozenset()
         steps = real.stride()
@@ -219,7 +230,10 @@ class Sizes:
         return frozenset(d for d, s in enumerate(alone) if s > 1 and self.policy.wants(source, "stride", d))
 
     def integer(self, real: int, source: Source) -> Any:
-        """The SymInt of an integer argument; None where it is a constant.  Symbols are not negative: one is minus a symbol."""
+        """The SymInt of an integer argument; None if it is a constant.
+
+        Symbols are non-negative: a negative integer is minus a symbol.
+        """
         if not self.policy.integers:
             return None
         self.policy.observe(source, "int", (real,), self._owner(source))
@@ -227,7 +241,7 @@ class Sizes:
         if not (abs(real) <= _GREATEST and self.policy.wants(source, what, 0)):
             return None
         if self.symbols is None:
-            raise NeedsSymbols
+            raise RestartWithSymbols
         if source not in self.integers:
             origin = Origin(source, int, what)
             symbol = self._new(abs(real), origin, Mark("maybe", high=_GREATEST), low=_least(real))
@@ -235,50 +249,55 @@ class Sizes:
         return self.integers[source]
 
     def is_other_text(self, real: str, source: Source) -> bool:
-        """Whether a text is another one in each call; one that stays is a constant, which guards compare soonest."""
+        """Whether a str differs between calls.  A str that stays is a constant, which guards compare fastest."""
         self.policy.observe(source, "text", (real,), self._owner(source))
         return self.policy.wants(source, "text", 0)
 
     def fits(self, sym: Any) -> None:
-        """A number that a call of the graph takes is one of 64 bits, and so is what it is computed of: eager refuses others,
-        kernels would wrap them around. Half of that is assumed, so that what is added to it in a guard fits as well."""
+        """Assume that a number passed to a graph call, and each of its summands, is within half of 64 bits.
+
+        Eager rejects larger numbers, while kernels would wrap around.  Half of the range is assumed so that sums in
+        guards fit too.
+        """
         expr = expr_of(sym) if isinstance(sym, torch.SymInt) else Expr.of(0)
         if any(map(self._is_integer, expr.symbols)):
             known = self.known_symbols
             for part in expr.sums():
                 if not (known.at_least(Expr.of(_GREATEST), part) and known.at_least(part, -_GREATEST)):
-                    raise Specialise(sorted(expr.symbols), "it is beyond what is assumed of numbers in graphs")
+                    raise Specialise(sorted(expr.symbols), "the number may exceed the range that graphs assume")
 
     def _is_integer(self, name: str) -> bool:
-        """Whether the symbol is a number of the program's, and no size."""
+        """Whether the symbol is an integer of the program, not a size."""
         origin = self.origins.get(name)
         return self.known_symbols.bound.get(name) == "int" if origin is None else origin.what in ("int", "minus")
 
     def floating(self, real: float, source: Source) -> Any:
-        """The SymFloat of a float; None where it is a constant."""
+        """The SymFloat of a float; None if it is a constant."""
         if not self.policy.floats:
             return None
         self.policy.observe(source, "float", (real,))
         if not self.policy.wants(source, "float", 0):
             return None
         if self.symbols is None:
-            raise NeedsSymbols
+            raise RestartWithSymbols
         if source not in self.integers:
             name = f"float{len(self.symbols.floats)}"
             self.integers[source] = self.symbols.float(name, real)
             self.origins[name] = Origin(source, float, "float")
-            log.info("%s is %s, %s today", name, source, real)
+            log.info("%s is %s, now %s", name, source, real)
         return self.integers[source]
 
     def drawn(self, index: int, kind: type, greatest: float) -> Any:
-        """The number of this kind (float; int, from 0 on) that generated code draws before the graph runs, of this magnitude at
-        most; None where it cannot be one."""
+        """A symbol for a number that generated code draws before the graph; None if it cannot be one.
+
+        `kind`: float, or int from 0 on.  `greatest`: the bound of its magnitude.
+        """
         source, what = DRAWN.item(index), kind.__name__
         wanted = self.policy.floats if kind is float else self.policy.integers
         if not wanted or self.policy.is_static(source, what, 0):
             return None
         if self.symbols is None:
-            raise NeedsSymbols
+            raise RestartWithSymbols
         made = self.symbols.bind("float") if kind is float else self.symbols.bind("drawn", Expr.of(int(greatest)))
         name = next(reversed(self.symbols.bound))
         self.symbols.greatest[name] = greatest
@@ -286,19 +305,22 @@ class Sizes:
         return made
 
     def is_read(self, names: Iterable[str]) -> bool:
-        """Whether the graph reads one of these symbols of its data."""
+        """Whether the graph reads one of these symbols from data."""
         return any(n in self.known_symbols.bound and n not in self.origins for n in names)
 
     def _new(self, hint: int, origin: Origin, mark: Mark, low: int = 2) -> torch.SymInt:
         assert self.symbols is not None
         made = self.symbols.new(hint, low=max(mark.low or low, low), high=mark.high)
         self.origins[str(made)] = origin
-        log.info("%s is %s, %d today", made, origin.number, hint)
+        log.info("%s is %s, now %d", made, origin.number, hint)
         return made
 
     def _strides(self, real: torch.Tensor, source: Source, sizes: Sequence[Any], steps: Set[int]) -> list[Any]:
-        """A stride that is the extent of the dimensions inside is that product of sizes; others are symbols (`steps`) or
-        numbers."""
+        """Symbolic strides of an input.
+
+        A stride that equals the extent of the inner dimensions is that product of sizes.  Others are symbols (`steps`)
+        or numbers.
+        """
         strides: list[Any] = list(real.stride())
         extents: dict[int, Any] = {}
         for d in sorted(range(real.dim()), key=lambda d: (real.stride(d), real.size(d))):
@@ -314,25 +336,25 @@ class Sizes:
 
     @property
     def known_symbols(self) -> Symbols:
-        """Those of a capture that has some."""
+        """The symbols of a capture that has some."""
         assert self.symbols is not None
         return self.symbols
 
     def source_of(self, name: str) -> Source:
-        """Where the symbol's number is."""
+        """The source of the symbol's number."""
         return self.origins[name].number
 
     # results --------------------------------------------------------------------------------------------------
     def leave(self) -> None:
-        """The capture has ended: what later stages assume comes from no line of the program."""
+        """Call at the end of the capture: assumptions of later stages belong to no line of the program."""
         self.integers.clear()
         self.modules.clear()
-        self.policy = Policy()
+        self.policy = SymbolPolicy()
         if self.symbols is not None:
             self.symbols.place = tuple
 
     def guard(self) -> Guard | None:
-        """The guard of all that is assumed by now."""
+        """The guard of all assumptions so far."""
         if self.symbols is None:
             return None
         relations = [*self.symbols.declared(), *self.strides, *self.symbols.relations]
@@ -340,7 +362,7 @@ class Sizes:
         return size_guard(relations, self.origins, (), *floats)
 
     def guard_about(self, is_watched: Callable[[Source], bool]) -> Guard | None:
-        """The part of it that says something of symbols of watched places."""
+        """The part of the guard that concerns symbols of watched sources."""
         if self.symbols is None:
             return None
         names = {name for name, origin in self.origins.items() if is_watched(origin.source)}
@@ -352,7 +374,7 @@ class Sizes:
         return size_guard(about, self.origins, (), limits, intervals, decisions)
 
     def specialised(self) -> tuple[Origin, Relation] | None:
-        """A marked size that is a number, and what made it one."""
+        """A marked size that became a constant, and the relation that caused it."""
         for name, origin in self.required.items():
             if self.symbols is not None and self.symbols.is_static(name):
                 why = next(r for r in self.symbols.relations if r.kind == "==" and name in r.expr.symbols)
@@ -360,7 +382,7 @@ class Sizes:
         return None
 
     def unmarked(self, origins: Sequence[Origin], wanted: Specialise) -> list[Origin]:
-        """Those that can be numbers: what is marked dynamic is a symbol in each capture."""
+        """The origins that may become constants.  A size marked dynamic is a symbol in each capture."""
         required = [*self.required.values()]
         if all(o in required for o in origins):
             raise UserError(f"{origins[0].number} is marked dynamic, but cannot be: {wanted.why}")

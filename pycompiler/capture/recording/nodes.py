@@ -1,4 +1,4 @@
-"""What the nodes of a captured graph tell: of operands and results while it is made, of its calls when it ends."""
+"""Queries on the nodes of a captured graph: operands and results during capture, calls at its end."""
 
 from __future__ import annotations
 
@@ -8,21 +8,21 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.ir import transforms
-from pycompiler.ir.kernels import memory_of, tensors_of
+from pycompiler.ir import higher_order
+from pycompiler.operators.kernel_type_checks import memory_of, tensors_of
 
-MADE = "made"
-"""Marks a node that makes an object: what it is made of are the operands of whoever takes it."""
+CREATES_OBJECT = "made"
+"""Marks a node that creates an object.  A call that takes the object has the node's arguments as its operands."""
 
 
 def version_of(node: fx.Node) -> int | None:
-    """How often the node's tensor was changed; None for an inference tensor, which does not count."""
+    """The number of in-place writes to the node's tensor; None for an inference tensor, which does not count them."""
     fake = node.meta["example_value"]
     return None if fake.is_inference() else fake._version
 
 
 def examples(nodes: Iterable[fx.Node]) -> list[Any]:
-    """The fakes that nodes are."""
+    """The nodes' fake tensors or other example values."""
     return [n.meta["example_value"] for n in nodes]
 
 
@@ -43,22 +43,22 @@ def has_tensor(result: Any) -> bool:
 def operands_of(nodes: Any, knodes: Any) -> list[fx.Node]:
     found: list[fx.Node] = []
     fx.node.map_arg((nodes, knodes), found.append)
-    return [n for node in found for n in (operands_of(node.args, {}) if MADE in node.meta else [node])]
+    return [n for node in found for n in (operands_of(node.args, {}) if CREATES_OBJECT in node.meta else [node])]
 
 
-def is_programs(node: fx.Node) -> bool:
-    """Whether it is a call that the program makes: not the parts of its result, or numbers made of sizes."""
+def is_user_call(node: fx.Node) -> bool:
+    """Whether the program makes this call: getitem nodes of its results and size computations do not count."""
     return "user" in node.meta and node.op in ("call_function", "call_method")
 
 
 def remove_dead(graph: fx.Graph, *, unused: bool = False) -> None:
-    """Remove what nobody reads and has no effect; `unused`: but calls of the program."""
+    """Remove nodes without users and effects.  `unused`: keep the program's calls."""
     for node in reversed(list(graph.nodes)):
         if node.op == "placeholder" or node.op == "output" or node.users:
             continue
-        # What wrote anything, though no version tells of what, may have written an argument.
+        # A node that wrote anything may have written an argument, even if no version shows it.
         effects = node.meta.get("mutates") or node.meta.get("acts") or node.meta.get("wrote")
-        if not (effects or (unused and is_programs(node))):
+        if not (effects or (unused and is_user_call(node))):
             graph.erase_node(node)
 
 
@@ -67,9 +67,9 @@ def op_count(graph: fx.Graph) -> int:
 
 
 def has_effects(graph: fx.Graph) -> bool:
-    """Whether a call must run although nothing of it is returned (changes of global state aside)."""
+    """Whether a call must run although none of its results is returned.  Changes of global state do not count."""
     given: set[int] = set()
-    """Memories from outside: a write through an alias that counts its own versions (`x.data[0] = 1`) is seen by them alone."""
+    """Memory of inputs.  Only the memory shows a write through an alias with its own version counter (`x.data[0] = 1`)."""
     for n in graph.nodes:
         if n.op == "placeholder":
             given |= _memories(n)
@@ -89,15 +89,15 @@ def _memories(node: fx.Node) -> set[int]:
 
 
 def computes(graph: fx.Graph) -> bool:
-    """Whether the program calls anything."""
-    return any(map(is_programs, graph.nodes))
+    """Whether the graph contains a call of the program."""
+    return any(map(is_user_call, graph.nodes))
 
 
-def reached_from(graph: fx.Graph, starts: list[fx.Node]) -> dict[fx.Node, int]:
-    """Of each node, which of these calls lead to it, as bits; a hook's call leads where its tensor does."""
+def dependents_of(graph: fx.Graph, starts: list[fx.Node]) -> dict[fx.Node, int]:
+    """For each node, the set of these calls that it depends on, as bits.  A hook's call counts where its tensor goes."""
     found: dict[fx.Node, int] = {}
     for k, call in enumerate(starts):
-        first = call.args[1] if call.target is transforms.hooked else call
+        first = call.args[1] if call.target is higher_order.register_gradient_hook else call
         assert isinstance(first, fx.Node)
         found[first] = found.get(first, 0) | 1 << k
     for node in graph.nodes if found else ():

@@ -1,13 +1,14 @@
-"""Numbers that optimizers read of tensors (`step.item()`): in the graph they stay tensors, of one double each.
+"""Scalars that optimizers read from tensors (`step.item()`): in the graph they stay tensors of one double each.
 
-In: where a number is read, and what the graph has done so far.  Out: which tensors stand for Python's floats, and, where one
-decides a branch, what the branch asks of the number that an existing tensor holds when the frame begins: a guard (`Decision`).
+In: the place of a read, and the graph so far.  Out: the tensors that stand for Python floats.  If one decides a branch,
+a guard (`Decision`) on the number in an existing tensor at the frame's start.
 
     step += 1                     # the tensor holds single(x + 1)
     n = step.item()               # a float, that number
     if 2 * n > 5:                 # decided by today's x, and guarded: mul(single(x + 1), 2.0) > 5.0
 
-Only sums of a tensor's number with constants are followed; whatever else writes the memory, the branch breaks the graph.
+Only sums of a tensor's number with constants are followed.  After any other write to the memory, the branch breaks the
+graph.
 """
 
 from __future__ import annotations
@@ -24,13 +25,23 @@ from torch import fx
 
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.symbolic import Symbolic
+from pycompiler.capture.values.symbolic_numbers import Symbolic
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir.data_checks import COMPARISONS, NAME, DataChecks, Decision, Span, X, meet, memory_around, place_of
 from pycompiler.ir.guards import Guard, UserFrame
-from pycompiler.ir.kernels import memory_of
 from pycompiler.ir.source import Source
-from pycompiler.ir.symbolic_node import EXACT, Real
+from pycompiler.operators.kernel_type_checks import memory_of
+from pycompiler.symbolic.data_checks import (
+    COMPARISONS,
+    NAME,
+    DataChecks,
+    Decision,
+    Span,
+    X,
+    memory_around,
+    overlap,
+    place_of,
+)
+from pycompiler.symbolic.symbolic_node import EXACT, Real
 
 ARITHMETIC: dict[Any, str] = {
     operator.add: "add", operator.sub: "sub", operator.mul: "mul", operator.truediv: "truediv", operator.pow: "pow",
@@ -38,17 +49,18 @@ ARITHMETIC: dict[Any, str] = {
 }  # fmt: skip
 COMPARED: dict[Any, str] = {getattr(operator, name): name for name in COMPARISONS}
 SUMS = (operator.iadd, "add_", torch._foreach_add_)
-"""What adds a constant to a tensor, or to each of a list, in place."""
+"""Operators that add a constant in place to a tensor, or to each tensor of a list."""
 MADE: dict[Any, float | None] = {torch.tensor: None, torch.zeros: 0.0, torch.ones: 1.0}
-"""What makes a tensor of a number: which one; None: of its first argument."""
+"""Functions that create a tensor of a number -> the number; None: the first argument."""
 WIDTHS = {torch.float32: 4, torch.float64: 8}
 
 
 @dataclass(eq=False)
-class Cell:
-    """The number in a tensor: what it is now, and how often what was written was followed.
+class ScalarCell:
+    """The number in a tensor: its current value, and the number of writes that were followed.
 
-    Of an existing tensor (`given`) it is computed of `X`, the number when the frame began; else the tensor is made of a constant.
+    For an existing tensor (`given`) it is computed from `X`, the number at the frame's start.  Otherwise the tensor was
+    created from a constant.
     """
 
     fake: torch.Tensor
@@ -59,46 +71,46 @@ class Cell:
 
     @property
     def is_followed(self) -> bool:
-        """Whether nothing else was written."""
+        """Whether there were no other writes."""
         return self.fake._version == self.version + self.writes
 
 
 @dataclass(frozen=True)
-class Number:
-    """A float of the program's, and the cells that it was computed of; None where it is not known."""
+class ScalarRead:
+    """A float of the program, and the cells it was computed from.  `value` is None if it is not known."""
 
     value: Real | float | None = None
-    cells: frozenset[Cell] = frozenset()
+    cells: frozenset[ScalarCell] = frozenset()
 
 
-UNKNOWN = Number()
+UNKNOWN = ScalarRead()
 
 
-class Items:
-    """The numbers of one frame."""
+class ScalarReads:
+    """The scalar reads of one frame."""
 
     def __init__(self, cx: Capture) -> None:
         self.cx = cx
-        self.read: dict[fx.Node, fx.Node] = {}  # what stands for a number, and the tensor that had it
-        self.chosen: set[fx.Node] = set()  # one of two numbers
-        self.numbers: dict[fx.Node, Number] = {}
-        self.results: dict[fx.Node, Number] = {}  # of which no other number was computed
-        self.cells: dict[int, Cell] = {}  # by fake
-        self._lying: dict[int, list[Cell]] = {}  # by memory
+        self.read: dict[fx.Node, fx.Node] = {}  # node of a read number -> node of the tensor it was read from
+        self.chosen: set[fx.Node] = set()  # nodes that choose one of two numbers
+        self.numbers: dict[fx.Node, ScalarRead] = {}
+        self.results: dict[fx.Node, ScalarRead] = {}  # numbers from which no other number was computed
+        self.cells: dict[int, ScalarCell] = {}  # by id of the fake
+        self._lying: dict[int, list[ScalarCell]] = {}  # by memory
         self.decided: dict[Decision, dict[Source, Tensor]] = {}
-        self.places: dict[Source, Span] = {}  # where numbers lie that have decided
-        self.written: dict[Source, Span] = {}  # what was written before
+        self.places: dict[Source, Span] = {}  # memory of numbers that decided a branch
+        self.written: dict[Source, Span] = {}  # memory that was written before
         self.place: tuple[UserFrame, ...] = ()
-        self._places: set[int] = set()  # memory that was written so far
-        self._homes: dict[int, fx.Node] = {}  # the number that lies in a memory
-        self._plain = 0  # how many inputs were found to be plain tensors
-        self._counts = (0, 0)  # of inputs, and of what is written, as they were last asked for
-        self._newly: dict[Source, Span] = {}  # what was written, and no decision knows yet
+        self._places: set[int] = set()  # memory written so far
+        self._homes: dict[int, fx.Node] = {}  # memory -> node of the number in it
+        self._plain = 0  # number of inputs known to be plain tensors
+        self._counts = (0, 0)  # numbers of inputs and of written memories at the last query
+        self._newly: dict[Source, Span] = {}  # written memory that no decision has considered yet
         self._at: fx.Node | None = None
 
-    # what the program does ------------------------------------------------------------------------------------
+    # reads and operators of the program ------------------------------------------------------------------------
     def take(self, tensor: Tensor) -> Value | None:
-        """`tensor.item()`, which no write to the tensor changes, and no gradient goes through; None where it is no float."""
+        """`tensor.item()` as a copy, independent of later writes and without gradient; None if the tensor holds no float."""
         graph, fake = self.cx.graph, tensor.fake
         if not fake.dtype.is_floating_point or not all(type(n) is int and n == 1 for n in fake.shape) or graph.levels:
             return None
@@ -113,23 +125,24 @@ class Items:
         return made
 
     def is_number(self, value: Value | None) -> bool:
-        """Whether a tensor stands for a float of the program's."""
+        """Whether a tensor stands for a float of the program."""
         if not self.read or not isinstance(value, Tensor):
             return False
         self._follow()
         return value.node in self.numbers
 
     def stands_for_number(self, value: Tensor) -> bool:
-        """Whether it leaves the frame as a number of Python's: as one that was read or computed, or a comparison of such."""
+        """Whether it leaves the frame as a Python number: read, computed, or a comparison of such numbers."""
         if self.is_number(value):
             return True
         return value.node.target in COMPARED and any(a in self.numbers for a in value.node.all_input_nodes)
 
     def beside(self, fn: Callable[..., Any], left: Value, right: Value) -> tuple[Value, Value]:
-        """Operands of an operator: a number takes the dtype of a tensor without dimensions, which it would make a double."""
+        """The operands of an operator.  Beside a 0-dim tensor a number takes its dtype, since as a double it would
+        promote it."""
         numbers = [self.is_number(v) for v in (left, right)] if self.read else [False, False]
         if fn is operator.truediv and numbers[0] and isinstance(right, Const) and right.value == 0:
-            self.cx.evaluate_raw(fn, 1.0, right.value)  # which raises
+            self.cx.evaluate_raw(fn, 1.0, right.value)  # raises
         for number, other in ((left, right), (right, left)) if sum(numbers) == 1 else ():
             single = isinstance(other, Tensor) and other.fake.dtype is torch.float32 and not other.fake.dim()
             if single and self.is_number(number):
@@ -138,7 +151,7 @@ class Items:
         return left, right
 
     def extreme(self, op: Callable[[Value, Value], Value], best: Value, other: Value) -> Value | None:
-        """The one of two numbers that `max` or `min` gives, as a number, where one of both is a tensor."""
+        """The result of `max` or `min` of two numbers, one of them a tensor; None if they are not such numbers."""
         if not any(map(self.is_number, (best, other))) or not all(map(self._is_float, (best, other))):
             return None
         made = self.cx.graph.call_function(torch.where, [op(other, best), other, best], {})
@@ -147,21 +160,21 @@ class Items:
         return made
 
     def truth(self, value: Tensor) -> bool | None:
-        """Whether a comparison of numbers holds today, which is guarded; None where that cannot be."""
+        """Whether a comparison of numbers holds in this call, guarded; None if it cannot be guarded."""
         node = value.node
         if not self.read or node.target not in COMPARED or node.graph is not self.cx.graph.graph:
             return None
         self._follow()
         sides = [self._operand(a) for a in node.args]
-        left, right = (s.value if isinstance(s, Number) else s for s in sides)
-        cells = frozenset[Cell]().union(*(s.cells for s in sides if isinstance(s, Number)))
+        left, right = (s.value if isinstance(s, ScalarRead) else s for s in sides)
+        cells = frozenset[ScalarCell]().union(*(s.cells for s in sides if isinstance(s, ScalarRead)))
         given = [c.given for c in cells if c.given is not None]
         if left is None or right is None or len(given) > 1 or not all(map(self._may_be_read, cells)):
             return None
         today = [t.real.item() for t in given if t.real is not None] or [0.0]
         try:
             holds = Decision(left, COMPARED[node.target], right, True).passes({NAME: today[0]})
-        except (ArithmeticError, TypeError):  # eager raises, or goes on with a complex number
+        except (ArithmeticError, TypeError):  # eager raises, or continues with a complex number
             return None
         if not all(map(self._is_apart, given)):
             return None
@@ -175,14 +188,14 @@ class Items:
         self.place = self.place or self.cx.user_stack
 
     def guard(self) -> Guard | None:
-        """What the decisions rest on, and that no number raises what Python's floats raise."""
+        """The guard of all decisions.  It also excludes numbers for which Python's floats would raise."""
         if self.read:
             self._follow()
         for number in self.results.values():
             for given in [c.given for c in number.cells if c.given is not None and self._may_be_read(c)]:
                 if isinstance(number.value, Real) and _may_raise(number.value) and self._is_apart(given):
                     self._decide(Decision(number.value, "ne", math.nan, True), given)
-                    for base in _roots(number.value):  # of -inf and -0.0, `sqrt` differs from Python's power
+                    for base in _roots(number.value):  # for -inf and -0.0 `sqrt` differs from Python's power
                         self._decide(Decision(base, "le", 0.0, False), given)
         if not self.decided:
             return None
@@ -196,9 +209,9 @@ class Items:
         others = (*sources[1:], *(s for s in self.written if s not in tensors))
         return Guard("data", sources[0], DataChecks(reads, decisions), others, self.place)
 
-    # what the graph has done ----------------------------------------------------------------------------------
+    # the recorded calls ----------------------------------------------------------------------------------------
     def _follow(self) -> None:
-        """Looks at the calls that were recorded since this was asked."""
+        """Process the calls recorded since the last call."""
         graph = self.cx.graph.graph
         if self._at is not None and (self._at.graph is not graph or self._at._erased):
             self.numbers, self.results, self.cells, self._places, self._at = {}, {}, {}, set(), None
@@ -214,7 +227,7 @@ class Items:
             self._note_writes(node, written)
         if node in self.read:
             cell = self._cell(self.read[node])
-            self.numbers[node] = UNKNOWN if cell is None else Number(cell.now, frozenset((cell,)))
+            self.numbers[node] = UNKNOWN if cell is None else ScalarRead(cell.now, frozenset((cell,)))
         elif node in self.chosen:
             self.numbers[node] = UNKNOWN
         elif node.op == "call_function" and node.target in MADE:
@@ -226,24 +239,26 @@ class Items:
             self._homes[memory_of(node.meta["example_value"])] = node
 
     def _note_made(self, node: fx.Node) -> None:
-        """A tensor of a constant."""
+        """A tensor created from a constant."""
         fake = node.meta["example_value"]
         value: Any = MADE[node.target]
         if value is None:
             value = node.args[0] if len(node.args) == 1 else None
         if "out" not in node.kwargs and _holds_number(fake) and (type(value) is float or _is_small(value)):
-            self._add(Cell(fake, 0, _rounded(float(value), fake.dtype)))
+            self._add(ScalarCell(fake, 0, _rounded(float(value), fake.dtype)))
 
     def _note_computed(self, node: fx.Node) -> None:
         operands = [self._operand(a) for a in node.args]
         if any(o is None for o in operands):
             return
-        values = [o.value if isinstance(o, Number) else o for o in operands]
-        cells = frozenset[Cell]().union(*(o.cells for o in operands if isinstance(o, Number)))
+        values = [o.value if isinstance(o, ScalarRead) else o for o in operands]
+        cells = frozenset[ScalarCell]().union(*(o.cells for o in operands if isinstance(o, ScalarRead)))
         if any(v is None for v in values) or sum(c.given is not None for c in cells) > 1:
             self.numbers[node] = UNKNOWN
             return
-        self.numbers[node] = self.results[node] = Number(_folded(Real(ARITHMETIC[node.target], tuple(values))), cells)
+        self.numbers[node] = self.results[node] = ScalarRead(
+            _folded(Real(ARITHMETIC[node.target], tuple(values))), cells
+        )
         for n in node.all_input_nodes:
             self.results.pop(n, None)
 
@@ -265,8 +280,8 @@ class Items:
             self.numbers[n] = UNKNOWN
         self._places |= places
 
-    def _cell(self, node: Any) -> Cell | None:
-        """That of a tensor made of a constant, or of an existing one; None of any other."""
+    def _cell(self, node: Any) -> ScalarCell | None:
+        """The cell of a tensor created from a constant, or of an existing one; None for any other."""
         graph = self.cx.graph
         if not isinstance(node, fx.Node):
             return None
@@ -279,16 +294,16 @@ class Items:
         if at is None or graph.inputs[at].fake is not fake or not _is_plain(graph.inputs[at]):
             return None
         start = None if memory_of(fake) in self._places else X
-        return self._add(Cell(fake, graph.versions[at], start, graph.inputs[at]))
+        return self._add(ScalarCell(fake, graph.versions[at], start, graph.inputs[at]))
 
-    def _add(self, cell: Cell) -> Cell:
+    def _add(self, cell: ScalarCell) -> ScalarCell:
         self.cells[id(cell.fake)] = cell
         self._lying.setdefault(memory_of(cell.fake), []).append(cell)
         return cell
 
     # numbers --------------------------------------------------------------------------------------------------
-    def _operand(self, argument: Any) -> Number | float | None:
-        """A number that is an argument of a call; None of anything else."""
+    def _operand(self, argument: Any) -> ScalarRead | float | None:
+        """A number among a call's arguments; None for other arguments."""
         if isinstance(argument, fx.Node):
             if argument in self.numbers:
                 return self.numbers[argument]
@@ -297,7 +312,7 @@ class Items:
         return float(argument) if type(argument) is float or _is_small(argument) else None
 
     def _is_float(self, value: Value) -> bool:
-        """Whether it is a number that may stand beside tensors of numbers."""
+        """Whether it is a number that tensors of numbers accept as an operand."""
         if isinstance(value, Symbolic):
             return value.python_type() is float
         return self.is_number(value) or (
@@ -305,8 +320,8 @@ class Items:
         )
 
     # decisions ------------------------------------------------------------------------------------------------
-    def _may_be_read(self, cell: Cell) -> bool:
-        """Whether all that was written so far was followed."""
+    def _may_be_read(self, cell: ScalarCell) -> bool:
+        """Whether all writes so far were followed."""
         graph = self.cx.graph
         plain = all(not t.wrapper and t.fake.layout is torch.strided for t in graph.inputs[self._plain :])
         if plain:
@@ -314,16 +329,19 @@ class Items:
         return plain and cell.is_followed and not graph.replaced and not hasattr(graph, "outer")
 
     def _is_apart(self, tensor: Tensor) -> bool:
-        """Whether no number that decides lies in memory of another one, or in what the graph has written by another name: which
-        is guarded from now on."""
+        """Guard that no deciding number shares memory with another one, or with memory the graph wrote under another
+        name.
+
+        False if it does in this call.
+        """
         assert tensor.real is not None and tensor.source is not None
         place = {} if tensor.source in self.places else {tensor.source: place_of(tensor.real)}
         places, written = self.places | place, self._newly_written()
-        if any(meet(a, b) for a in place.values() for b in self.places.values()):
+        if any(overlap(a, b) for a in place.values() for b in self.places.values()):
             return False
         others = [(p, spans) for p in place.values() for spans in (self.written, written)]
         others += [(p, written) for p in self.places.values()] if written else []
-        if any(meet(at, span) for at, spans in others for source, span in spans.items() if source not in places):
+        if any(overlap(at, span) for at, spans in others for source, span in spans.items() if source not in places):
             return False
         self.places, self._newly = places, {}
         self.written |= written
@@ -343,7 +361,7 @@ class Items:
 
 
 def _holds_number(fake: Any) -> bool:
-    """Whether it is a tensor whose number is a float, and whose writes are counted."""
+    """Whether it is a CPU tensor of one float whose writes are counted."""
     plain = isinstance(fake, torch.Tensor) and fake.layout is torch.strided and not fake.is_inference()
     return (
         plain
@@ -354,7 +372,7 @@ def _holds_number(fake: Any) -> bool:
 
 
 def _is_plain(t: Tensor) -> bool:
-    """Whether an existing tensor is one whose number guards can read."""
+    """Whether a guard can read the number of an existing tensor."""
     real = t.real
     if real is None or t.source is None or t.is_special or t.cls not in (torch.Tensor, torch.nn.Parameter):
         return False
@@ -362,7 +380,7 @@ def _is_plain(t: Tensor) -> bool:
 
 
 def _is_small(value: Any) -> bool:
-    """Whether it is an integer that floats hold."""
+    """Whether it is an int that a float holds exactly."""
     return type(value) is int and abs(value) <= EXACT
 
 
@@ -371,14 +389,14 @@ def _may_raise(value: Real) -> bool:
 
 
 def _roots(value: Real) -> list[Real]:
-    """Of what square roots are taken: operators on tensors call `sqrt` for such a power."""
+    """The bases of square roots: operators on tensors call `sqrt` for such a power."""
     parts = [a for a in value.args if isinstance(a, Real)]
     own = [a for a in parts[:1] if value.op == "pow" and value.args[1] in (0.5, -0.5)]
     return own + [base for a in parts for base in _roots(a)]
 
 
 def _folded(value: Real) -> Real | float | None:
-    """The number itself where it is made of constants; None where that raises."""
+    """A number computed from constants alone is evaluated; None if that raises."""
     if value.symbols:
         return value
     try:
@@ -391,8 +409,8 @@ def _rounded(value: Real | float, dtype: torch.dtype) -> Real | float | None:
     return value if dtype is torch.float64 else _folded(Real("float32", (value,)))
 
 
-def _plus(cell: Cell, more: Any) -> Real | float | None:
-    """The number after an addition in the tensor's own precision."""
+def _plus(cell: ScalarCell, more: Any) -> Real | float | None:
+    """The sum after an in-place addition, in the tensor's precision."""
     dtype = cell.fake.dtype
     if (
         cell.now is None

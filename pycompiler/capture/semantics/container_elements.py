@@ -1,7 +1,7 @@
-"""What fills containers: the elements of iterables and the pairs of mappings, as each kind of container asks for them, and
-the operations of sets.
+"""Filling of containers: the elements of iterables and the pairs of mappings, requested as each kind of container does.
 
-In: a container's value and what goes into it.  Out: the container, changed and told to the effects; a new set.
+In: a container value and the data to add.  Out: the container, changed, with the side effect recorded; for set
+operations a new set.
 """
 
 from __future__ import annotations
@@ -11,40 +11,42 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from pycompiler.capture import hints
 from pycompiler.capture.breaks import Break
+from pycompiler.capture.semantics import length_hints
 from pycompiler.capture.values.attributes import MISSING, lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict, DictView, Proxy
-from pycompiler.capture.values.iterators import Iter
-from pycompiler.capture.values.keys import keys_of, known_hash
+from pycompiler.capture.values.containers.dicts import Dict, DictView, Proxy
+from pycompiler.capture.values.containers.iterators import Iter
+from pycompiler.capture.values.containers.keys import keys_of, known_hash
+from pycompiler.capture.values.containers.sequences import Deque, List, Tuple
+from pycompiler.capture.values.containers.sets import Set
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.sequences import Deque, List, Tuple
-from pycompiler.capture.values.sets import Set
 from pycompiler.capture.values.tensor import Tensor
 
 
 def additions(cx: Capture, target: List, values: Value) -> Iterable[Value]:
-    """What is added to a list, one by one: what gives the next element sees those that were added before."""
+    """The elements to add to a list, one by one: the code that yields an element sees the earlier ones in the list."""
     if unwrapped(values) is target:
         return list(target.iterate(cx))
     iterator = cx.iterator(values)
     if not isinstance(target, Deque):
-        hints.ask_length(cx, values)
+        length_hints.call_length_hint(cx, values)
     return cx.pull(iterator)
 
 
 def _of_set(value: Value) -> Value:
-    """What a set's methods look into themselves: instances of subclasses of other containers are iterated as these say."""
+    """The value whose contents a set's methods read directly.  Subclasses of other containers are iterated by their
+    methods."""
     inner = unwrapped(value)
     return inner if isinstance(inner, Set) else value
 
 
 def members(cx: Capture, iterable: Value) -> tuple[list[Value], Any]:
-    """The elements, in any order where it is a set, and a real iterable that stands for it in operations of real sets.
+    """The elements, and a real iterable that represents them in operations of real sets.
 
-    None stands for an iterable of which that is not known: a set without shadow, or elements of unknown hash.
+    The elements of a set are in any order.  The second result is None if the iterable is a set without a shadow or has
+    elements of unknown hash.
     """
     iterable = _of_set(cx.realize(iterable))
     if isinstance(iterable, (Set, Dict)):
@@ -67,7 +69,7 @@ def members(cx: Capture, iterable: Value) -> tuple[list[Value], Any]:
 
 
 def set_operation(cx: Capture, op: str, left: Set, others: list[Value], real: Callable[..., Any], like: Any) -> Set:
-    """left op others; `real` does it with the shadow of `left` and with `like`."""
+    """left op others.  `real` performs the operation on the shadow of `left` and on `like`."""
     ours, theirs = left.entries, {cx.key(v): v for v in others}
     only_ours = {k: v for k, v in ours.items() if k not in theirs}
     picks = {
@@ -76,7 +78,7 @@ def set_operation(cx: Capture, op: str, left: Set, others: list[Value], real: Ca
         "-": only_ours,
         "^": {**only_ours, **{k: v for k, v in theirs.items() if k not in ours}},
     }
-    if op == "&" and any(_distinguishable(cx, ours[k], theirs[k]) for k in picks[op]):
+    if op == "&" and any(_are_distinct_objects(cx, ours[k], theirs[k]) for k in picks[op]):
         raise Break("unsupported-operation", "an intersection of sets whose equal elements are different objects")
     made = Set(picks[op], frozenset if issubclass(left.cls, frozenset) else set)
     made.plain = False
@@ -85,7 +87,7 @@ def set_operation(cx: Capture, op: str, left: Set, others: list[Value], real: Ca
     return made
 
 
-def _distinguishable(cx: Capture, a: Value, b: Value) -> bool:
+def _are_distinct_objects(cx: Capture, a: Value, b: Value) -> bool:
     if a.is_const() and b.is_const():
         return repr(a.const()) != repr(b.const())
     return not cx.same(a, b)
@@ -130,20 +132,25 @@ def unwrapped(value: Value) -> Value:
     return value.storage if isinstance(value, Object) and value.storage is not None else value
 
 
-ASKED_FOR = ("keys", "__getitem__")
-"""What C asks a mapping for."""
+MAPPING_METHODS = ("keys", "__getitem__")
+"""Methods that C calls on a mapping."""
 
 
 def as_dict(cx: Capture, value: Value) -> Value:
-    """What a mapping has, without asking it: that is for a dict, unless its class says how it is iterated, as OrderedDict's."""
+    """The contents of a mapping without calls of its methods, as C reads a dict.
+
+    Exception: a mapping whose `__iter__` is not dict's, and which has Python methods, is returned unchanged.
+    """
     if isinstance(value, Object) and (iterates := lookup(cx, value.cls, "__iter__")) is not dict.__iter__:
-        if any(isinstance(f, types.FunctionType) for f in (iterates, *(lookup(cx, value.cls, n) for n in ASKED_FOR))):
+        if any(
+            isinstance(f, types.FunctionType) for f in (iterates, *(lookup(cx, value.cls, n) for n in MAPPING_METHODS))
+        ):
             return value
     return unwrapped(value)
 
 
 def unpacked(cx: Capture, value: Value, *, listed: bool = True) -> list[Value]:
-    """The elements of an iterable; those of a list or tuple looked at or not.  `listed`: a list is made of them."""
+    """The elements of an iterable; a list's or tuple's stay lazy.  `listed`: they are collected in a list first."""
     if isinstance(value, (Tuple, List)) and value.cls in (tuple, list):
         return list(value.items)
     return cx.listed(value) if listed else list(cx.elements(value))
@@ -157,8 +164,10 @@ def mapping_pairs(
     listed: bool = True,
     first: Callable[[Value], object] | None = None,
 ) -> Iterable[tuple[Value, Value]]:
-    """The pairs of a mapping given as ** argument or to update(), one by one.  `first` is called with a key before its value is
-    asked for; `listed`: all keys are known before."""
+    """The pairs of a mapping passed as ** argument or to update(), one by one.
+
+    `first` is called with a key before its value is read.  `listed`: all keys are read first.
+    """
     mapping = as_dict(cx, mapping)
     if isinstance(mapping, Dict):
         keys_of(mapping)
@@ -182,14 +191,14 @@ def mapping_pairs(
         yield key, mapping.getitem(cx, key)
 
 
-def stored_into(target: Any) -> Any:
-    """What the methods of a dict store into: those of OrderedDict ask a subclass for its own `__setitem__`."""
+def store_target(target: Any) -> Any:
+    """The target that a dict's methods store into.  OrderedDict calls the `__setitem__` of a subclass."""
     within = getattr(target, "within", None)
     return target if within is None or not issubclass(within.python_type(), collections.OrderedDict) else within
 
 
 def dict_update(cx: Capture, target: Any, source: Value) -> None:
-    source, target = as_dict(cx, source), stored_into(target)
+    source, target = as_dict(cx, source), store_target(target)
     if isinstance(source, Dict) or (isinstance(source, Object) and hasattr(source.cls, "keys")):
         lazily = issubclass(target.python_type(), collections.OrderedDict)
         for key, value in mapping_pairs(cx, source, listed=not lazily):
@@ -198,10 +207,10 @@ def dict_update(cx: Capture, target: Any, source: Value) -> None:
     for i, element in enumerate(cx.elements(source)):
         place = f"dictionary update sequence element #{i}"
         if isinstance(element, Tensor) and not element.fake.dim():
-            raise Break("builtin-call", f"an update with {place}, which is no sequence")
+            raise Break("builtin-call", f"an update with {place}, which is not a sequence")
         pair = list(cx.elements(element)) if iterable(cx, element) else None
         if (pair is None or len(pair) != 2) and issubclass(target.python_type(), collections.OrderedDict):
-            raise Break("builtin-call", f"update of {target.describe()}, whose errors have texts of their own")
+            raise Break("builtin-call", f"update of {target.describe()} with an element that is not a pair")
         if pair is None:
             cx.throw(TypeError, f"cannot convert {place} to a sequence")
         if len(pair) != 2:
@@ -210,5 +219,5 @@ def dict_update(cx: Capture, target: Any, source: Value) -> None:
 
 
 def iterable(cx: Capture, value: Value) -> bool:
-    """Whether the class of a value has what iter() asks for."""
+    """Whether the value's class has a method that iter() needs."""
     return any(lookup(cx, value.python_type(), n) is not MISSING for n in ("__iter__", "__getitem__"))

@@ -1,7 +1,8 @@
-"""Exception groups: what `except*` catches and raises again, and the methods of groups.
+"""Exception groups: matching and re-raising by `except*`, and the methods of groups.
 
-In: an exception of the captured program and what is matched.  Out: the group of what matches and the group of the rest, made by
-the group's own `derive`, as CPython makes them: they share its traceback, context and cause, by which `raise_rest` knows them.
+In: an exception of the captured program, and the classes or function to match.  Out: the group of matching exceptions
+and the group of the rest, built by the group's own `derive` as in CPython.  Both share the group's traceback, context
+and cause; `rest_to_raise` recognises them by these.
 """
 
 from __future__ import annotations
@@ -13,17 +14,17 @@ from pycompiler.capture.values.attributes import guard_mro, lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers.sequences import List, Tuple
 from pycompiler.capture.values.functions import Function
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.sequences import List, Tuple
 
 Test = Callable[[Value], bool]
-DEEPEST = 50  # groups in groups
+DEEPEST = 50  # nesting of groups
 SHARED = ("__cause__", "__context__")
 
 
 def _wraps_with_traceback() -> bool:
-    """Whether this Python gives the group that it puts around a lone exception a traceback."""
+    """Whether this Python sets a traceback on the group around a lone exception."""
     found = []
     try:
         raise ValueError
@@ -33,7 +34,7 @@ def _wraps_with_traceback() -> bool:
 
 
 def _takes_callables() -> bool:
-    """Whether this Python's `split` takes any callable for a test, and not functions only."""
+    """Whether `split` accepts any callable as a test in this Python, or functions only."""
     try:
         ExceptionGroup("", [ValueError()]).split(str)  # type: ignore[type-var]
     except TypeError as e:
@@ -49,9 +50,9 @@ def is_group(value: Value) -> bool:
 
 
 def classes_of(cx: Capture, given: Value, *, star: bool = False) -> list[type]:
-    """The classes of `except given`, or of `except* given`; what is none raises."""
+    """The classes of `except given`, or of `except* given`.  Raises TypeError for other objects."""
     if isinstance(given, Object) and isinstance(given.storage, Tuple):
-        given = given.storage  # its elements, whatever its class says of them
+        given = given.storage  # its elements, whatever the class overrides
     options = list(given.iterate(cx)) if isinstance(given, Tuple) else [given]
     classes = [cx.realize(v) for v in options]
     if not all(isinstance(c, Class) and issubclass(c.cls, BaseException) for c in classes):
@@ -69,7 +70,7 @@ def is_of(cx: Capture, exception: Value, classes: list[type]) -> bool:
 
 
 def match(cx: Capture, exception: Value, given: Value) -> tuple[Value, Value]:
-    """What `except* given` catches of an exception or None, and what it leaves."""
+    """(caught, rest) of `except* given`, for an exception or None."""
     classes = classes_of(cx, given, star=True)
     if cx.is_none(exception):
         return Const(None), Const(None)
@@ -79,13 +80,13 @@ def match(cx: Capture, exception: Value, given: Value) -> tuple[Value, Value]:
         return Const(None), exception
     pair = cx.call(exception.getattr(cx, "split"), [given], {})
     if not isinstance(pair, Tuple) or pair.cls is not tuple or len(pair.items) != 2:
-        raise Break("unsupported-operation", f"except* of {exception.describe()}, whose split gives no pair")
+        raise Break("unsupported-operation", f"except* of {exception.describe()}, whose split() does not return a pair")
     return pair.at(cx, 0), pair.at(cx, 1)
 
 
 def _wrapped(cx: Capture, exception: Value) -> Value:
     if WRAPPED:
-        raise Break("unsupported-operation", "except* of an exception that is no group")
+        raise Break("unsupported-operation", "except* of an exception that is not a group")
     return _made(cx, Const(""), Tuple([exception]), exception)
 
 
@@ -96,8 +97,11 @@ def _made(cx: Capture, message: Value, exceptions: Value, of: Value) -> Value:
     return made
 
 
-def raise_rest(cx: Capture, caught: Value, left: Value) -> Value:
-    """What is raised at the end of `except*` clauses: of `left`, what handlers raised beside what nobody caught; or None."""
+def rest_to_raise(cx: Capture, caught: Value, left: Value) -> Value:
+    """The exception to raise at the end of `except*` clauses, or None.
+
+    `left`: the exceptions that handlers raised and the parts that no handler caught.
+    """
     raised = [v for v in left.iterate(cx) if not cx.is_none(v)]
     if not is_group(caught):
         return raised[0] if raised else Const(None)
@@ -112,7 +116,7 @@ def raise_rest(cx: Capture, caught: Value, left: Value) -> Value:
 
 
 def _is_part(group: Value, value: Value) -> bool:
-    """Whether an exception is one of the parts into which `except*` split a group, and nobody raised it anew."""
+    """Whether an exception is a part into which `except*` split a group, not raised anew."""
     if value is group:
         return True
     a, b = _of(group), value
@@ -121,7 +125,7 @@ def _is_part(group: Value, value: Value) -> bool:
 
 def _of(value: Value) -> Object:
     if not isinstance(value, Object) or value.exists:
-        raise Break("unsupported-operation", f"parts of {value.describe()}")
+        raise Break("unsupported-operation", f"split of {value.describe()}, an existing exception group")
     return value
 
 
@@ -138,13 +142,13 @@ def _leaves(cx: Capture, exception: Value) -> Iterator[Value]:
 
 
 def _split(cx: Capture, exception: Value, test: Test, *, whole: bool, depth: int = 0) -> tuple[Value, Value]:
-    """What passes the test and what does not (`whole`: and None), each a group or an exception; None where there is none."""
+    """(passed, rest), each a group, an exception or None.  The rest is computed only for `whole`."""
     if test(exception):
         return exception, Const(None)
     if not is_group(exception):
         return Const(None), exception if whole else Const(None)
-    if depth == DEEPEST:  # CPython's recursion ends by the stack that there is
-        raise Break("recursion", f"groups in {exception.describe()}")
+    if depth == DEEPEST:  # CPython's recursion ends at the stack limit
+        raise Break("recursion", f"nested groups in {exception.describe()}")
     parts = [_split(cx, member, test, whole=whole, depth=depth + 1) for member in _members(cx, exception)]
     passed, rest = ([v for v in side if not cx.is_none(v)] for side in zip(*parts, strict=True))
     return _derived(cx, exception, passed), _derived(cx, exception, rest)
@@ -167,12 +171,12 @@ def _derived(cx: Capture, group: Value, exceptions: list[Value]) -> Value:
     if isinstance(notes, (List, Tuple)):
         cx.effects.set_attr(part, "__notes__", List(list(notes.items)))
     elif notes is not None:
-        raise Break("unsupported-operation", f"notes of {group.describe()}")
+        raise Break("unsupported-operation", f"{group.describe()}, whose __notes__ is not a list")
     return part
 
 
 def split(cx: Capture, group: Value, matcher: Value, *, whole: bool = True) -> tuple[Value, Value]:
-    """`group.split(matcher)`; not `whole`: only the first of the two is made."""
+    """`group.split(matcher)`.  Without `whole` only the first part is created."""
     matcher = cx.realize(matcher)
     test = _test_of(cx, matcher)
     if test is not None:

@@ -1,8 +1,9 @@
-"""The texts of values: `str`, `repr`, `format`, f-strings, `str.format` and `%`.
+"""Conversion of values to str: `str`, `repr`, `format`, f-strings, `str.format` and `%`.
 
-In: a value.  Out: the value of its text; `shown` gives one that each call makes, where it can.
-Order: constant → evaluate; methods of the program's classes are called; containers say what their elements' texts are;
-an address makes a text that only a call knows, all else a break.
+In: a value.  Out: its str as a value; `to_open_str` returns an open str where it can.
+
+Order: constants are evaluated.  Methods of the program's classes are called.  Containers combine the conversions of
+their elements.  An address gives a str known only at run time.  All others break the graph.
 """
 
 from __future__ import annotations
@@ -15,28 +16,28 @@ from typing import Any, TypeGuard
 
 import torch
 
-from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.polyfills import is_inlined
-from pycompiler.capture.values import deferred, exceptions, owned
+from pycompiler.capture.semantics.polyfills import is_inlined
+from pycompiler.capture.semantics.special_methods import call_special
+from pycompiler.capture.values import deferred, exceptions, native_objects
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
-from pycompiler.capture.values.constant import Addressed, Const, Untold, reference
+from pycompiler.capture.values.constant import AddressStr, Const, UnknownStr, reference
+from pycompiler.capture.values.containers.dicts import Dict, DictView, Proxy
+from pycompiler.capture.values.containers.sequences import Deque, List, Sequence, Tuple
+from pycompiler.capture.values.containers.sets import Set
 from pycompiler.capture.values.deferred import Deferred
-from pycompiler.capture.values.dicts import Dict, DictView, Proxy
+from pycompiler.capture.values.enum_members import Member
 from pycompiler.capture.values.functions import Function, Method
-from pycompiler.capture.values.members import Member
+from pycompiler.capture.values.native_objects import NativeObject
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.owned import Owned
-from pycompiler.capture.values.sequences import Deque, List, Sequence, Tuple
-from pycompiler.capture.values.sets import Set
-from pycompiler.capture.values.symbolic import Text, is_open
-from pycompiler.capture.values.symbolic import text as open_text
-from pycompiler.ir.computed import joined
+from pycompiler.capture.values.symbolic_numbers import ComputedStr, is_open
+from pycompiler.capture.values.symbolic_numbers import text as open_text
+from pycompiler.ir.computed_sources import joined
 
 
 class Formatted:
-    """A value inside of str.format or %: what the formatting asks of it is computed by the capture."""
+    """A value among the arguments of str.format or %.  The capture computes each conversion that the formatting requests."""
 
     def __init__(self, cx: Capture, value: Value) -> None:
         self._pyc = (cx, value)
@@ -52,7 +53,7 @@ class Formatted:
         return text(*self._pyc, repr).const()  # type: ignore[no-any-return]
 
     def __int__(self) -> int:
-        raise Break("unsupported-operation", f"the number of {self._pyc[1].describe()} in a text")
+        raise Break("unsupported-operation", f"{self._pyc[1].describe()} formatted as a number")
 
     __float__ = __index__ = __int__
 
@@ -66,8 +67,8 @@ class Formatted:
 
 
 def formatted(cx: Capture, value: Value) -> Any:
-    """What stands for `value` among the arguments of a formatting function."""
-    value = value.settle("for a text")
+    """The argument that represents `value` in a call of a formatting function."""
+    value = value.settle("as a part of a str")
     return value.const() if value.is_const() and not _says_texts(value) else Formatted(cx, value)
 
 
@@ -83,8 +84,8 @@ def printf(cx: Capture, template: str, argument: Value) -> Value:
         argument = argument.storage
     if isinstance(argument, Tuple):
         return cx.evaluate(operator.mod, template, tuple(formatted(cx, v) for v in argument.iterate(cx)))
-    if isinstance(argument, Deque):  # has __getitem__, and C does not take it for a mapping
-        raise Break("unsupported-operation", f"a text % {argument.describe()}")
+    if isinstance(argument, Deque):  # C does not accept it as a mapping, though it has `__getitem__`
+        raise Break("unsupported-operation", f"a str % {argument.describe()}")
     cls = argument.python_type()
     told = formatted(cx, argument)
     if isinstance(told, Formatted) and (issubclass(cls, str) or mro_lookup(cls, "__getitem__") is MISSING):
@@ -98,64 +99,66 @@ def convert(cx: Capture, value: Value, which: int) -> Value:
 
 
 def format_value(cx: Capture, value: Value, which: int, spec: Value) -> Value:
-    if not issubclass(spec.python_type(), str):  # an error, which no method of the value sees
+    if not issubclass(spec.python_type(), str):  # raises before any method of the value is called
         return cx.evaluate(format, "", spec.const())
-    value = convert(cx, value, which).settle("for a text")
+    value = convert(cx, value, which).settle("as a part of a str")
     value = value.settled(cx) if isinstance(value, deferred.ThreadIdent) else value
     if isinstance(value, Deferred):
         return deferred.compute(cx, format, [value, spec])
     if isinstance(value, Member) and value.says_texts():
         if (method := value.method(cx, "__format__")) is not None:
-            return answered(cx, format, value, "__format__", method, spec)
-        if not spec.const():  # as the classes in C say, which have it now
+            return call_special(cx, format, value, "__format__", method, spec)
+        if not spec.const():  # by the C classes, as of this call
             return text(cx, value, str)
     if value.is_const():
         return cx.evaluate(format, value.const(), spec.const())
     if isinstance(value, Object):
         method = value.special(cx, "__format__")
         if isinstance(method, Method) and isinstance(method.function, Function):
-            return answered(cx, format, value, "__format__", method, spec)
-    own = isinstance(value, Untold) or _is_objects(cx, value.python_type(), "__format__")
-    if spec.const() and own and not isinstance(value, Untold):
+            return call_special(cx, format, value, "__format__", method, spec)
+    own = isinstance(value, UnknownStr) or _is_objects(cx, value.python_type(), "__format__")
+    if spec.const() and own and not isinstance(value, UnknownStr):
         cx.throw(TypeError, f"unsupported format string passed to {class_name(value.python_type())}.__format__")
     told = text(cx, value, str)
-    if isinstance(told, Untold) and spec.const() == "" and own:
+    if isinstance(told, UnknownStr) and spec.const() == "" and own:
         return told
     return cx.evaluate(format, told.const(), spec.const())
 
 
 def _is_objects(cx: Capture, cls: type, name: str) -> bool:
-    """Whether a class has this method of `object`: texts of instances are the class's name and their address."""
+    """Whether a class inherits this method of `object`, which prints the class's name and the address."""
     return lookup(cx, cls, name) is mro_lookup(object, name)
 
 
-def is_whole(value: Value) -> TypeGuard[Sequence | Dict]:
-    """Whether it is a container whose text each call makes of its elements' where one of these is open."""
+def is_container(value: Value) -> TypeGuard[Sequence | Dict]:
+    """Whether the value is a container whose str each call computes if an element is open."""
     return isinstance(value, (Sequence, Dict)) and value.cls in (list, tuple, torch.Size, dict)
 
 
-def shown(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
-    """As `text`; one that nobody has asked for, where it is made of numbers that each call has others for."""
+def to_open_str(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
+    """Like `text`, but open if it consists of values that differ between calls."""
     if is_open(value) and (made := open_text(cx, how, [value])) is not None:
         return made
     value = cx.realize(value)
-    if not is_whole(value):
+    if not is_container(value):
         return text(cx, value, how)
     if value.is_const():
         return cx.evaluate(how, value.const())
     told = ascii if how is ascii else repr
     if isinstance(value, Dict):
         pairs = value.pairs(cx)
-        return _listed(cx, "{", ([shown(cx, k, told), Const(": "), shown(cx, v, told)] for k, v in pairs), "}")
+        return _listed(
+            cx, "{", ([to_open_str(cx, k, told), Const(": "), to_open_str(cx, v, told)] for k, v in pairs), "}"
+        )
     before, after = ("[", "]") if value.cls is list else ("(", ",)" if len(value.items) == 1 else ")")
     if value.cls is torch.Size:
         before, after = "torch.Size([", "])"
-    elements = (v if isinstance(v, Text) else cx.realize(v) for v in value.items)
-    return _listed(cx, before, ([shown(cx, v, told)] for v in elements), after)
+    elements = (v if isinstance(v, ComputedStr) else cx.realize(v) for v in value.items)
+    return _listed(cx, before, ([to_open_str(cx, v, told)] for v in elements), after)
 
 
-def joined_text(cx: Capture, parts: Iterable[Value]) -> Value:
-    """A text of texts, which each call makes where one of them is open."""
+def concatenate(cx: Capture, parts: Iterable[Value]) -> Value:
+    """The concatenation of parts, open if one of them is open."""
     merged: list[Value] = []
     for part in parts:
         if isinstance(part, Const) and merged and isinstance(merged[-1], Const):
@@ -169,7 +172,7 @@ def _listed(cx: Capture, before: str, elements: Iterable[list[Value]], after: st
     parts: list[Value] = []
     for element in elements:
         parts += [Const(", "), *element] if parts else element
-    return joined_text(cx, [Const(before), *parts, Const(after)])
+    return concatenate(cx, [Const(before), *parts, Const(after)])
 
 
 def _of_pairs(cx: Capture, value: Dict) -> str:
@@ -178,7 +181,7 @@ def _of_pairs(cx: Capture, value: Dict) -> str:
 
 
 def _inside(cx: Capture, value: Value) -> str | None:
-    """What stands between the parentheses of a container's text, behind its class's name."""
+    """The part between the parentheses in the repr of a container, after the class's name."""
     if isinstance(value, Deque):
         most = "" if value.limit is None else f", maxlen={value.limit}"
         return text(cx, List(list(value.iterate(cx))), repr).const() + most  # type: ignore[no-any-return]
@@ -199,12 +202,12 @@ def _inside(cx: Capture, value: Value) -> str | None:
 
 def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
     """str(value), repr(value) or ascii(value)."""
-    if is_whole(value):
-        return cx.realize(shown(cx, value, how))
+    if is_container(value):
+        return cx.realize(to_open_str(cx, value, how))
     value = value.settled(cx) if isinstance(value, deferred.ThreadIdent) else value
     if isinstance(value, Deferred):
         return deferred.compute(cx, how, [value])
-    value = value.settle("for a text")
+    value = value.settle("as a part of a str")
     if isinstance(value, Set) and value.cls in (set, frozenset):
         inner = ", ".join(text(cx, v, repr).const() for v in value.ordered(cx))
         braced = f"{{{inner}}}" if inner else ""
@@ -212,13 +215,13 @@ def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
     if isinstance(value, Member) and value.says_texts():
         name = "__str__" if how is str else "__repr__"
         if (method := value.method(cx, name)) is not None:
-            return answered(cx, how, value, name, method)
+            return call_special(cx, how, value, name, method)
     if value.is_const():
         return cx.evaluate(how, value.const())
-    if isinstance(value, Untold) and how is str:
+    if isinstance(value, UnknownStr) and how is str:
         return value
-    if isinstance(value, Owned) and value.kind.shown:
-        return owned.run(cx, how, [value], {}, reads=True)
+    if isinstance(value, NativeObject) and value.kind.shown:
+        return native_objects.run(cx, how, [value], {}, reads=True)
     if isinstance(value, Object):
         names = ("__str__", "__repr__") if how is str else ("__repr__",)
         for name in names:
@@ -226,12 +229,12 @@ def text(cx: Capture, value: Value, how: Callable[[Any], str]) -> Value:
             if isinstance(method, Method) and (
                 isinstance(method.function, Function) or is_inlined(getattr(method.function, "fn", None))
             ):
-                return answered(cx, how, value, name, method)
+                return call_special(cx, how, value, name, method)
         if value.args is not None and not value.exists:
             return exceptions.text(cx, value, how)
         if all(_is_objects(cx, value.cls, n) for n in names):
             told = Break("unsupported-operation", f"{how.__name__}({value.describe()})")
-            return Addressed(cx.frames[-1].here(told), how, [value])
+            return AddressStr(cx.frames[-1].here(told), how, [value])
     if (
         isinstance(value, Tuple)
         and hasattr(value.cls, "_fields")

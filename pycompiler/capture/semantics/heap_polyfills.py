@@ -1,7 +1,8 @@
-"""`heapq` and `bisect`, which CPython has in C, in Python: capture inlines these.
+"""Python versions of `heapq` and `bisect`, which CPython implements in C, for inlining.
 
-In: nothing.  Out: `HEAPS`, function -> the one to inline.  They compare the same elements in the same order, and raise the same
-errors (source: CPython's Modules/_heapqmodule.c, Modules/_bisectmodule.c); lists of a class of their own break the graph.
+In: nothing.  Out: `HEAPS`: function -> the function to inline.  They compare the same elements in the same order and
+raise the same errors (source: CPython's Modules/_heapqmodule.c, Modules/_bisectmodule.c).  A subclass of list breaks
+the graph.
 """
 
 from __future__ import annotations
@@ -31,11 +32,11 @@ def _comes_first(heap: list[Any], a: Any, b: Any, greatest: bool) -> bool:
 
 def _plain(heap: Any) -> None:
     if type(heap) is not list:
-        graph_break("a heap that is no list")
+        graph_break("a heap that is not a list")
 
 
 def _sift_down(heap: list[Any], start: int, pos: int, greatest: bool) -> None:
-    """Towards the root, until the parent does not come after."""
+    """Move the element towards the root until its parent is ordered before it or equal."""
     while pos > start:
         parent = (pos - 1) >> 1
         if not _comes_first(heap, heap[pos], heap[parent], greatest):
@@ -45,7 +46,7 @@ def _sift_down(heap: list[Any], start: int, pos: int, greatest: bool) -> None:
 
 
 def _sift_up(heap: list[Any], pos: int, greatest: bool) -> None:
-    """The child that comes first up to the leaves, then the element down to its place."""
+    """Move the first-ordered child up until a leaf is reached, then move the element down to its place."""
     end, start = len(heap), pos
     while pos < end >> 1:
         child = 2 * pos + 1
@@ -80,7 +81,7 @@ def _replace(heap: Any, item: Any, greatest: bool) -> Any:
 def _heapify(heap: Any, greatest: bool) -> None:
     _plain(heap)
     if len(heap) > 2500:
-        graph_break("a heap of so many elements")
+        graph_break("a heap of more than 2500 elements")
     for pos in reversed(range(len(heap) >> 1)):
         _sift_up(heap, pos, greatest)
 
@@ -125,12 +126,12 @@ def heapreplace_max(heap: Any, item: Any, /) -> Any:
 
 def _bounds(a: Any, lo: Any, hi: Any) -> tuple[int, int]:
     if isinstance(a, dict):
-        graph_break("a place among the keys of a dict")
+        graph_break("bisect in a dict")
     lo, hi = operator.index(lo), -1 if hi is None else operator.index(hi)
     if lo < 0:
         raise ValueError("lo must be non-negative")
     if lo > sys.maxsize or not -sys.maxsize <= hi <= sys.maxsize:
-        graph_break("a place of more than 64 bits")
+        graph_break("bisect with bounds of more than 64 bits")
     return lo, len(a) if hi == -1 else hi
 
 
@@ -178,4 +179,4 @@ HEAPS: dict[Any, Callable[..., Any]] = {
 for _name, _fn in (("heapify_max", heapify_max), ("heappop_max", heappop_max), ("heapreplace_max", heapreplace_max)):
     HEAPS |= {
         known: _fn for known in (getattr(heapq, prefix + _name, None) for prefix in ("", "_")) if known
-    }  # from 3.14 without
+    }  # public since 3.14

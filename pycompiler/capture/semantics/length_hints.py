@@ -1,6 +1,6 @@
-"""Length hints: what CPython asks an iterable of before it makes a list or a tuple of what that gives.
+"""Length hints: the calls that CPython makes on an iterable before it creates a list or tuple from it.
 
-In: an iterable. Out: nothing but what the program sees of it: calls of a `__len__` or `__length_hint__` in Python.
+In: an iterable.  Out: only the effects that the program sees: calls of a Python `__len__` or `__length_hint__`.
 """
 
 from __future__ import annotations
@@ -11,13 +11,13 @@ from typing import Any
 from pycompiler.capture.values.attributes import MISSING, lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers.iterators import INDEXING, Iter
 from pycompiler.capture.values.functions import Builtin, Method
-from pycompiler.capture.values.iterators import INDEXING, Iter
 from pycompiler.capture.values.objects import Object
 
 
 class _Hinted:
-    """operator.length_hint() of it checks what a `__length_hint__` returned."""
+    """operator.length_hint() of it checks the result of a `__length_hint__`."""
 
     def __init__(self, hint: Any) -> None:
         self.hint = hint
@@ -26,8 +26,8 @@ class _Hinted:
         return self.hint  # type: ignore[no-any-return]
 
 
-def ask_length(cx: Capture, value: Value) -> None:
-    """operator.length_hint(value), as far as the program sees it: `__len__` first, which may raise a TypeError."""
+def call_length_hint(cx: Capture, value: Value) -> None:
+    """operator.length_hint(value) as far as the program sees it.  `__len__` comes first; its TypeError is ignored."""
     if isinstance(value, Iter):
         if value.cls is INDEXING and not value.exhausted and value.indexes is not None:
             _length(cx, value.indexes)
@@ -41,14 +41,14 @@ def ask_length(cx: Capture, value: Value) -> None:
 
 
 def _length(cx: Capture, value: Value) -> bool:
-    """Whether an object has said its length."""
+    """Whether an object has returned a length."""
     if not isinstance(value, Object) or _in_python(cx, value, "__len__") is None:
         return False
     return cx.catching(TypeError, lambda: Const(value.length(cx))) is not None
 
 
 def _in_python(cx: Capture, value: Object, name: str) -> Value | None:
-    """A special method, unless there is none, or one that is written in C."""
+    """A special method written in Python, or None."""
     if lookup(cx, value.cls, name) is MISSING:
         return None
     method = value.special(cx, name)

@@ -1,10 +1,13 @@
-"""Functions under functools.lru_cache: what they keep is known without a call of theirs.
+"""Calls of functions under functools.lru_cache: a cached result is used without a call.
 
-In: a cached function, arguments.  Out: the object that it keeps for them, with guards as an object that existed before.
-Of constants, what is not kept yet is tried first, in a capture that is given up afterwards: a function that neither raises nor
-has effects is called by capture, once for all; any other by the program, in front of whose call the graph breaks while nothing
-is kept.
-Of objects and tensors, a function that keeps nothing for them is inlined, and an effect has its result kept (`caches.Keeping`).
+In: a cached function and arguments.  Out: the cached object, guarded like an object that existed before.
+
+Constant arguments without a cached result: the call is first captured as a trial, and the trial is discarded.  If the
+function neither raises nor has side effects, the capture calls it, once for all.  Otherwise the graph breaks before the
+program's call.
+
+Objects and tensors without a cached result: the function is inlined, and a side effect stores the result
+(`lru_cache_tables.ResultStore`).
 """
 
 from __future__ import annotations
@@ -17,33 +20,40 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.caches import Keeping, Keeps, Leaf, kept_for, key_of, limit_of, table_of
+from pycompiler.capture.interpreter import inlining_rules
+from pycompiler.capture.semantics.lru_cache_tables import (
+    CachedResultQuery,
+    Leaf,
+    ResultStore,
+    cached_result,
+    key_of,
+    limit_of,
+    table_of,
+)
 from pycompiler.capture.values.attributes import lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import reference
+from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.opaque import Opaque
-from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir.leaves import Leaves
-from pycompiler.ir.source import Source
-from pycompiler.ir.source import const as const_source
+from pycompiler.ir.control_flow_exceptions import LeavesCompile
+from pycompiler.ir.source import Source, const_source
 
 TRIAL = 20_000  # instructions of a trial
-TRIAL_OF = ("trial",)  # what a trial has computed so far
+TRIAL_OF = ("trial",)  # key of the results that a trial has computed so far
 Refused = Callable[[], Break]
 SUSPENDABLE = inspect.CO_GENERATOR | inspect.CO_COROUTINE | inspect.CO_ITERABLE_COROUTINE | inspect.CO_ASYNC_GENERATOR
 
 
 class Cached:
-    """What a cached function keeps for these arguments, as attributes: read by guards, and where the result is loaded.
+    """The cached result for these arguments, as attributes: read by guards and by the code that loads the result.
 
-    `pure`: a call is nothing that the program sees; where an artefact brought this into another process, it is made there.
-    `called`: capture has made a call, which was counted, and which the frame that it is of is yet to make.
+    - `pure`: a call has no visible effects.  An artefact in another process calls the function to fill the table.
+    - `called`: the capture has made the call that the frame would make, and it was counted.
     """
 
     __slots__ = ("__dict__", "_found")
@@ -62,10 +72,10 @@ class Cached:
 
     @property
     def kept(self) -> bool:
-        """Whether there is a result: a call runs nothing of the program."""
+        """Whether a result is cached: then a call runs no code of the program."""
         try:
             table, key = self._found
-        except AttributeError:  # loaded
+        except AttributeError:  # loaded from an artefact
             table, key = self._found = self._find()
             if self.pure and key not in table:
                 self()
@@ -74,8 +84,8 @@ class Cached:
     @property
     def result(self) -> Any:
         if not self.kept:
-            raise AttributeError("no result is kept")
-        return kept_for(self.call[0], *self._found)[0]
+            raise AttributeError("no result is cached")
+        return cached_result(self.call[0], *self._found)[0]
 
     def __call__(self) -> Any:
         fn, args, kwargs = self.call
@@ -83,29 +93,29 @@ class Cached:
         return fn(*args, **kwargs)
 
     def hit(self) -> None:
-        """The program calls, and the table knows what comes: it counts."""
+        """The program's call is a hit: count it."""
         fn, args, kwargs = self.call
         if not self.called:
             fn(*args, **kwargs)
         self.called = False
 
 
-class Tried(Leaves):
-    """A trial has ended: the capture begins anew, knowing more."""
+class RestartAfterTrial(LeavesCompile):
+    """A trial has ended: the capture restarts and uses its verdict."""
 
 
 def call_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """Call a function under functools.lru_cache.  One of a library is inlined, as libraries cache what is pure."""
+    """Call a function under functools.lru_cache.  Library functions are inlined, since libraries cache pure functions."""
     wrapped = fn.__wrapped__
-    if isinstance(wrapped, types.FunctionType) and skip.is_library(wrapped):
+    if isinstance(wrapped, types.FunctionType) and inlining_rules.is_library(wrapped):
         return _inline_cached(cx, fn, args, kwargs)
     cached = _cached(cx, fn, args, kwargs)
     if cached is None:
         return _call_of_objects(cx, fn, args, kwargs)
-    if _frame_of(cx, fn).put and limit_of(fn) is not None:  # something may have gone out
+    if _frame_of(cx, fn).put and limit_of(fn) is not None:  # an entry may have been evicted
         raise _refused(fn, args)
     if not cached.kept and TRIAL_OF in cx.kept:
-        return _tried(cx, cached, args, kwargs)
+        return _call_in_trial(cx, cached, args, kwargs)
     if not cached.kept and not _call(cx, cached, args, kwargs):
         rests_on = ((const_source(cached).attr("kept"), False),)
         raise Break("builtin-call", f"{describe_call(fn, args)}, which has not been called before", rests_on=rests_on)
@@ -118,8 +128,8 @@ def call_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value
 
 
 def _cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Cached | None:
-    """Where each argument is an immutable constant."""
-    why = "as an argument of a function that keeps its results"
+    """The cached call, if each argument is an immutable constant; else None."""
+    why = "as an argument of a function with functools.lru_cache"
     args, kwargs = [v.settle(why) for v in args], {k: v.settle(why) for k, v in kwargs.items()}
     if not all(v.is_const() for v in (*args, *kwargs.values())):
         return None
@@ -137,14 +147,14 @@ def _cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -
 
 
 def _call(cx: Capture, cached: Cached, args: list[Value], kwargs: dict[str, Value]) -> bool:
-    """Have a result kept, where the program does not see when it is computed; raises Tried to find out."""
+    """Fill the cache, if the program cannot see when the result is computed.  Raises Tried after a trial."""
     if cx.effects:
         return False
-    if cx.errors_of_data.whole:  # nobody calls it again
+    if cx.errors_of_data.whole:  # the capture cannot be restarted
         cached.pure = False
     elif cached not in cx.verdicts:
         cx.verdicts[cached] = cached.pure = _is_pure(cx, cached, args, kwargs)
-        raise Tried
+        raise RestartAfterTrial
     elif not cx.verdicts[cached]:
         return False
     try:
@@ -157,7 +167,7 @@ def _call(cx: Capture, cached: Cached, args: list[Value], kwargs: dict[str, Valu
 
 
 def _is_pure(cx: Capture, cached: Cached, args: list[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether the function, captured, returns, and does nothing else."""
+    """Whether the function, captured, returns and has no side effects."""
     found = table_of(cached.call[0])
     before, graph, fakes = cx.effects.mark(), cx.graph, cx.fake_mode
     drawn, graph.happened, cx.budget = fakes.draws, False, cx.steps + TRIAL
@@ -173,8 +183,8 @@ def _is_pure(cx: Capture, cached: Cached, args: list[Value], kwargs: dict[str, V
     return quiet and not graph.happened
 
 
-def _tried(cx: Capture, cached: Cached, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """A call within a trial: whoever called is what is tried, and calls by itself."""
+def _call_in_trial(cx: Capture, cached: Cached, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """A call of another cached function within a trial: it belongs to the trial and is captured."""
     results: dict[Cached, Value] = cx.kept[TRIAL_OF]
     if cached not in results:
         found = table_of(cached.call[0])
@@ -183,7 +193,7 @@ def _tried(cx: Capture, cached: Cached, args: list[Value], kwargs: dict[str, Val
 
 
 def _inline_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """If all it does is a deferred call (logging once), the call of the cached function itself is deferred."""
+    """Inline it.  If it only defers a call (logging once), the call of the cached function itself is deferred instead."""
     before, nodes = cx.effects.mark(), len(cx.graph.graph.nodes)
     result = cx.call(cx.make(fn.__wrapped__), args, kwargs)
     if cx.effects.calls_since(before) and nodes == len(cx.graph.graph.nodes) and not kwargs:
@@ -194,46 +204,47 @@ def _inline_cached(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Va
 
 # objects and tensors --------------------------------------------------------------------------------------------
 @dataclass
-class Frame:
-    """What the captured frame does with a table: its calls, and the results that it has kept, by a key of values."""
+class FrameCalls:
+    """The frame's use of a table: its calls, and the results that it has stored, by a key of values."""
 
-    keeping: Keeping | None = None
+    keeping: ResultStore | None = None
     calls: int = 0
     put: dict[Any, Value] = field(default_factory=dict)
 
 
-def _frame_of(cx: Capture, fn: Any) -> Frame:
-    found: Frame = cx.kept.setdefault(("frame", fn), Frame())
+def _frame_of(cx: Capture, fn: Any) -> FrameCalls:
+    found: FrameCalls = cx.kept.setdefault(("frame", fn), FrameCalls())
     return found
 
 
 def _refused(fn: Any, args: list[Value]) -> Break:
-    return Break("builtin-call", f"{describe_call(fn, args)}, which keeps its results")
+    return Break("builtin-call", f"{describe_call(fn, args)}, a function with functools.lru_cache")
 
 
 def _call_of_objects(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    refused: Refused = functools.partial(_refused, fn, args)  # no exception yet: a frame that it passes would hold it
+    # No exception object yet: it would hold the frames that it passes.
+    refused: Refused = functools.partial(_refused, fn, args)
     found, frame = table_of(fn), _frame_of(cx, fn)
     inside = found and found[0]
     if not isinstance(inside, types.FunctionType) or inside.__code__.co_flags & SUSPENDABLE:
         raise refused()
     if not hasattr(fn, "cache_parameters"):
         raise refused()
-    why = "as an argument of a function that keeps its results"
+    why = "as an argument of a function with functools.lru_cache"
     args, kwargs = [v.settle(why) for v in args], {k: v.settle(why) for k, v in kwargs.items()}
     leaves: list[Value] = []
     parts = [_part(cx, v, leaves, refused) for v in args], {k: _part(cx, v, leaves, refused) for k, v in kwargs.items()}
     limit, names, given = limit_of(fn), tuple(kwargs), [*args, *kwargs.values()]
     types_ = tuple(v.python_type() for v in given) if fn.cache_parameters()["typed"] else ()
     key = (cx.key_of(Tuple(given)), names, types_)
-    frame.keeping = frame.keeping or Keeping(fn, inside)
+    frame.keeping = frame.keeping or ResultStore(fn, inside)
     frame.calls += 1
     if key in frame.put:
         cx.effects.keep(frame.keeping, names, None, given)
         return frame.put[key]
-    kept, source = _kept(cx, fn, parts, leaves, key, refused)
+    kept, source = _cached_and_source(cx, fn, parts, leaves, key, refused)
     if source is not None and kept:
-        if frame.put and limit is not None:  # it may have gone out
+        if frame.put and limit is not None:  # the entry may have been evicted
             raise refused()
         result = cx.wrap(kept[0], source.item(0))
         cx.effects.keep(frame.keeping, names, None, given)
@@ -252,8 +263,8 @@ def _call_of_objects(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, 
 
 
 def _part(cx: Capture, value: Value, leaves: list[Value], refused: Refused) -> Any:
-    """A part of a key: a constant, a tuple of parts, or a leaf, which equals nothing but itself."""
-    value = cx.realize(value).settle("as an argument of a function that keeps its results")
+    """A part of a key: a constant, a tuple of parts, or a leaf that equals only itself."""
+    value = cx.realize(value).settle("as an argument of a function with functools.lru_cache")
     if isinstance(value, Tuple) and value.cls is tuple and not value.is_const():
         return tuple(_part(cx, v, leaves, refused) for v in value.items)
     if isinstance(value, Class) and value.made is not None:
@@ -274,11 +285,13 @@ def _part(cx: Capture, value: Value, leaves: list[Value], refused: Refused) -> A
     return Leaf(next(i for i, v in enumerate(leaves) if v is value))
 
 
-def _kept(
+def _cached_and_source(
     cx: Capture, fn: Any, parts: tuple[list[Any], dict[str, Any]], leaves: list[Value], key: Any, refused: Refused
 ) -> tuple[tuple[Any, ...], Source | None]:
-    """What is kept, and where it is read: of the last tensor, while other objects are the same.  Nothing is kept for objects
-    of the frame's own."""
+    """The cached result and its source: a query on the last tensor, with the other objects guarded by identity.
+
+    Nothing is cached for objects created by the frame.
+    """
     if not leaves:
         raise refused()
     if any(v.source is None for v in leaves):
@@ -292,12 +305,14 @@ def _kept(
         assert other.source is not None
         pins.append(reference(other.real))  # type: ignore[attr-defined]
         if isinstance(other, (Object, Opaque)) and not isinstance(pins[-1], weakref.ref):
-            raise refused()  # the guard would keep it, and its end is the table's to say
+            raise refused()  # the guard would hold it, but its end belongs to the table
         cx.guard("id_is", other.source, pins[-1])
     if ("keeps", fn, key) not in cx.kept:
         args = [_renumbered(a, numbers) for a in args]
-        cx.kept["keeps", fn, key] = Keeps(fn, args, {k: _renumbered(v, numbers) for k, v in kwargs.items()}, pins)
-    keeps: Keeps = cx.kept["keeps", fn, key]
+        cx.kept["keeps", fn, key] = CachedResultQuery(
+            fn, args, {k: _renumbered(v, numbers) for k, v in kwargs.items()}, pins
+        )
+    keeps: CachedResultQuery = cx.kept["keeps", fn, key]
     assert order[0].source is not None
     source = order[0].source.then("begun", keeps)
     try:

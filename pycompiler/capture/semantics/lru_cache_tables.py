@@ -1,8 +1,8 @@
-"""Tables of functools.lru_cache: what they keep is read without a call, and what a graph computed is put there.
+"""Tables of functools.lru_cache: results are read without a call, and results of a graph are stored.
 
-In: existing cached functions.  Out: `Keeps`, a question about an object that leads to what is kept for a call with it;
-`Keeping`, which has a result kept.  CPython keeps what a call gave, and offers nothing else: so the cached function is called,
-and the frame of the function inside is answered by the frame hook.
+In: existing cached functions.  Out: `CachedResultQuery`, a query that returns the cached result for a call with an object;
+`ResultStore`, which stores a result.  CPython has no API to store one.  So the cached function is called, and the frame
+hook answers the call of the function inside.
 """
 
 from __future__ import annotations
@@ -21,18 +21,18 @@ from pycompiler.capture.values.constant import LITERALS, TORCH_CONSTANTS
 from pycompiler.capture.values.finalizers import runs_code
 from pycompiler.errors import Unfit
 from pycompiler.ir.guards import Guard
-from pycompiler.ir.source import const
+from pycompiler.ir.source import const_source
 
 Found = tuple[
     Any, dict[Any, Any], Any
-]  # a cached function's own function, its table, and what is between arguments and keywords in its keys
-CALM = frozenset({*LITERALS, *TORCH_CONSTANTS})
-"""Classes of parts of keys whose equality runs nothing of the program's."""
+]  # a cached function's own function, its table, and the separator of arguments and keywords in its keys
+PLAIN_EQUALITY = frozenset({*LITERALS, *TORCH_CONSTANTS})
+"""Classes whose equality, as a part of a key, runs no code of the program."""
 
 
 @functools.cache
 def _link() -> Any:
-    """The class that only cached functions refer to."""
+    """The internal link class of lru_cache, which only cached functions refer to."""
     return next(r for r in reversed(gc.get_referents(functools.lru_cache(maxsize=1)(len))) if _names_links(r))
 
 
@@ -41,8 +41,10 @@ def _names_links(found: Any) -> bool:
 
 
 def table_of(fn: Any) -> Found | None:
-    """Where `fn` keeps its results, as its tp_traverse visits it: ..., table, function, mark, class of links, ...; a probe
-    of what CPython does not promise."""
+    """The table of `fn`, found in the order of its tp_traverse: ..., table, function, mark, class of links, ...
+
+    CPython does not guarantee this order, so the result is checked.
+    """
     found = gc.get_referents(fn)
     at = max((i for i, r in enumerate(found) if r is _link()), default=0)
     if at < 3 or type(found[at - 3]) is not dict or type(found[at - 1]) is not object:
@@ -51,8 +53,10 @@ def table_of(fn: Any) -> Found | None:
 
 
 def key_of(fn: Any, mark: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
-    """The key of a call in the table, as `lru_cache_make_key` makes it.  Raises AttributeError where nobody says whether `fn`
-    tells types apart."""
+    """The key of a call in the table, as `lru_cache_make_key` builds it.
+
+    Raises AttributeError if `fn` does not report whether its keys include types.
+    """
     typed = fn.cache_parameters()["typed"]
     if not typed and not kwargs:
         return args[0] if len(args) == 1 and type(args[0]) in (str, int) else tuple(args)
@@ -61,13 +65,13 @@ def key_of(fn: Any, mark: Any, args: list[Any], kwargs: dict[str, Any]) -> Any:
 
 
 def limit_of(fn: Any) -> int | None:
-    """How many results are kept; None: all."""
+    """The number of cached results; None: unlimited."""
     limit: int | None = fn.cache_parameters()["maxsize"]
     return limit
 
 
 def _in_order(fn: Any, table: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """Keys and results of a table with a limit, the one used longest ago first: each link is visited as key, result, class."""
+    """Keys and results of a limited table, least recently used first: each link is visited as key, result, class."""
     found = gc.get_referents(fn)
     end = next(i for i, r in enumerate(found) if r is table)
     links = found[1:end]
@@ -76,9 +80,11 @@ def _in_order(fn: Any, table: dict[Any, Any]) -> list[tuple[Any, Any]]:
     return list(zip(links[::3], links[1::3], strict=True))
 
 
-def kept_for(fn: Any, table: dict[Any, Any], key: Any) -> tuple[Any, ...]:
-    """What a table keeps for a key, as a tuple of one, or an empty one; nothing is counted.  Raises AttributeError where the
-    key that is kept says only by code of its own that it is this one."""
+def cached_result(fn: Any, table: dict[Any, Any], key: Any) -> tuple[Any, ...]:
+    """The cached result for a key, as a tuple of one, or an empty tuple.  No hit is counted.
+
+    Raises AttributeError if only code of the program could decide that the stored key is equal.
+    """
     if key not in table:
         return ()
     if limit_of(fn) is None:
@@ -90,25 +96,27 @@ def kept_for(fn: Any, table: dict[Any, Any], key: Any) -> tuple[Any, ...]:
 
 
 def _is_part(kept: Any, asked: Any) -> bool:
-    """Whether parts of two keys are equal, of which one may be anything: it is not asked."""
+    """Whether parts of two keys are equal, without a call of the program's `__eq__`."""
     if kept is asked:
         return True
     if type(kept) is type(asked) is tuple:
         return len(kept) == len(asked) and all(map(_is_part, kept, asked))
-    return all(any(type(v) is cls for cls in CALM) for v in (kept, asked)) and bool(kept == asked)
+    return all(any(type(v) is cls for cls in PLAIN_EQUALITY) for v in (kept, asked)) and bool(kept == asked)
 
 
-# what is kept ----------------------------------------------------------------------------------------------------
+# cached results ----------------------------------------------------------------------------------------------------
 @dataclass(frozen=True)
 class Leaf:
-    """An argument, or a part of one, that is no constant, by its number."""
+    """The number of an argument, or of a part of one, that is not a constant."""
 
     number: int
 
 
-class Keeps:
-    """A question about the object that is leaf 0 of a call: what the cached function keeps for it, as a tuple of one, or an
-    empty one.  The other leaves are `pins` (`reference`)."""
+class CachedResultQuery:
+    """A query on the object that is leaf 0 of a call: the cached result as a tuple of one, or an empty tuple.
+
+    The other leaves are `pins` (`reference`).
+    """
 
     def __init__(self, fn: Any, args: list[Any], kwargs: dict[str, Any], pins: list[Any]) -> None:
         self.fn, self.args, self.kwargs, self.pins = fn, args, kwargs, pins
@@ -118,13 +126,13 @@ class Keeps:
         self.table, self.mark = found[1:]
 
     def __str__(self) -> str:
-        return f"kept of {self.fn!r}"
+        return f"the cached results of {self.fn!r}"
 
     def __call__(self, leaf: Any) -> tuple[Any, ...]:
         leaves = [leaf, *(p() if isinstance(p, weakref.ref) else p for p in self.pins)]
         args = [_filled(a, leaves) for a in self.args]
         key = key_of(self.fn, self.mark, args, {k: _filled(v, leaves) for k, v in self.kwargs.items()})
-        return kept_for(self.fn, self.table, key)
+        return cached_result(self.fn, self.table, key)
 
 
 def _filled(part: Any, leaves: list[Any]) -> Any:
@@ -133,9 +141,9 @@ def _filled(part: Any, leaves: list[Any]) -> Any:
     return tuple(_filled(p, leaves) for p in part) if type(part) is tuple else part
 
 
-# what is put there -----------------------------------------------------------------------------------------------
-class _Given(threading.local):
-    """The result that the frame of a function that is called from `frame` has."""
+# storing results -----------------------------------------------------------------------------------------------
+class _PendingResult(threading.local):
+    """The result for the frame of a function that is called from `frame`."""
 
     result: Any = None
     frame: Any = None
@@ -145,7 +153,7 @@ class _Given(threading.local):
         return self.frame is not None and sys._getframe(1) is self.frame
 
 
-_given = _Given()
+_given = _PendingResult()
 
 
 def _take() -> tuple[Any]:
@@ -171,16 +179,16 @@ def _probe() -> bool:
 
 
 def _answering(function: Any) -> _native.CompiledFunction:
-    """Runs as `function`, but for a frame that a result waits for."""
+    """A function that runs as `function`, except if a result waits for its frame."""
     made = _native.CompiledFunction(function, _no_compile)
-    waits = Guard("equals", const(_given).attr("waits"), True)
+    waits = Guard("equals", const_source(_given).attr("waits"), True)
     made.install(_native.Entry([waits], _take, "plan", ("graph", 0), ()))
     made.set_mode("run")
     return made
 
 
-class Keeping:
-    """Has results of a cached function kept; `inside`: the function that it calls."""
+class ResultStore:
+    """Stores results of a cached function.  `inside`: the function that it wraps."""
 
     def __init__(self, fn: Any, inside: types.FunctionType) -> None:
         self.fn = fn
@@ -192,25 +200,28 @@ class Keeping:
         self._call_for.set_mode("run")
 
     def put(self, names: tuple[str, ...], result: Any, *args: Any) -> None:
-        """A call that the table does not know, which gave `result`; `names`: those of the last arguments."""
+        """A call that misses the table and returns `result`.  `names`: keywords of the last arguments."""
         self._call_for(result, self.fn, *_named(names, args))
 
     def hit(self, names: tuple[str, ...], *args: Any) -> None:
-        """A call that the table knows."""
+        """A call that hits the table."""
         given, named = _named(names, args)
         self.fn(*given, **named)
 
     def only_open(self, calls: int) -> None:
-        """Generated code calls this first: raises `Unfit` where no frame is looked at now, and where what has to go out for so
-        many calls ends in running code."""
+        """Called first by generated code.  Raises `Unfit` if the frame hook is inactive, or if evictions would run
+        code.
+
+        `calls`: the number of calls to come.
+        """
         if not self._call_for(True, _probe, (), {}):
-            raise Unfit("nothing can be put into a table while frames are not looked at")
+            raise Unfit("no result can be stored in a cache while the frame hook is off")
         limit, found = limit_of(self.fn), table_of(self.fn)
         if limit is None or found is None or len(found[1]) + calls <= limit:
             return
         for link in _in_order(self.fn, found[1])[:calls]:
             if any(map(runs_code, link)):
-                raise Unfit("the end of what a table lets go of runs code")
+                raise Unfit("the end of an evicted cache entry would run code")
 
 
 def _named(names: tuple[str, ...], args: tuple[Any, ...]) -> tuple[tuple[Any, ...], dict[str, Any]]:

@@ -1,7 +1,9 @@
 """Python's operators on values: binary, comparison, unary, subscripts.
 
-In: operator text as in bytecode ("+", "+=", "<") and values.  Out: a value.  Order: both constant → evaluate; a tensor
-involved → graph; containers → their own rules; else the special methods of the classes, as Python dispatches them.
+In: an operator as in bytecode ("+", "+=", "<") and values.  Out: a value.
+
+Order: two constants are evaluated.  A tensor operand makes a graph node.  Containers follow their own rules.  All
+others use the special methods of their classes, as Python dispatches them.
 """
 
 from __future__ import annotations
@@ -16,35 +18,37 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import fills, formatting, known_arrays, numpy_calls, numpy_numbers, whole_lists
+from pycompiler.capture.arrays import constant_arrays, numpy_calls, numpy_numbers
+from pycompiler.capture.assumptions import list_guards
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.polyfills import is_inlined
-from pycompiler.capture.values import deferred, owned, symbolic
+from pycompiler.capture.semantics import container_elements, formatting
+from pycompiler.capture.semantics.polyfills import is_inlined
+from pycompiler.capture.values import deferred, native_objects, symbolic_numbers
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
-from pycompiler.capture.values.constant import LITERALS, Const, Identity, Untold, Withheld
+from pycompiler.capture.values.constant import LITERALS, Const, Identity, UnknownObject, UnknownStr
+from pycompiler.capture.values.containers.dicts import Dict, DictView
+from pycompiler.capture.values.containers.keys import Key, keys_of
+from pycompiler.capture.values.containers.sequences import Deque, List, Sequence, Slice, Tuple
+from pycompiler.capture.values.containers.sets import Set
 from pycompiler.capture.values.deferred import Deferred
-from pycompiler.capture.values.dicts import Dict, DictView
+from pycompiler.capture.values.enum_members import Member
 from pycompiler.capture.values.exceptions import builtin_base
 from pycompiler.capture.values.functions import ALIASES, Builtin, Method
-from pycompiler.capture.values.keys import Key, keys_of
-from pycompiler.capture.values.members import Member
 from pycompiler.capture.values.objects import Object, annotation
 from pycompiler.capture.values.opaque import Opaque
-from pycompiler.capture.values.sequences import Deque, List, Sequence, Slice, Tuple
-from pycompiler.capture.values.sets import Set
-from pycompiler.capture.values.symbolic import PLAIN_VALUES, NestedInt, Symbolic, compute, compute_nested
+from pycompiler.capture.values.symbolic_numbers import PLAIN_VALUES, NestedInt, Symbolic, compute, compute_nested
 from pycompiler.capture.values.tensor import Tensor, truth_in
 from pycompiler.ir.source import mro_of, namespace_of
 
-# Differences between versions that the handlers need, by name.
+# Differences between Python versions that the opcode handlers need.
 FOR_ITER_POPS = sys.version_info < (3, 12)
 END_FOR_POPS_TWO = sys.version_info[:2] == (3, 12)
 NULL_AFTER_CALLABLE = sys.version_info >= (3, 13)
 
-# text -> (function, special method, reflected special method)
+# operator -> (function, special method, reflected special method)
 BINARY: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
     "+": (operator.add, "__add__", "__radd__"),
     "-": (operator.sub, "__sub__", "__rsub__"),
@@ -77,10 +81,11 @@ INPLACE: dict[str, tuple[Callable[[Any, Any], Any], str]] = {
     ">>=": (operator.irshift, "__irshift__"),
 }
 OPERANDS = (*PLAIN_VALUES, Tensor)
-MOST_ELEMENTS = 10**6  # of a sequence that is repeated
+MOST_ELEMENTS = 10**6  # of a repeated sequence
 SETS = ("|", "&", "-", "^")
 CHANGED_IN_PLACE = (list, set, collections.deque, dict, collections.OrderedDict, collections.defaultdict)
-NO_NUMBERS = (str, bytes, type(None), type(Ellipsis))  # which compare with all numbers of a class alike
+# Their comparison with a number depends on the number's class only.
+NON_NUMERIC = (str, bytes, type(None), type(Ellipsis))
 COMPARE: dict[str, tuple[Callable[[Any, Any], Any], str, str]] = {
     "<": (operator.lt, "__lt__", "__gt__"),
     "<=": (operator.le, "__le__", "__ge__"),
@@ -99,7 +104,7 @@ UNARY: dict[str, tuple[Callable[[Any], Any], str]] = {
 def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     inplace = op in INPLACE
     fn, special, reflected = BINARY[op.rstrip("=") if inplace else op]
-    left, right = _numbered(cx, left), _numbered(cx, right)
+    left, right = _id_as_number(cx, left), _id_as_number(cx, right)
     if isinstance(left, Deferred) or isinstance(right, Deferred):
         return deferred.compute(cx, fn, [left, right])
     if isinstance(left, NestedInt) or isinstance(right, NestedInt):
@@ -109,27 +114,28 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
         and isinstance(right, (Tensor, Array))
         and issubclass(left.python_type(), (str, bytes, bytearray))
     ):
-        if isinstance(left, Const) and isinstance(left.value, str):  # goes before the tensor, and never says it cannot
+        # `str.__mod__` runs before the tensor's method and never returns NotImplemented.
+        if isinstance(left, Const) and isinstance(left.value, str):
             return formatting.printf(cx, left.value, right)
         if not isinstance(left, Object):
             raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
-    left, right = numpy_calls.beside(cx, op, left, right)
+    left, right = numpy_calls.tensor_operands(cx, op, left, right)
     if isinstance(left, Array) or isinstance(right, Array):
         if isinstance(left, Tensor) and not cx.functions.concerns([left], {}):
-            return numpy_calls.tensor_of_both(cx, op.rstrip("="), left, right)
-        known = known_arrays.binary(cx, op, left, right)
+            return numpy_calls.tensor_and_array(cx, op.rstrip("="), left, right)
+        known = constant_arrays.binary(cx, op, left, right)
         return known or numpy_calls.binary(cx, op, INPLACE[op][1] if inplace else special, left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
-        return _beside_tensor(cx, op, left, right)
-    told = INPLACE[op][0] if inplace else fn  # whose errors tell the operator
-    if (of_owned := owned.compute(cx, told, [left, right], reads=not inplace)) is not None:
+        return _tensor_operator(cx, op, left, right)
+    told = INPLACE[op][0] if inplace else fn  # error messages name the operator of this function
+    if (of_owned := native_objects.compute(cx, told, [left, right], reads=not inplace)) is not None:
         return of_owned
     if isinstance(left, PLAIN_VALUES) and isinstance(right, PLAIN_VALUES):
         if fn is operator.mod and isinstance(right, Member) and isinstance(left, Const) and type(left.value) is str:
             return formatting.printf(cx, left.value, right)
         return _of_plain(cx, fn, told, left, right)
     if inplace:
-        found = _number_in_place(cx, op, left, right) or _special(cx, left, INPLACE[op][1], right)
+        found = _mapping_in_place(cx, op, left, right) or _special(cx, left, INPLACE[op][1], right)
         if found is not None:
             return found
     if _of_types(cx, left, right):
@@ -137,27 +143,27 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     plain = op.rstrip("=") if inplace else op
     tuples = plain in ("+", "*") and (
         isinstance(left, Tuple) or isinstance(right, Tuple)
-    )  # whose elements stay what they are
+    )  # its elements keep their identity
     constant = left.is_const() and right.is_const() and not (_has_metaclass(left) or _has_metaclass(right))
     if constant and not tuples:
         return cx.evaluate(told, left.const(), right.const())
-    # `*=` asks what is right where the class of what is left is C's and knows no sequences, and nowhere else.
+    # `*=` repeats a sequence on the right only if the left class is from C and has no sequence slots.
     repeated = op == "*=" and issubclass(right.python_type(), (list, tuple, str, bytes, bytearray))
     if repeated and left.python_type() not in (*EXAMPLES, *LITERALS):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
     first = _reflected_first(cx, left, right, reflected)
     found = _special(cx, right, reflected, left) if first else None
     if found is None:
-        found = _numbers(cx, plain, left, right) or _special(cx, left, special, right)
-    if found is None and plain == "%":  # of a text, which never leaves it to the other operand
+        found = _mapping_operator(cx, plain, left, right) or _special(cx, left, special, right)
+    if found is None and plain == "%":  # bytes and str never leave `%` to the other operand
         if isinstance(left, Const) and isinstance(left.value, str):
             return formatting.printf(cx, left.value, right)
         if left.python_type() in (bytes, bytearray):
             raise Break("unsupported-operation", f"{left.describe()} % {right.describe()}")
     if found is None and not first and left.python_type() is not right.python_type():
-        _leave_to(left, special, right)
+        _check_opaque_first(left, special, right)
         found = _special(cx, right, reflected, left)
-    if found is None and plain in ("+", "*"):  # sequences come after the methods of both
+    if found is None and plain in ("+", "*"):  # the methods of both operands come before sequence operations
         found = _sequence_in_place(cx, op, left, right) if inplace else None
         found = found or _sequences(
             cx, plain, *(_as_sequence(cx, v, n) for v, n in ((left, special), (right, reflected)))
@@ -167,24 +173,25 @@ def binary(cx: Capture, op: str, left: Value, right: Value) -> Value:
     return _unsupported(cx, op, told, left, right)
 
 
-def _beside_tensor(cx: Capture, op: str, left: Value, right: Value) -> Value:
-    """An operator of which one operand is a tensor, or both are."""
+def _tensor_operator(cx: Capture, op: str, left: Value, right: Value) -> Value:
+    """An operator with one or two tensor operands."""
     inplace = op in INPLACE
     fn, special, reflected = BINARY[op.rstrip("=") if inplace else op]
     found = _overridden(cx, INPLACE[op][1] if inplace else special, reflected, left, right)
     if found is not None:
         return found
-    # the method of an object goes first, also where its class has `__torch_function__`
+    # The method of a left operand that is an object runs first, also if its class has `__torch_function__`.
     if not isinstance(left, OPERANDS):
-        found = _sequence_in_place(cx, op, left, right) if op == "+=" else None  # a list takes the elements
+        # A list is extended by the tensor's elements.
+        found = _sequence_in_place(cx, op, left, right) if op == "+=" else None
         found = found or (_special(cx, left, INPLACE[op][1], right) if inplace else None)
         found = found or _special(cx, left, special, right)
         if found is not None:
             return found
-    if not (isinstance(left, OPERANDS) and isinstance(right, OPERANDS) or _asks(cx, left, right)):
+    if not (isinstance(left, OPERANDS) and isinstance(right, OPERANDS) or _has_torch_function(cx, left, right)):
         if isinstance(right, Object) and lookup(cx, right.cls, "__getattr__") is not MISSING:
             raise Break(
-                "unsupported-operation", f"{left.describe()} {op} {right.describe()}, whose __getattr__ torch asks"
+                "unsupported-operation", f"{left.describe()} {op} {right.describe()}, whose __getattr__ torch calls"
             )
         found = _special(cx, right, reflected, left)
         if found is not None:
@@ -192,8 +199,8 @@ def _beside_tensor(cx: Capture, op: str, left: Value, right: Value) -> Value:
         names = (special, reflected, *([INPLACE[op][1]] if inplace else []))
         others = [v.python_type() for v in (left, right) if not isinstance(v, Tensor)]
         if any(issubclass(cls, (int, float, complex)) or hasattr(cls, n) for cls in others for n in names):
-            # A number of a class of the program's is one for torch, too; a sequence takes a tensor for a number of times,
-            # or says what it cannot be joined with.
+            # torch accepts a number of a program's class too.  A sequence uses the tensor as a repeat count, or raises
+            # its own error.
             raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
         asked = "** or pow()" if op == "**" else op
         cx.throw(TypeError, f"unsupported operand type(s) for {asked}: {_type(left)!r} and {_type(right)!r}")
@@ -207,7 +214,8 @@ def _beside_tensor(cx: Capture, op: str, left: Value, right: Value) -> Value:
 
 
 def _of_types(cx: Capture, left: Value, right: Value) -> bool:
-    """Whether one is what types give (`list[int]`, `int | None`), and the other such a thing, a plain class or None."""
+    """Whether one operand is a type expression (`list[int]`, `int | None`), and the other one too, or a plain class or
+    None."""
 
     kinds = [_annotates(cx, v) for v in (left, right)]
     return None not in kinds and True in kinds
@@ -217,7 +225,7 @@ ASKED_OF_CLASSES = ("__or__", "__ror__", "__eq__")
 
 
 def _annotates(cx: Capture, value: Value) -> bool | None:
-    """True for what types give, False for a plain class or None, None for all else; no symbol is asked for its value."""
+    """True for a type expression, False for a plain class or None, None for other values.  Reads no symbol's value."""
     if value.python_type() in ALIASES:
         return isinstance(value, (Object, Opaque, Builtin)) or None
     cls = value.cls if isinstance(value, Class) else value.fn if isinstance(value, Builtin) else type
@@ -225,21 +233,21 @@ def _annotates(cx: Capture, value: Value) -> bool | None:
     return False if plain and (cls is not type or cx.is_none(value)) else None
 
 
-def _numbered(cx: Capture, value: Value) -> Value:
-    """The id of an existing object as the number that it is from then on."""
+def _id_as_number(cx: Capture, value: Value) -> Value:
+    """The id of an existing object as a number, which is guarded from then on."""
     if not isinstance(value, Identity):
         return value
     cx.looks_at_address()
     return value.settled(cx)
 
 
-def _asks(cx: Capture, *values: Value) -> bool:
-    """Whether an operator of tensors asks `__torch_function__` of one of the operands: a class that has it need be no tensor."""
+def _has_torch_function(cx: Capture, *values: Value) -> bool:
+    """Whether a tensor operator calls an operand's `__torch_function__`: its class need not be a tensor class."""
     return bool(cx.functions.concerns(list(values), {}))
 
 
 def _overridden(cx: Capture, special: str, reflected: str, left: Value, right: Value) -> Value | None:
-    """left.special(right), or what stands for it where the class of a tensor has methods of its own."""
+    """left.special(right), or its equivalent if a tensor class defines its own methods."""
     mine = left.special(cx, special) if isinstance(left, Tensor) and left.is_special else None
     theirs = right.special(cx, reflected) if isinstance(right, Tensor) and right.is_special else None
     if theirs is not None and (isinstance(left, Tensor) or mine is not None):
@@ -248,34 +256,39 @@ def _overridden(cx: Capture, special: str, reflected: str, left: Value, right: V
         if method is not None:
             result = cx.call(method, [other], {})
             if isinstance(result, Const) and result.value is NotImplemented:
-                raise Break("tensor-subclass", f"{method.describe()} gives NotImplemented")
+                raise Break("tensor-subclass", f"{method.describe()} returns NotImplemented")
             return result
     return None
 
 
 def _of_plain(cx: Capture, fn: Callable[..., Any], told: Callable[..., Any], *values: Const | Symbolic) -> Value:
-    """An operator (`told` is the one whose errors tell it) of constants and of numbers over symbols."""
+    """An operator on constants and symbolic numbers.  `told`: the function whose error messages name the operator."""
     found = compute(cx, fn, values) if any(isinstance(v, Symbolic) for v in values) else None
     return found or cx.evaluate(told, *(v.settle(f"as an operand of {told.__name__}").const() for v in values))
 
 
 def _reflected_first(cx: Capture, left: Value, right: Value, reflected: str, *, compared: bool = False) -> bool:
-    """Whether the right operand's method goes first: its class derives from the left's and has its own; for comparisons
-    one that it inherits will do."""
+    """Whether the right operand's method runs first.
+
+    Its class must derive from the left one's and override the method; for comparisons an inherited method is enough.
+    """
     if not isinstance(right, (Object, Opaque, Class)) or not isinstance(
         left, (Object, Class, Sequence, Set, Dict, *PLAIN_VALUES)
     ):
         return False
     ours, theirs = right.python_type(), left.python_type()
-    if ours is theirs or theirs not in mro_of(ours):  # an abstract class need not be one of its bases
+    if ours is theirs or theirs not in mro_of(ours):  # an abstract class need not be in its mro
         return False
     first = compared or lookup(cx, ours, reflected) is not lookup(cx, theirs, reflected)
     if first and isinstance(right, Opaque):
-        raise Break("unsupported-operation", f"{right.describe()}.{reflected}, which is asked before {left.describe()}")
+        raise Break(
+            "unsupported-operation",
+            f"{right.describe()}.{reflected}, which Python calls before the method of {left.describe()}",
+        )
     return first
 
 
-# One instance of a class stands for all others in a TypeError about operands.
+# An instance that represents its class in a TypeError about operands.
 EXAMPLES: dict[type, Any] = {
     list: [], tuple: (), torch.Size: torch.Size(()), dict: {}, set: set(), frozenset: frozenset(),
     types.BuiltinFunctionType: len, types.FunctionType: lambda: 0,
@@ -283,28 +296,28 @@ EXAMPLES: dict[type, Any] = {
 
 
 def _unsupported(cx: Capture, op: str, fn: Callable[..., Any], left: Value, right: Value) -> Value:
-    """Raise the TypeError of an operator that neither operand supports, in Python's words."""
+    """Raise Python's TypeError for an operator that neither operand supports."""
     _must_be_known(left, right)
-    counts = op in ("*", "*=") and (_is_index(left) or _is_index(right))  # of a sequence
+    counts = op in ("*", "*=") and (_is_index(left) or _is_index(right))  # as a repeat count of a sequence
     if not counts and not any(isinstance(v, Opaque) or _native_operand(v) for v in (left, right)):
         cx.evaluate_raw(fn, _example(left), _example(right))
     raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
 
 
 def _must_be_known(*values: Value) -> None:
-    """Those of which it is only known that they are there break the graph."""
+    """Break if a value is not known."""
     for value in values:
-        if isinstance(value, (Untold, Withheld)):
+        if isinstance(value, (UnknownStr, UnknownObject)):
             raise value.broke
 
 
 def _has_metaclass(value: Value) -> bool:
-    """A class whose operators may be the program's."""
+    """Whether the value is a class whose metaclass may define operators."""
     return isinstance(value, Class) and type(value.cls) is not type
 
 
 def _example(value: Value) -> Any:
-    """What an operator says the same of."""
+    """An object for which an operator raises the same error."""
     if value.is_const() and not _has_metaclass(value):
         return value.const()
     cls = value.python_type()
@@ -321,12 +334,12 @@ def _is_index(value: Value) -> bool:
 
 
 def _native_operand(value: Value) -> bool:
-    """An object whose operators may be written in C, and are not modelled here."""
+    """Whether the operators of an object may be written in C and are not modelled here."""
     if value.python_type() in ALIASES:
         return True
     if not isinstance(value, (Object, Opaque)):
         return False
-    bases = [c for c in mro_of(value.python_type()) if c is not object]  # types written in C may be made at run time
+    bases = [c for c in mro_of(value.python_type()) if c is not object]  # C types may also be created at run time
     return builtin_base(value.python_type()) is not object or any(
         isinstance(found, types.WrapperDescriptorType) for c in bases for found in namespace_of(c).values()
     )
@@ -337,7 +350,8 @@ def _type(value: Value) -> str:
 
 
 def _changed(cx: Capture, op: str, left: Value) -> Value | None:
-    """What `op` changes in place by a method of C's: a container, or the storage of an object whose class inherits the method."""
+    """The container that `op` changes in place by a C method: a container value, or the storage of an object that
+    inherits it."""
     if not isinstance(left, Object) or left.storage is None:
         return left
     name, base = INPLACE[op][1], builtin_base(left.python_type())
@@ -346,41 +360,48 @@ def _changed(cx: Capture, op: str, left: Value) -> Value | None:
 
 
 def _must_be_a_set(left: Value | None, right: Value) -> None:
-    """A set takes an instance of a subclass for what it holds, which is to be known."""
+    """Break for a set operand of a subclass with unknown contents, which a set would accept."""
     if isinstance(left, Set) and not isinstance(right, Set) and issubclass(right.python_type(), (set, frozenset)):
-        raise Break("unsupported-operation", f"{left.describe()} and {right.describe()}")
+        raise Break(
+            "unsupported-operation", f"{left.describe()} and {right.describe()}, a set subclass of unknown contents"
+        )
 
 
-def _number_in_place(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
-    """Dicts and sets, which answer before the right operand does; so does a subclass of a sequence, which inherits `+=` as a
-    number's."""
+def _mapping_in_place(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+    """In-place operators of dicts and sets, which run before the right operand's method.
+
+    Also `+=` of a sequence subclass, which inherits it as a number's method.
+    """
     if op == "+=" and isinstance(left, Object):
         return _sequence_in_place(cx, op, left, right)
-    target, other = _changed(cx, op, left), fills.unwrapped(right)
+    target, other = _changed(cx, op, left), container_elements.unwrapped(right)
     _must_be_a_set(target, other)
     if isinstance(target, Dict) and op == "|=":
-        fills.dict_update(cx, target, right)
+        container_elements.dict_update(cx, target, right)
         return left
     if isinstance(target, Set) and issubclass(target.cls, set) and isinstance(other, Set) and op[:-1] in SETS:
         if op == "|=":
-            fills.set_update(cx, target, other)
+            container_elements.set_update(cx, target, other)
         else:
-            fills.set_in_place(cx, op[0], target, other)
+            container_elements.set_in_place(cx, op[0], target, other)
         return left
     return None
 
 
 def _sequence_in_place(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
-    """Lists and deques, which answer after all methods of numbers have."""
+    """In-place operators of lists and deques, which run after all methods of numbers."""
     target = _changed(cx, op, left)
     if not isinstance(target, List):
         return None
     reflected = BINARY[op[:-1]][2]
     if left is target and isinstance(right, Opaque) and mro_lookup(right.python_type(), reflected) is not MISSING:
-        raise Break("unsupported-operation", f"{right.describe()}.{reflected}, which is asked before {left.describe()}")
+        raise Break(
+            "unsupported-operation",
+            f"{right.describe()}.{reflected}, which Python calls before the method of {left.describe()}",
+        )
     if op == "+=":
         cx.effects.mutate(target, target.dropped())
-        for value in fills.additions(cx, target, right):
+        for value in container_elements.additions(cx, target, right):
             target.push(value) if isinstance(target, Deque) else target.add(value)
         return left
     if op == "*=" and not isinstance(target, Deque):
@@ -394,7 +415,7 @@ def _sequence_in_place(cx: Capture, op: str, left: Value, right: Value) -> Value
 
 
 def _as_sequence(cx: Capture, value: Value, name: str) -> Value:
-    """The storage of an object whose class has a sequence's method of C's."""
+    """The storage of an object whose class inherits this method of a sequence from C."""
     if not isinstance(value, Object) or not isinstance(value.storage, Sequence):
         return value
     base = builtin_base(value.python_type())
@@ -416,7 +437,10 @@ def _sequences(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
         if isinstance(left, List) is isinstance(right, List):
             items, cls = [*left.items, *right.items], list if isinstance(left, List) else _plain(left, right)
             if issubclass(cls, torch.Size) and not all(issubclass(cx.realize(v).python_type(), int) for v in items):
-                raise Break("unsupported-operation", f"a size of {left.describe()} and {right.describe()}")
+                raise Break(
+                    "unsupported-operation",
+                    f"a torch.Size of {left.describe()} and {right.describe()}, whose elements are not all ints",
+                )
             return cx.sequence(items, cls)
     if op == "*":
         for a, b in ((left, right), (right, left)):
@@ -433,19 +457,22 @@ def _sequences(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
     return None
 
 
-def _numbers(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
+def _mapping_operator(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
     """Operators of dicts, sets and views of dicts."""
-    given, right = right, fills.unwrapped(right) if isinstance(right, Object) else right
+    given, right = right, container_elements.unwrapped(right) if isinstance(right, Object) else right
     _must_be_a_set(left, right)
     if isinstance(left, Dict) and isinstance(right, Dict) and op == "|":
         ours = right if issubclass(right.cls, left.cls) and right.cls.__ror__ is not left.cls.__ror__ else left
-        plain = issubclass(ours.cls, dict) and ours.cls.__or__ is dict.__or__  # of a subclass, too, it gives a dict
+        # The result is a plain dict, also for a subclass.
+        plain = issubclass(ours.cls, dict) and ours.cls.__or__ is dict.__or__
         if not plain and any(isinstance(lookup(cx, ours.cls, n), types.FunctionType) for n in FILLED_BY):
-            raise Break("unsupported-operation", f"{ours.describe()} | …, which calls methods of the program's class")
+            raise Break(
+                "unsupported-operation", f"{ours.describe()} | …, which calls user-defined methods of the class"
+            )
         keys_of(left)
         merged = Dict({cx.key(k): v for k, v in left.pairs(cx)}, dict if plain else ours.cls,
                       default_factory=None if plain else ours.default_factory)  # fmt: skip
-        fills.dict_update(cx, merged, given)
+        container_elements.dict_update(cx, merged, given)
         return merged
     if op in SETS and any(isinstance(v, (Set, DictView)) for v in (left, right)):
         return _set_operator(cx, op, left, right)
@@ -453,24 +480,24 @@ def _numbers(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
 
 
 FILLED_BY = ("__new__", "__init__", "__setitem__")
-"""With what C makes and fills another one of a class of dicts."""
+"""Methods by which C creates and fills a new instance of a dict class."""
 
 
 def _set_operator(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
-    """|, &, - and ^ of sets and of views of dicts; a view makes a set of itself, and takes any iterable."""
+    """|, &, - and ^ of sets and of dict views.  A view converts itself to a set and accepts any iterable."""
     viewed = any(isinstance(v, DictView) for v in (left, right))
     if not viewed and not (isinstance(left, Set) and isinstance(right, Set)):
         return None
     if any(isinstance(v, DictView) and v.what == "values" for v in (left, right)):
         return None
-    ours, mine = fills.members(cx, left)
-    others, theirs = fills.members(cx, right)
+    ours, mine = container_elements.members(cx, left)
+    others, theirs = container_elements.members(cx, right)
     cls = set if viewed or not isinstance(left, Set) else left.cls
     if isinstance(left, Set) and viewed and op in ("&", "^"):
-        theirs = None  # in an order of the view's own
+        theirs = None  # the view determines the order
     base = Set({cx.key(v): v for v in ours}, cls)
     base.plain, base.shadow = False, mine
-    made = fills.set_operation(cx, op, base, others, BINARY[op][0], theirs)
+    made = container_elements.set_operation(cx, op, base, others, BINARY[op][0], theirs)
     if isinstance(left, Set) and isinstance(right, Set):
         operands = [v for v in (left.operand(cx), right.operand(cx)) if v is not None]
         made.recipe = (BINARY[op][0], operands) if len(operands) == 2 else None
@@ -478,7 +505,7 @@ def _set_operator(cx: Capture, op: str, left: Value, right: Value) -> Value | No
 
 
 def _plain(left: Sequence, right: Value, fn: Callable[[Any, Any], Any] = operator.add) -> type:
-    """The class of fn(left, right), of tuples or a tuple and a number."""
+    """The class of fn(left, right), for tuples or a tuple and a number."""
     empty = [v.cls(()) if isinstance(v, Sequence) and v.cls is torch.Size else () for v in (left, right)]
     return type(fn(empty[0], empty[1] if isinstance(right, Sequence) else 1))
 
@@ -513,27 +540,27 @@ def binary_on_storage(cx: Capture, name: str, value: Object, other: Value) -> Va
     """An operator that a subclass of a builtin container inherits."""
     assert value.storage is not None
     if isinstance(value.storage, Dict) and any(
-        isinstance(v, Object) and fills.as_dict(cx, v) is v for v in (value, other)
+        isinstance(v, Object) and container_elements.as_dict(cx, v) is v for v in (value, other)
     ):
-        raise Break("unsupported-operation", f"{value.describe()}.{name} of a dict that says how it is iterated")
+        raise Break("unsupported-operation", f"{value.describe()}.{name} of a dict with user-defined iteration")
     text = next((t for t, (_, s, _) in BINARY.items() if s == name), None)
     if text is None:
         return _compared_in_c(cx, name, value, other)
     if not isinstance(value.storage, Sequence):
-        return _numbers(cx, text, value.storage, other)
+        return _mapping_operator(cx, text, value.storage, other)
     if lookup(cx, value.cls, BINARY[text][2]) is mro_lookup(builtin_base(value.cls), BINARY[text][2]):
         return None
-    # A class that has the reflected method asks the other one as a number's, and that says at once what it cannot do.
-    found = _sequences(cx, text, value.storage, fills.unwrapped(other))
+    # A class with the reflected method treats the other operand as a number's, and raises at once.
+    found = _sequences(cx, text, value.storage, container_elements.unwrapped(other))
     if found is None:
         raise Break("unsupported-operation", f"{value.describe()}.{name} with {other.describe()}")
     return found
 
 
 def _compared_in_c(cx: Capture, name: str, value: Value, other: Value) -> Value | None:
-    """What a container's method in C says of another of its kind, whatever their classes are; None: not implemented."""
+    """The result of a container's C comparison with a container of the same kind; None: not implemented."""
     op = next((t for t, (_, s, _) in COMPARE.items() if s == name), None)
-    left, right = fills.unwrapped(value), fills.unwrapped(other)
+    left, right = container_elements.unwrapped(value), container_elements.unwrapped(other)
     alike = isinstance(left, Sequence) and isinstance(right, Sequence) and _family(left) is _family(right)
     alike = alike or (isinstance(left, Set) and isinstance(right, Set))
     alike = alike or (isinstance(left, Dict) and isinstance(right, Dict) and op in ("==", "!="))
@@ -544,9 +571,9 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     fn = COMPARE[op][0]
     if isinstance(left, Deferred) or isinstance(right, Deferred):
         return deferred.compute(cx, fn, [left, right])
-    left, right = numpy_calls.beside(cx, op, left, right)
+    left, right = numpy_calls.tensor_operands(cx, op, left, right)
     if isinstance(left, Array) or isinstance(right, Array):
-        return known_arrays.binary(cx, op, left, right) or numpy_calls.binary(cx, op, COMPARE[op][1], left, right)
+        return constant_arrays.binary(cx, op, left, right) or numpy_calls.binary(cx, op, COMPARE[op][1], left, right)
     if isinstance(left, NestedInt) or isinstance(right, NestedInt):
         return compute_nested(cx, fn, left, right)
     if isinstance(left, Tensor) or isinstance(right, Tensor):
@@ -558,10 +585,10 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
         for v in (left, right):
             if (
                 not isinstance(v, Tensor)
-                and not _asks(cx, v)
+                and not _has_torch_function(cx, v)
                 and not (isinstance(v, PLAIN_VALUES) and issubclass(v.python_type(), (int, float, complex, bool)))
             ):
-                if op in ("==", "!=") and not (isinstance(v, Object) or _says_itself(v)):
+                if op in ("==", "!=") and not (isinstance(v, Object) or _has_own_eq(v)):
                     return Const(op == "!=")
                 raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
         if isinstance(left, Tensor):
@@ -570,12 +597,12 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
             right.assume(cx, COMPARE[op][2])
         return cx.graph.call_function(fn, [left, right], {})
     if isinstance(left, PLAIN_VALUES) and isinstance(right, PLAIN_VALUES):
-        if any(isinstance(v, Const) and type(v.value) in NO_NUMBERS for v in (left, right)):
+        if any(isinstance(v, Const) and type(v.value) in NON_NUMERIC for v in (left, right)):
             return cx.evaluate(fn, *(v.like().value if isinstance(v, Symbolic) else v.value for v in (left, right)))
         return _of_plain(cx, fn, fn, left, right)
     if isinstance(left, Identity) or isinstance(right, Identity):
         return _compare_ids(cx, op, left, right)
-    if (of_owned := owned.compute(cx, fn, [left, right])) is not None:
+    if (of_owned := native_objects.compute(cx, fn, [left, right])) is not None:
         return of_owned
     if _of_types(cx, left, right):
         return cx.make(cx.evaluate_raw(fn, annotation(cx, left), annotation(cx, right)))
@@ -583,15 +610,15 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if found is not None:
         return found
     given = left, right
-    left, right = fills.unwrapped(left), fills.unwrapped(right)
-    if isinstance(left, Slice) and isinstance(right, Slice):  # as tuples are
+    left, right = container_elements.unwrapped(left), container_elements.unwrapped(right)
+    if isinstance(left, Slice) and isinstance(right, Slice):  # slices compare like tuples
         left, right = Tuple(left.parts), Tuple(right.parts)
     if op in ("==", "!="):
         if isinstance(left, Opaque) and cx.same(left, right) and not _equals_itself(cx, op, left.python_type()):
             raise Break("unsupported-operation", f"{left.describe()} {op} itself")
         return Const(_equal(cx, left, right) is (op == "=="))
     if isinstance(left, Sequence) and isinstance(right, Sequence) and _family(left) is _family(right):
-        apart = first_apart(cx, left, right)
+        apart = first_difference(cx, left, right)
         if apart is not None:
             return compare(cx, op, *apart)
         return Const(fn(len(left.items), len(right.items)))
@@ -600,7 +627,7 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
     constant = left is given[0] and right is given[1] and left.is_const() and right.is_const()
     if constant and not (_has_metaclass(left) or _has_metaclass(right)):
         return cx.evaluate(fn, left.const(), right.const())
-    left, right = given  # whose classes the error tells
+    left, right = given  # the error names their classes
     _must_be_known(left, right)
     if any(isinstance(v, Opaque) or _native_operand(v) for v in (left, right)):
         raise Break("unsupported-operation", f"{left.describe()} {op} {right.describe()}")
@@ -609,22 +636,22 @@ def compare(cx: Capture, op: str, left: Value, right: Value) -> Value:
 
 
 def _compare_ids(cx: Capture, op: str, left: Value, right: Value) -> Value:
-    """A comparison with an id: of another object, or a number."""
+    """A comparison of an id with another id or a number."""
     both = isinstance(left, Identity) and isinstance(right, Identity)
     if both and op in ("==", "!="):
         if not cx.identical(left.value, right.value) and (left.is_gone() or right.is_gone()):  # type: ignore[attr-defined]
-            raise Break("unsupported-operation", "the id of an object that is gone")
+            raise Break("unsupported-operation", "the id of an object that no longer exists")
         return Const(cx.identical(left.value, right.value) is (op == "=="))  # type: ignore[attr-defined]
     return compare(cx, op, *(v.settled(cx) if isinstance(v, Identity) else v for v in (left, right)))
 
 
-def _says_itself(value: Value) -> bool:
-    """Whether an existing object's class has an `__eq__` of its own: a number of numpy's equals a tensor elementwise."""
+def _has_own_eq(value: Value) -> bool:
+    """Whether an existing object's class defines `__eq__`: a NumPy number equals a tensor elementwise."""
     return isinstance(value, Opaque) and mro_lookup(value.python_type(), "__eq__") is not mro_lookup(object, "__eq__")
 
 
 def by_method(cx: Capture, op: str, left: Value, right: Value) -> Value | None:
-    """What the left operand's own method says of a comparison; None: nothing."""
+    """The result of a comparison by the left operand's own method; None if it has none."""
     return _special(cx, left, COMPARE[op][1], right)
 
 
@@ -644,12 +671,12 @@ def _compare_special(cx: Capture, op: str, left: Value, right: Value) -> Value |
             equal = _special(cx, value, "__eq__", other)
             if equal is not None:
                 return Const(not cx.truth(equal))
-        _leave_to(value, name, other)
+        _check_opaque_first(value, name, other)
     return None
 
 
-def _leave_to(value: Value, name: str, other: Value) -> None:
-    """An object that is not looked into may answer before one of the program's is asked."""
+def _check_opaque_first(value: Value, name: str, other: Value) -> None:
+    """Break if an opaque object's method may answer before a method of the program is called."""
     if isinstance(value, Opaque) and isinstance(other, Object):
         own = mro_lookup(value.python_type(), name)
         if own is not MISSING and own is not mro_lookup(object, name):
@@ -657,7 +684,7 @@ def _leave_to(value: Value, name: str, other: Value) -> None:
 
 
 def _equals_itself(cx: Capture, op: str, cls: type) -> bool:
-    """Whether what is of this class equals itself: a nan does not, nor what says otherwise (an array, elementwise)."""
+    """Whether instances of this class equal themselves.  A nan does not, nor does an array, which compares elementwise."""
     if not issubclass(cls, (*PLAIN_EQUALS, float, complex, decimal.Decimal)):
         root = cls.__module__.partition(".")[0]
         plain = mro_lookup(cls, "__eq__") is mro_lookup(object, "__eq__")
@@ -669,7 +696,7 @@ PLAIN_EQUALS = (int, str, bytes, bytearray)
 
 
 def _differs_by_eq(cx: Capture, value: Value) -> bool:
-    """Whether `object.__ne__` answers, and asks an `__eq__` of the program's."""
+    """Whether `object.__ne__` applies and calls a Python `__eq__`."""
     cls = value.cls if isinstance(value, Object) else type(value.cls) if isinstance(value, Class) else None
     if cls is None or lookup(cx, cls, "__ne__") is not object.__ne__:
         return False
@@ -683,7 +710,7 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
         elements_first = isinstance(left, Tuple)
         if _family(left) is not _family(right) or (not elements_first and len(left.items) != len(right.items)):
             return False
-        return first_apart(cx, left, right) is None and len(left.items) == len(right.items)
+        return first_difference(cx, left, right) is None and len(left.items) == len(right.items)
     if isinstance(left, Dict) and isinstance(right, Dict):
         for d in (left, right):
             keys_of(d)
@@ -709,14 +736,14 @@ def _equal(cx: Capture, left: Value, right: Value) -> bool:
             raise Break("unsupported-operation", f"comparison of {left.describe()} and {right.describe()}")
         if isinstance(v, Deferred):
             raise v.is_asked()
-        if isinstance(v, Untold) and issubclass(other.python_type(), str):
+        if isinstance(v, UnknownStr) and issubclass(other.python_type(), str):
             raise v.broke
-    return bool(cx.identical(left, right))  # no: they are not the same object, and must not become it
+    return bool(cx.identical(left, right))  # False: two distinct objects, which must stay distinct
 
 
-def first_apart(cx: Capture, left: Sequence, right: Sequence) -> tuple[Value, Value] | None:
-    """The first elements of two lists or tuples that differ; lists may change while their elements are compared."""
-    whole_lists.assume_compared(cx, left, right)
+def first_difference(cx: Capture, left: Sequence, right: Sequence) -> tuple[Value, Value] | None:
+    """The first unequal elements of two lists or tuples, or None.  Lists may change during the comparison."""
+    list_guards.assume_compared(cx, left, right)
     place = 0
     while place < min(len(left.items), len(right.items)):
         a, b = left.at(cx, place), right.at(cx, place)
@@ -727,7 +754,7 @@ def first_apart(cx: Capture, left: Sequence, right: Sequence) -> tuple[Value, Va
 
 
 def _keys(cx: Capture, value: Value) -> set[Key]:
-    return {cx.key(v) for v in fills.members(cx, value)[0]}
+    return {cx.key(v) for v in container_elements.members(cx, value)[0]}
 
 
 def _family(value: Sequence) -> type:
@@ -735,14 +762,14 @@ def _family(value: Sequence) -> type:
 
 
 def _compares_natively(cx: Capture, cls: type) -> bool:
-    """Whether == is written in C for this class, and not object's."""
+    """Whether == is written in C for this class, and is not object's."""
     found = lookup(cx, cls, "__eq__")
     return found is not object.__eq__ and not isinstance(found, types.FunctionType) and not is_inlined(found)
 
 
 def unary(cx: Capture, op: str, value: Value) -> Value:
     fn, special = UNARY[op]
-    value = _numbered(cx, value)
+    value = _id_as_number(cx, value)
     if isinstance(value, Deferred):
         return deferred.compute(cx, fn, [value])
     if isinstance(value, PLAIN_VALUES):
@@ -755,7 +782,7 @@ def unary(cx: Capture, op: str, value: Value) -> Value:
         if own is not None:
             return cx.call(own, [], {})
         return cx.graph.call_function(fn, [value], {})
-    if (of_owned := owned.compute(cx, fn, [value])) is not None:
+    if (of_owned := native_objects.compute(cx, fn, [value])) is not None:
         return of_owned
     method = value.special(cx, special) if isinstance(value, Object) else None
     if method is None:
@@ -766,21 +793,23 @@ def unary(cx: Capture, op: str, value: Value) -> Value:
 
 
 def attribute(cx: Capture, owner: Value, name: str) -> Value:
-    """owner.name; an AttributeError that does not say what of whom was asked for is told here, as in CPython."""
+    """owner.name.  An AttributeError without name and object gets them here, as in CPython."""
     try:
         return owner.getattr(cx, name)
     except Raised as e:
-        tell(e.value, AttributeError, name=Const(name), obj=owner)
+        add_error_attributes(e.value, AttributeError, name=Const(name), obj=owner)
         raise
 
 
-def tell(exception: Value, kind: type[BaseException], **known: Value) -> None:
-    """Attributes that the interpreter gives an exception of this kind which has none of them."""
+def add_error_attributes(exception: Value, kind: type[BaseException], **known: Value) -> None:
+    """Set the attributes that the interpreter adds to an exception of this kind, if it has none of them."""
     if not isinstance(exception, Object) or not issubclass(exception.cls, kind):
         return
     if any(mro_lookup(exception.cls, n) is not vars(kind)[n] for n in known):
-        raise Break("unsupported-operation", f"{exception.describe()}, which says itself what it is about")
-    if exception.exists:  # it has them from where it was raised first, or is written
+        raise Break(
+            "unsupported-operation", f"{exception.describe()}, whose class redefines attributes that Python sets"
+        )
+    if exception.exists:  # it has them since it was first raised, or the program wrote them
         if all(getattr(exception.real, n) is None for n in known) and not known.keys() & exception.overlay.keys():
             raise Break("mutation-unsupported", f"an existing {exception.cls.__name__} that is raised again")
         return
@@ -798,15 +827,15 @@ def getitem(cx: Capture, owner: Value, key: Value) -> Value:
 
 
 def truth_of(cx: Capture, value: Value) -> Value:
-    """bool(value); where data decide, a truth that a call binds."""
+    """bool(value); an unbacked truth if it depends on tensor data."""
     value = cx.realize(value)
     if isinstance(value, Tensor) and cx.graph.takes_items() and not cx.functions.concerns([value], {}):
         return truth_in(cx, value)
-    bound = symbolic.call(cx, bool, [value])
+    bound = symbolic_numbers.call(cx, bool, [value])
     return Const(cx.truth(value)) if bound is None else bound
 
 
 def negation_of(cx: Capture, value: Value) -> Value:
     truth = truth_of(cx, value)
-    bound = symbolic.call(cx, operator.not_, [truth])
+    bound = symbolic_numbers.call(cx, operator.not_, [truth])
     return Const(not truth.const()) if bound is None else bound

@@ -1,8 +1,8 @@
-"""Functions again in Python that can be inlined: of the standard library, written in C, and of torch, on numbers that a
-graph has as tensors.
+"""Python versions of C functions, for inlining: of the standard library, and of torch functions whose scalar is a
+tensor.
 
-In: nothing.  Out: `POLYFILLS`, function or class -> the one to inline; `OF_TENSORS`, name of a tensor method and of its
-argument that is a number -> the function to inline when it is a tensor.  They behave alike where captured code can see.
+In: nothing.  Out: `POLYFILLS`: function or class -> the function to inline.  `OF_TENSORS`: (tensor method, scalar
+argument) -> the function to inline if the argument is a tensor.  Captured code sees no difference.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ read_state, write_state = torch._C._get_torch_function_state, torch._C._set_torc
 
 
 class Ranked:
-    """What functools.cmp_to_key's key function gives."""
+    """The key object that functools.cmp_to_key creates."""
 
     def __init__(self, compare: Callable[[Any, Any], Any], obj: Any) -> None:
         self.compare = compare
@@ -70,7 +70,7 @@ def methodcaller(name: str, /, *args: Any, **kwargs: Any) -> Callable[[Any], Any
 
 
 def turn_off(everyone: bool) -> Any:
-    """Ask no class, or nobody at all, for `__torch_function__`; the state before, for `turn_back`."""
+    """Switch `__torch_function__` off, for tensor subclasses or for all classes (`everyone`). Returns the old state."""
     before = read_state()
     if everyone or before == State.ENABLED:
         write_state(State.ALL_DISABLED if everyone else State.SUBCLASSES_DISABLED)
@@ -96,18 +96,18 @@ class DisableTorchFunction(DisableTorchFunctionSubclass):
 
 
 def pullback(call: Callable[[Any], Any]) -> Callable[..., Any]:
-    """The function that `torch.func.vjp` gives."""
+    """The function that `torch.func.vjp` returns."""
 
     def wrapper(cotangents: Any, retain_graph: bool = True, create_graph: bool | None = None) -> Any:
         if not retain_graph or create_graph is not None:
-            graph_break("retain_graph or create_graph of what torch.func.vjp gave")
+            graph_break("retain_graph or create_graph for a function that torch.func.vjp returned")
         return call(cotangents)
 
     return wrapper
 
 
 def pushforward(call: Callable[[Any], Any]) -> Callable[..., Any]:
-    """The function that `torch.func.linearize` gives."""
+    """The function that `torch.func.linearize` returns."""
 
     def jvp_fn(*tangents: Any) -> Any:
         return call(tangents)
@@ -116,18 +116,18 @@ def pushforward(call: Callable[[Any], Any]) -> Callable[..., Any]:
 
 
 def engine_of_hook(hook: Callable[..., Any], *args: Any) -> Any:
-    """A hook as a backward calls it; its callers stand for torch's, which warnings count."""
+    """Calls a hook as a backward does. Its callers stand for torch's frames, which warnings count."""
     with torch.no_grad():
         return hook(*args)
 
 
 def backward_of_hook(hook: Callable[..., Any], *args: Any) -> Any:
-    """Under `torch.autograd.grad` or `torch.autograd.backward`."""
+    """The frame of `torch.autograd.grad` or `torch.autograd.backward`."""
     return engine_of_hook(hook, *args)
 
 
 def method_of_hook(hook: Callable[..., Any], *args: Any) -> Any:
-    """Under `Tensor.backward`."""
+    """The frame of `Tensor.backward`."""
     return backward_of_hook(hook, *args)
 
 
@@ -139,29 +139,29 @@ graph_break._pycompiler_break = True  # type: ignore[attr-defined]
 
 
 MOST_STEPS = 128
-"""A loop over a tensor's rows with more steps than these is left to torch."""
+"""The largest number of steps of a loop over a tensor's rows that is unrolled. A longer loop runs in torch."""
 
 
 def _rows(xs: Any) -> range:
     if not 0 < xs[0].shape[0] <= MOST_STEPS:
-        graph_break("a loop over no row, or over too many")
+        graph_break("a loop over no rows, or over too many rows")
     return range(int(xs[0].shape[0]))
 
 
 def repeated(fn: Callable[..., Any], init: Any, xs: Any, others: Any) -> Any:
-    """What `scan` gives, from one call in the graph; None where the rows are few, or `fn` cannot be such a call's body.
-    (`builtins/branches.py` knows it.)"""
+    """The result of `scan` from one call in the graph; None for few rows, or where `fn` cannot be
+    the body of such a call. (Implemented by `capture/library/torch_functions/control_flow.py`.)"""
     raise NotImplementedError
 
 
 def is_symbol(number: Any) -> bool:
-    """Whether the capture has a symbol for it. (`builtins/branches.py` knows it.)"""
+    """Whether capture has a symbol for the number. (Implemented by `capture/library/torch_functions/control_flow.py`.)"""
     raise NotImplementedError
 
 
 def joined(results: Any, operands: Any) -> Any:
-    """The results of an operator with one node of autograd's, which gives each operand a gradient: zeros at least.
-    (`builtins/gradients.py` knows it.)"""
+    """The results of an operator behind one autograd node, which gives each operand a
+    gradient, zeros if necessary. (Implemented by `capture/library/gradients/gradients.py`.)"""
     raise NotImplementedError
 
 
@@ -209,7 +209,7 @@ class Annotated(contextlib.ContextDecorator):
 
 
 def create_mask(mod_fn: Any, B: Any, H: Any, Q_LEN: Any, KV_LEN: Any, device: Any = None) -> Any:
-    """What a function of `flex_attention` sees of all pairs, inside of which integers as tensors are indices."""
+    """The mask or scores of a `flex_attention` function for all index pairs. Inside the function, integer tensors are indices."""
     from torch.nn.attention import flex_attention as torchs
 
     if device is None:
@@ -231,7 +231,7 @@ def map_rows(self: Any, fn: Callable[..., Any], xs: Any, others: Any = (), **kwa
 
 
 def scan_rows(self: Any, fn: Callable[..., Any], init: Any, xs: Any, others: Any = (), **kwargs: Any) -> Any:
-    """The operator of `scan`: `fn` of what it carries and each row.  The result is a tree like those of `fn`."""
+    """The operator of `scan`: `fn` of the carry and each row. The result has the tree of the results of `fn`."""
     if (result := repeated(fn, init, xs, others)) is not None:
         return result
     carry: Any = tuple(init)
@@ -241,7 +241,7 @@ def scan_rows(self: Any, fn: Callable[..., Any], init: Any, xs: Any, others: Any
         made, tree = pytree.tree_flatten(fn(*carry, *[x[i] for x in xs], *others))
         carry = tuple(made[: len(given)])
         if [(t.shape, t.dtype, t.device) for t in carry] != given:
-            graph_break("a scan that does not carry on what it began with")
+            graph_break("a scan whose carry changes its shape, dtype or device")
         outs.append(made[len(given) :])
     stacks = [torch.stack(column) if torch.is_tensor(column[0]) else None for column in zip(*outs)]
     return joined(pytree.tree_unflatten([*carry, *stacks], tree), (*init, *xs, *others))
@@ -256,7 +256,7 @@ _in_levels = types.FunctionType(
 
 
 def combined(operator: Any, leaves: Any, dim: int = 0, additional_inputs: Any = ()) -> Any:
-    """`generic_associative_scan`, whose levels follow from the number of rows: of a symbol, rows are taken one by one."""
+    """`generic_associative_scan`. Its levels follow from the number of rows; for a symbol, rows are combined one by one."""
     count = len(leaves)
 
     def step(*given: Any) -> Any:
@@ -272,7 +272,7 @@ def combined(operator: Any, leaves: Any, dim: int = 0, additional_inputs: Any = 
 
 
 def scan_tree(self: Any, fn: Callable[..., Any], xs: Any, others: Any = (), **kwargs: Any) -> Any:
-    """The operator of `associative_scan`: torch's own order of the calls.  The result is a tree like those of `fn`."""
+    """The operator of `associative_scan`, in torch's own order of the calls. The result has the tree of the results of `fn`."""
     trees: list[Any] = []
 
     def noted(*given: Any) -> list[Any]:
@@ -281,13 +281,13 @@ def scan_tree(self: Any, fn: Callable[..., Any], xs: Any, others: Any = (), **kw
         return made
 
     if len(_rows(xs)) < 2:
-        graph_break("a scan of one row, which calls nothing")
+        graph_break("an associative_scan of one row, which does not call the function")
     made = generic_associative_scan(noted, xs, additional_inputs=others)  # type: ignore[no-untyped-call]
     return joined(pytree.tree_unflatten(made, trees[0]), xs)
 
 
 def within_grad_mode(func: Any, *args: Any, **kwargs: Any) -> Any:
-    """What torch.optim makes of an optimizer's `step`, but for its graph breaks."""
+    """torch.optim's wrapper of an optimizer's `step`, without the wrapper's graph breaks."""
     before = torch.is_grad_enabled()
     try:
         torch.set_grad_enabled(args[0].defaults["differentiable"])
@@ -319,7 +319,7 @@ def tree_map_only(kind: Any, func: Any, tree: Any, is_leaf: Any = None) -> Any:
 
 
 def reduce_ex(self: Any) -> Any:
-    """`object.__reduce_ex__(self, protocol)` for the protocols from 2 on.  The class says whether `__reduce__` is another."""
+    """`object.__reduce_ex__(self, protocol)` for protocol 2 and above. The class decides whether `__reduce__` is overridden."""
     cls = type(self)
     reduce = getattr(self, "__reduce__", None)
     if reduce is not None and cls.__reduce__ is not object.__reduce__:  # type: ignore[comparison-overlap]
@@ -340,7 +340,7 @@ def reduce_ex(self: Any) -> Any:
 
 
 def new_arguments(given: Any) -> Any:
-    """What `__getnewargs_ex__` gave, which is positional arguments and keywords."""
+    """The result of `__getnewargs_ex__`: positional arguments and keyword arguments, after type checks."""
     if not isinstance(given, tuple):
         raise TypeError(f"__getnewargs_ex__ should return a tuple, not '{type(given).__name__}'")
     if len(given) != 2:
@@ -366,7 +366,7 @@ UNSET = object()
 
 
 def get_state(self: Any) -> Any:
-    """`object.__getstate__`: attributes, past a `__getattribute__`, and slots, where there are any, by it."""
+    """`object.__getstate__`: the attributes, without a call of `__getattribute__`, and the slots, with such calls."""
     state = (object.__getattribute__(self, "__dict__") or None) if type(self).__dictoffset__ else None
     held = [(name, getattr(self, name, UNSET)) for name in slot_names(type(self))]
     slots = {name: value for name, value in held if value is not UNSET}
@@ -374,7 +374,7 @@ def get_state(self: Any) -> Any:
 
 
 def slot_names(cls: type) -> list[str]:
-    """`copyreg._slotnames`, which keeps its answer in the class."""
+    """`copyreg._slotnames`, but without a store of the result in the class."""
     known = cls.__dict__.get("__slotnames__")
     if known is not None:
         return known  # type: ignore[no-any-return]
@@ -398,13 +398,13 @@ def batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> torch.Tensor:
-    """torch's own, of which only the running statistics ask for the momentum.  Their versions are not counted, as by kernels."""
+    """torch's batch norm. Only the running statistics use the momentum; as in the kernels, their writes count no version."""
     if not training:
         return torch.nn.functional.batch_norm(input, running_mean, running_var, weight, bias, False, 0.0, eps)
     kept = [t for t in (running_mean, running_var) if t is not None]
     wide = torch.float32 if input.dtype in (torch.bfloat16, torch.float16) else input.dtype
     usual = all(t.dim() == 1 and not t.requires_grad and t.dtype in (input.dtype, wide) for t in kept)
-    if not usual or len(kept) == 1 or len({t.dtype for t in kept}) > 1:  # the kernel says what it does not take
+    if not usual or len(kept) == 1 or len({t.dtype for t in kept}) > 1:  # the kernel raises its own error
         return torch.nn.functional.batch_norm(input, running_mean, running_var, weight, bias, True, momentum, eps)
     normal = torch.nn.functional.batch_norm(input, None, None, weight, bias, True, 0.0, eps)
     others = [0, *range(2, input.dim())]
@@ -418,7 +418,7 @@ def batch_norm(
 
 
 def map_aggregate(a: Any, fn: Callable[[Any], Any]) -> Any:
-    """`fn` of what tuples, lists, dicts and slices hold."""
+    """`fn` of the elements of tuples, lists, dicts and slices."""
     if isinstance(a, tuple):
         items = [map_aggregate(item, fn) for item in a]
         return type(a)(*items) if hasattr(a, "_fields") else tuple(items)
@@ -432,7 +432,7 @@ def map_aggregate(a: Any, fn: Callable[[Any], Any]) -> Any:
 
 
 def dispatch(registry: dict[type, Callable[..., Any]], cls: type) -> Callable[..., Any]:
-    """The `dispatch` of functools.singledispatch, without what it keeps of earlier answers."""
+    """The `dispatch` of functools.singledispatch, without its cache."""
     try:
         return registry[cls]
     except KeyError:
@@ -457,9 +457,9 @@ def namespace_reduce(self: types.SimpleNamespace) -> tuple[Any, ...]:
 
 
 def infer_size(a: torch.Size, b: torch.Size, /) -> torch.Size:
-    """The size that two sizes are broadcast to."""
+    """The size that results when two sizes are broadcast."""
     if not (isinstance(a, torch.Size) and isinstance(b, torch.Size)):
-        graph_break("a size of broadcasts of what is no torch.Size")
+        graph_break("the size of a broadcast of arguments that are not torch.Size")
     rank, size = max(len(a), len(b)), []
     for i in range(rank):
         m = a[i - rank + len(a)] if i >= rank - len(a) else 1
@@ -472,14 +472,14 @@ def infer_size(a: torch.Size, b: torch.Size, /) -> torch.Size:
 
 
 def _inner(fn: Callable[..., Any], name: str) -> types.CodeType:
-    """The code of a function that is made inside of another one."""
+    """The code object of a function nested in another function."""
     return next(c for c in fn.__code__.co_consts if isinstance(c, types.CodeType) and c.co_name == name)
 
 
 OF_CLOSURES: dict[types.CodeType, tuple[str, Callable[..., Any]]] = {
     _inner(functools.singledispatch, "dispatch"): ("registry", dispatch),
 }
-"""Functions made inside of the standard library's, by their code: a variable of their closure, and what is inlined with it."""
+"""Closures created by standard library functions, by code object: a closure variable, and the function to inline with it."""
 OF_TENSORS: dict[tuple[str, str], Callable[..., Any]] = {
     ("addcdiv_", "value"): addcdiv_,
     ("addcmul_", "value"): addcmul_,
@@ -487,7 +487,7 @@ OF_TENSORS: dict[tuple[str, str], Callable[..., Any]] = {
 
 
 def get_logger(name: Any = None) -> Any:
-    """`logging.getLogger`: one that exists; what makes one is logging's."""
+    """`logging.getLogger`. An existing logger is returned; logging creates a new one."""
     if not name or (isinstance(name, str) and name == logging.root.name):
         return logging.root
     manager = logging.Logger.manager
@@ -496,7 +496,7 @@ def get_logger(name: Any = None) -> Any:
 
 
 def is_enabled_for(self: logging.Logger, level: int) -> bool:
-    """`logging.Logger.isEnabledFor`, which leaves nothing in the table of answers."""
+    """`logging.Logger.isEnabledFor`, without a store in the logger's cache."""
     if self.disabled:
         return False
     known: dict[int, bool] = self._cache  # type: ignore[attr-defined]
@@ -545,10 +545,10 @@ POLYFILLS: dict[Any, Callable[..., Any]] = {
 
 
 def same_data(tensor: Any) -> Any:
-    """A shallow copy of a tensor: another one in its memory, whose writes it does not count."""
+    """A shallow copy of a tensor: a new tensor in the same memory, which does not count writes to the original."""
     return tensor.data
 
 
 def is_inlined(method: Any) -> bool:
-    """Whether a method written in C is one that is inlined from Python."""
+    """Whether capture inlines a Python version of a method written in C."""
     return isinstance(method, types.WrapperDescriptorType) and method in POLYFILLS

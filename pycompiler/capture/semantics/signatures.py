@@ -1,7 +1,7 @@
-"""Whether a call's arguments are what a callable takes, before a handler relies on them.
+"""Checks whether a callable accepts a call's arguments, before its handler relies on them.
 
-In: a callable that has a handler, and the arguments of a call.  Out: what the handler makes, or a graph break where the call
-itself raises, so that the program's own handlers see eager's error.
+In: a callable with a handler, and the arguments of a call.  Out: the handler's result.  A graph break if the call
+itself raises, so that the program sees eager's error.
 Example: ``frozenset(a, b)`` and ``typing.cast(int)`` are left to CPython.
 """
 
@@ -23,22 +23,22 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.cached import describe_call
+from pycompiler.capture.semantics.lru_cache_calls import describe_call
 from pycompiler.capture.values.attributes import is_mutable
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.ir.source import mro_of
 
-Handler = Callable[[Any, list[Value], dict[str, Value]], Value]
+FunctionHandler = Callable[[Any, list[Value], dict[str, Value]], Value]
 
 
-def handled(cx: Capture, fn: Any, handler: Handler, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """handler(cx, args, kwargs), where `fn` takes these arguments."""
+def call_handler(cx: Capture, fn: Any, handler: FunctionHandler, args: list[Value], kwargs: dict[str, Value]) -> Value:
+    """handler(cx, args, kwargs) if `fn` accepts these arguments; else a graph break."""
     if not (_is_of(fn, args) and _takes(cx, fn, handler, args, kwargs)):
         raise Break("builtin-call", describe_call(fn, args))
     try:
         return handler(cx, args, kwargs)
     except Raised as e:
-        if e.value.passed or not issubclass(e.value.python_type(), TypeError) or fn not in IN_OTHER_ORDER:
+        if e.value.passed or not issubclass(e.value.python_type(), TypeError) or fn not in SPECIAL_ERRORS:
             raise
         raise Break("builtin-call", describe_call(fn, args)) from None
     except (LookupError, TypeError, ValueError, AttributeError):
@@ -47,20 +47,20 @@ def handled(cx: Capture, fn: Any, handler: Handler, args: list[Value], kwargs: d
         raise Break("builtin-call", describe_call(fn, args)) from None
 
 
-def _takes(cx: Capture, fn: Any, handler: Handler, args: list[Value], kwargs: dict[str, Value]) -> bool:
-    """Whether so many arguments, and these keywords, are taken, as far as anybody tells."""
-    if isinstance(fn, types.ClassMethodDescriptorType):  # whose signature leaves the class out, or not
+def _takes(cx: Capture, fn: Any, handler: FunctionHandler, args: list[Value], kwargs: dict[str, Value]) -> bool:
+    """Whether this number of arguments and these keywords are accepted, as far as signatures and errors show."""
+    if isinstance(fn, types.ClassMethodDescriptorType):  # some signatures include the class, some do not
         return _fits(fn.__get__(None, args[0].const()), args[1:], kwargs) is not False
     if kwargs:
         return _fits(fn, args, kwargs) is not False and _reads_keywords(fn, handler)
     takes = _takes_count(fn, len(args))
-    if not takes and is_told(fn):
-        cx.evaluate_raw(fn, *[()] * len(args))  # its error
+    if not takes and has_counting_errors(fn):
+        cx.evaluate_raw(fn, *[()] * len(args))  # raises CPython's error
     return takes
 
 
 def _is_of(fn: Any, args: list[Value]) -> bool:
-    """Whether the first argument is one that a method written in C takes, where `fn` is one."""
+    """Whether the first argument has the class that a method written in C requires."""
     if isinstance(fn, types.ClassMethodDescriptorType):
         return bool(args) and issubclass(args[0].python_type(), type) and issubclass(args[0].const(), fn.__objclass__)
     if isinstance(fn, types.MethodDescriptorType | types.WrapperDescriptorType):
@@ -69,8 +69,10 @@ def _is_of(fn: Any, args: list[Value]) -> bool:
 
 
 def _fits(fn: Any, args: list[Any], kwargs: dict[str, Any]) -> bool | None:
-    """Whether the signature allows these arguments; None where there is none, and its text (whose defaults need not be Python's)
-    does not say that there are no keywords."""
+    """Whether the signature accepts these arguments; None if it is unknown.
+
+    False for keywords if the text signature ends in "/": its defaults need not be Python, so only the end is parsed.
+    """
     try:
         signature = inspect.signature(fn)
     except (TypeError, ValueError):
@@ -83,8 +85,8 @@ def _fits(fn: Any, args: list[Any], kwargs: dict[str, Any]) -> bool | None:
 
 
 @functools.cache
-def _reads_keywords(fn: Any, handler: Handler) -> bool:
-    """Whether a handler looks at keywords, or the function takes any and reads none."""
+def _reads_keywords(fn: Any, handler: FunctionHandler) -> bool:
+    """Whether a handler reads its keywords, or the function accepts arbitrary ones and reads none."""
     code = getattr(handler, "__code__", None)
     if (
         isinstance(fn, type)
@@ -99,19 +101,19 @@ def _reads_keywords(fn: Any, handler: Handler) -> bool:
 
 
 def _names(argument: Any, variable: str) -> bool:
-    """From 3.13 on an instruction may load two variables."""
+    """Since 3.13 an instruction may load two variables."""
     return argument == variable or (isinstance(argument, tuple) and variable in argument)
 
 
 def takes_keyword(cls: type, name: str) -> bool:
-    """Whether a class written in C has a parameter of this name, by what it tells or, where it tells nothing, by its error."""
+    """Whether a C class has a parameter of this name, according to its signature or, without one, its error message."""
     return is_mutable(cls) or dict in mro_of(cls) or _takes_known(cls, name)
 
 
 @functools.cache
 def _takes_known(cls: type, name: str) -> bool:
     if cls.__text_signature__ is not None:
-        with contextlib.suppress(TypeError, ValueError):  # the text need not be one of Python's
+        with contextlib.suppress(TypeError, ValueError):  # a text signature need not be valid Python
             taken = inspect.signature(cls).parameters
             return name in taken or any(p.kind is p.VAR_KEYWORD for p in taken.values())
     try:
@@ -127,12 +129,12 @@ IN_C = types.MethodDescriptorType | types.WrapperDescriptorType | types.BuiltinF
 MADE_EMPTY = frozenset(
     {list, dict, set, frozenset, tuple, collections.OrderedDict, collections.defaultdict, collections.deque}
 )
-TOLD_BY_ERRORS = frozenset((
+ERRORS_STATE_COUNT = frozenset((
     *MADE_EMPTY, slice, range, enumerate, filter, reversed, map, zip, bool, classmethod, staticmethod, types.MethodType,
     vars, dir, iter, next, getattr, max, min,
     *(cls for cls in vars(itertools).values() if isinstance(cls, type) and cls.__module__ == "itertools"),
 ))  # fmt: skip
-"""What says how many arguments it takes when it refuses some, and may be called with anything."""
+"""Callables whose errors state the number of arguments, and which are harmless to call with any arguments."""
 COUNT_REFUSED = re.compile(
     r" takes (no arguments|exactly one argument) \(|\bexpected (at (most|least) )?\d+ arguments?, got "
     r"| takes at most \d+ (positional )?arguments? \(|must have at least two arguments|missing required argument"
@@ -140,30 +142,30 @@ COUNT_REFUSED = re.compile(
 )
 
 
-IN_OTHER_ORDER = frozenset((
+SPECIAL_ERRORS = frozenset((
     *(cls for cls in vars(itertools).values() if isinstance(cls, type)), str.join, tuple.index, list.index,
     collections.deque.index, collections.deque.insert, object.__init__, functools.reduce, operator.concat, operator.iconcat,
     operator.countOf, torch._C._has_torch_function, torch._C._disabled_torch_function_impl,
 ))  # fmt: skip
-"""What looks at its arguments in another order than its handler, or refuses them with words of its own."""
+"""Callables that check their arguments in another order than their handlers, or raise special messages."""
 
 
 FLAGS = {0x04: 0, 0x08: 1}
-"""How many arguments a function takes that C declares by METH_NOARGS, METH_O."""
+"""The number of arguments of a C function declared with METH_NOARGS, METH_O."""
 
 
 def _flags_of(fn: Any) -> int:
     return int(ctypes.pythonapi.PyCFunction_GetFlags(ctypes.py_object(fn)))
 
 
-def is_told(fn: Any) -> bool:
-    return isinstance(fn, type | types.BuiltinFunctionType) and fn in TOLD_BY_ERRORS
+def has_counting_errors(fn: Any) -> bool:
+    return isinstance(fn, type | types.BuiltinFunctionType) and fn in ERRORS_STATE_COUNT
 
 
 @functools.cache
 def _takes_count(fn: Any, count: int) -> bool:
-    """Whether so many arguments by position are taken, as far as the callable tells, or as CPython says of a call."""
-    if is_told(fn):
+    """Whether this number of positional arguments is accepted, according to the signature or to CPython's error."""
+    if has_counting_errors(fn):
         return not _is_refused(fn, [()] * count)
     if not isinstance(fn, IN_C | types.FunctionType | type):
         return True
@@ -177,7 +179,7 @@ def _takes_count(fn: Any, count: int) -> bool:
 
 
 def _is_refused(fn: Callable[..., Any], args: list[Any]) -> bool:
-    """Whether a call is refused for the number of its arguments."""
+    """Whether a call raises because of the number of its arguments."""
     try:
         fn(*args)
     except Exception as e:

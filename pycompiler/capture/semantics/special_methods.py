@@ -1,7 +1,8 @@
-"""What Python makes of the answer of a special method: ``int(o)`` is no float, though ``o.__int__()`` gives one.
+"""The check that Python applies to the result of a special method.
 
-In: a builtin that calls a special method, and the method as a value. Out: the builtin's result, or its TypeError. CPython itself
-says which: it is asked about an object of a class with that name, whose method gives the same.
+In: a builtin that calls a special method, and the method as a value.  Out: the builtin's result, or its TypeError.
+CPython performs the check: the builtin is called on a stand-in whose class has the same name and whose method returns
+the same result.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from typing import Any
 
 from pycompiler.capture.values.base import Capture, Value
 
-# What is passed on as it is, when it is of exactly this class.
+# An exact instance of this class is returned unchanged.
 _EXACT: dict[Callable[..., Any], type] = {int: int, float: float, complex: complex, str: str, repr: str, format: str}
 
 
-def answered(cx: Capture, fn: Callable[..., Any], value: Value, name: str, method: Value, *args: Value) -> Value:
-    """fn(value, *args), which calls `method`, the value's `name`."""
+def call_special(cx: Capture, fn: Callable[..., Any], value: Value, name: str, method: Value, *args: Value) -> Value:
+    """fn(value, *args), which calls `method`, the value's special method `name`."""
     result = cx.call(method, list(args), {})
     if _EXACT.get(fn) is result.python_type():
         return result

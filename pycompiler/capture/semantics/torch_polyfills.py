@@ -1,6 +1,7 @@
-"""Functions of torch's, written in C++, that look at data only to refuse it or to warn: again in Python that can be inlined.
+"""Python versions of torch functions whose C++ code reads data only to reject them or to warn.
 
-Where the program gives what they would refuse, the frame runs eagerly (`GraphBuilder.expect`) or the graph breaks.
+Capture inlines them.  For data that the original would reject, the frame runs eagerly (`GraphBuilder.expect`) or the
+graph breaks.
 """
 
 from __future__ import annotations
@@ -11,8 +12,8 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture.polyfills import graph_break
-from pycompiler.ir import ctc
+from pycompiler.capture.semantics.polyfills import graph_break
+from pycompiler.operators import ctc_loss as ctc_operators
 
 
 def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any = None) -> Any:
@@ -20,7 +21,7 @@ def cov(input: Any, *, correction: int = 1, fweights: Any = None, aweights: Any 
     if fweights is not None or aweights is not None:
         return _weighted(rows, input.dim(), correction, fweights, aweights)
     if input.dim() > 2 or input.dtype is torch.bool or input.numel() == 0 or rows.shape[1] <= correction:
-        graph_break("torch.cov of few observations, of which it warns")
+        graph_break("torch.cov of an input that torch rejects or warns about")
     count = rows.shape[1]
     rows = rows - (rows.sum(1) / count).unsqueeze(1)
     return torch.true_divide(torch.mm(rows, rows.t().conj()), count - correction).squeeze()
@@ -30,11 +31,11 @@ def _weighted(rows: Any, dims: int, correction: int, fweights: Any, aweights: An
     count = rows.shape[1]
     for given, whole in ((fweights, True), (aweights, False)):
         if given is not None and (given.dim() != 1 or given.numel() != count or given.is_floating_point() is whole):
-            graph_break("torch.cov with weights that it refuses")
+            graph_break("torch.cov with weights that torch rejects")
     if fweights is not None and fweights.dtype is torch.bool:
-        graph_break("torch.cov with weights that it refuses")
-    if dims > 2 or rows.dtype is torch.bool or count < 2:  # of one, eager's writes what it was given at times
-        graph_break("torch.cov of no observations, or one, or of more than two dimensions")
+        graph_break("torch.cov with weights that torch rejects")
+    if dims > 2 or rows.dtype is torch.bool or count < 2:  # for one observation, eager may write to its input
+        graph_break("torch.cov with weights, of bools, of fewer than two observations, or of more than two dimensions")
     for given in (fweights, aweights):
         if given is not None:
             torch._check_tensor_all_with(RuntimeError, given.min().ge(0))
@@ -46,34 +47,34 @@ def _weighted(rows: Any, dims: int, correction: int, fweights: Any, aweights: An
         freedom = total - correction * (weights * aweights).sum() / total
     else:
         freedom = total - correction
-    torch._check_tensor_all_with(RuntimeError, freedom.le(0).logical_not())  # else it warns
+    torch._check_tensor_all_with(RuntimeError, freedom.le(0).logical_not())  # otherwise eager warns
     rows = rows - mean.unsqueeze(1)
     return torch.true_divide(torch.mm(rows, (rows * weights).t().conj()), freedom).squeeze()
 
 
 def warns_of(what: str) -> None:
-    """Behind the graph torch warns of this: `shown.ONCE`."""
+    """Marks a warning of torch, which is given after the graph (`shown.ONCE`)."""
 
 
 def istft(
     input: Any, n_fft: int, hop_length: Any = None, win_length: Any = None, window: Any = None, center: bool = True,
     normalized: bool = False, onesided: Any = None, length: Any = None, return_complex: bool = False,
 ) -> Any:  # fmt: skip
-    """`torch.istft` of what it takes, where windows cover each element."""
+    """`torch.istft` of arguments that torch accepts, if the windows cover each element."""
     hop = n_fft // 4 if hop_length is None else hop_length
     size = n_fft if win_length is None else win_length
     if not input.is_complex() or input.dim() not in (2, 3) or 0 in input.shape or not 0 < hop <= size <= n_fft:
-        graph_break("torch.istft of what it refuses")
+        graph_break("torch.istft of an input that torch rejects")
     bins, frames = input.shape[-2], input.shape[-1]
     half = bins != n_fft if onesided is None else onesided
     if bins != (n_fft // 2 + 1 if half else n_fft) or (return_complex and half):
-        graph_break("torch.istft of a spectrum that it refuses")
+        graph_break("torch.istft of a spectrum that torch rejects")
     if window is not None and (window.dim() != 1 or window.shape[0] != size or window.is_complex() > return_complex):
-        graph_break("torch.istft with a window that it refuses")
+        graph_break("torch.istft with a window that torch rejects")
     whole, begin = n_fft + hop * (frames - 1), n_fft // 2 if center else 0
     end = begin + length if length is not None else whole - n_fft // 2 if center else whole
     if end <= begin or begin >= whole:
-        graph_break("torch.istft of no length")
+        graph_break("torch.istft with an empty result")
     if window is None:
         warns_of("no window")
         window = torch.ones(size, dtype=input.real.dtype, device=input.device)
@@ -102,24 +103,24 @@ def ctc_loss(
     log_probs: Any, targets: Any, input_lengths: Any, target_lengths: Any, blank: int = 0, reduction: int = 1,
     zero_infinity: bool = False,
 ) -> Any:  # fmt: skip
-    """`torch.ctc_loss` of what is on the host."""
+    """`torch.ctc_loss` with all tensors on the CPU."""
     if torch.is_autocast_enabled("cpu") and log_probs.dtype in (torch.bfloat16, torch.float16):
         log_probs = log_probs.float()
     kinds = {_kind_of_lengths(n) for n in (input_lengths, target_lengths)}
     if len(kinds) > 1 or None in kinds:
-        graph_break("torch.ctc_loss of lengths that it refuses")
+        graph_break("torch.ctc_loss of lengths that torch rejects")
     lengths = [
         n if isinstance(n, torch.Tensor) else torch.tensor(n, dtype=torch.int64)
         for n in (input_lengths, target_lengths)
     ]
     tensors = (log_probs, targets, *lengths)
     if log_probs.dim() not in (2, 3) or log_probs.dtype not in (torch.float32, torch.float64) or 0 in log_probs.shape:
-        graph_break("torch.ctc_loss of what it refuses")
+        graph_break("torch.ctc_loss of an input that torch rejects")
     if any(t.device.type != "cpu" or t.is_floating_point() is (k > 0) or t.is_complex() for k, t in enumerate(tensors)):
-        graph_break("torch.ctc_loss on other devices, or of lengths or targets that are no integers")
+        graph_break("torch.ctc_loss on a device other than the CPU, or of lengths or targets that are not integers")
     rows = log_probs if log_probs.dim() == 3 else log_probs.unsqueeze(1)
     frames, whole = (n.to(torch.int64) for n in lengths)
-    made = ctc.losses(rows, targets.to(torch.int64), frames, whole, blank, zero_infinity)
+    made = ctc_operators.losses(rows, targets.to(torch.int64), frames, whole, blank, zero_infinity)
     if zero_infinity:
         made = torch.where(made == math.inf, torch.zeros((), dtype=made.dtype), made)
     if reduction == 1:
@@ -141,7 +142,7 @@ def named_ctc_loss(
 ) -> Any:  # fmt: skip
     """`torch.nn.functional.ctc_loss`."""
     if reduction not in REDUCTIONS:
-        graph_break("a reduction that is refused")
+        graph_break("torch.nn.functional.ctc_loss with an unknown reduction")
     number = REDUCTIONS.index(reduction)
     return ctc_loss(log_probs, targets, input_lengths, target_lengths, blank, number, zero_infinity)
 
@@ -171,7 +172,7 @@ def rows(x: Any) -> Any:
 
 
 def narrowed(tensor: Any, start: int, length: int) -> Any:
-    """`torch.nested.narrow` of jagged layout, by numbers: which rows lie side by side follows from these alone."""
+    """`torch.nested.narrow` of jagged layout for plain numbers: the numbers alone decide which rows are adjacent."""
     from torch.nested._internal import nested_tensor
 
     made: Any = nested_tensor
@@ -191,8 +192,8 @@ REDUCTIONS = ["none", "mean", "sum"]
 
 
 def lstm_cell(input: Any, hx: Any, w_ih: Any, w_hh: Any, b_ih: Any = None, b_hh: Any = None) -> Any:
-    """Two results that share the gates, of which one is computed from the other: each can be a result of a graph only where the
-    gates are values of it.  A GPU has one kernel for all of it; where autocast is on, it casts for the whole cell."""
+    """The two results share the gates, and one result is computed from the other. Each can be a graph result only if
+    the gates are graph values. A GPU has one kernel for the whole cell; under autocast the cell is cast as a whole."""
     h, c = hx
     made = torch.ops.aten.lstm_cell(input, hx, w_ih, w_hh, b_ih, b_hh)
     given = [t for t in (input, h, c, w_ih, w_hh, b_ih, b_hh) if t is not None]

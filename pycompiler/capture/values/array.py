@@ -1,6 +1,6 @@
-"""NumPy's arrays: tensors of the graph that the program sees as `numpy.ndarray`.
+"""NumPy arrays: graph tensors that the program sees as `numpy.ndarray`.
 
-Arrays without dimensions stand for NumPy's scalars.  Calls are in `capture/numpy_calls.py`.
+Arrays without dimensions stand for NumPy's scalars.  Calls are in `capture/arrays/numpy_calls.py`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,9 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import arrays
-from pycompiler.ir.computed import number_of
+from pycompiler.ir.computed_sources import number_of
 from pycompiler.ir.source import Source
+from pycompiler.operators import numpy_arrays
 
 METADATA: dict[str, Callable[[torch.Tensor], Any]] = {
     "shape": lambda t: tuple(t.shape),
@@ -25,23 +25,27 @@ METADATA: dict[str, Callable[[torch.Tensor], Any]] = {
     "itemsize": lambda t: t.itemsize,
     "nbytes": lambda t: t.numel() * t.itemsize,
     "strides": lambda t: tuple(s * t.itemsize for s in t.stride()),
-    "dtype": lambda t: arrays.dtype_of(t.dtype),
+    "dtype": lambda t: numpy_arrays.dtype_of(t.dtype),
 }
 PARTS = frozenset({"T", "real", "imag"})
 WRITES = frozenset({"fill", "sort", "__setitem__", "resize", "put", "partition", "itemset", "setflags", "byteswap"})
 LEFT_OUT = frozenset({"tolist", "item", "tobytes", "tofile", "dump", "dumps", "view", "setflags", "resize", "to_device",
                       "newbyteorder", "byteswap", "getfield", "setfield", "is_integer", "partition"})  # fmt: skip
-READS = ("item", "tolist")  # what gives Python's numbers
+READS = ("item", "tolist")  # methods that return Python numbers
 WRAPPER = "wrap_numpy.<locals>.wrap"
 
 
-READ_ONLY = "an array that may not be written"
-"""Why one may not be written that leaves the graph so, too."""
+READ_ONLY = "a read-only array"
+"""The reason why an array may not be written, neither in the graph nor after it."""
 
 
 class Array(Value):
-    """An array: `tensor` has its data.  `fixed`: why it may not be written.  `scalar`: it is a
-    number of NumPy's, which has an array's methods and never changes."""
+    """An array.
+
+    - `tensor`: holds its data.
+    - `fixed`: the reason why it may not be written, or "".
+    - `scalar`: whether it is a NumPy scalar, which has an array's methods and is immutable.
+    """
 
     _tensor: Tensor | None
     _make: Callable[[], Tensor]
@@ -58,7 +62,7 @@ class Array(Value):
 
     @staticmethod
     def number_of(cls: type, make: Callable[[], Tensor], known: Callable[[], Value | None]) -> Array:
-        """A number of this class of NumPy's: a tensor is made where it is wanted; what is `known` is Python's number."""
+        """A NumPy scalar of class `cls`.  `make` creates the tensor on demand; `known` returns the equal Python number."""
         array = Array.__new__(Array)
         array._tensor, array._make, array._cls, array.fixed, array.scalar = None, make, cls, "", True
         array._number, array._known = None, known
@@ -73,7 +77,7 @@ class Array(Value):
 
     @staticmethod
     def later(make: Callable[[], Tensor], evaluate: Callable[[], Any]) -> Array:
-        """An array of known contents; a tensor is made where it is wanted."""
+        """An array of known contents.  `make` creates the tensor on demand."""
         made = Array.__new__(Array)
         made._tensor, made._make, made.fixed, made.scalar = None, make, "", False
         made._number = made._known = None
@@ -81,28 +85,28 @@ class Array(Value):
         return made
 
     def knows(self, evaluate: Callable[[], Any]) -> None:
-        """What NumPy says is in it, while nobody writes it."""
+        """Record a function that evaluates the contents with NumPy, valid until the next write."""
         self._evaluate, self._version = evaluate, _version_of(self.tensor)
 
     def known(self) -> Any:
-        """An array of NumPy's with the contents that it has now; None where these are not known."""
+        """A NumPy array with the current contents; None if they are not known."""
         made = self._tensor
         if self._evaluate is None or made is not None and (self._version is None or _version_of(made) != self._version):
             return None
         if self._contents is None:
             try:
                 self._contents = self._evaluate()
-            except Exception:  # which the graph raises, or NumPy warns of
+            except Exception:  # the graph will raise it, or NumPy warned
                 self._evaluate = None
         return self._contents
 
     @property
     def may_be_known(self) -> bool:
-        """Whether `number` may give one."""
+        """Whether `number` may return a value."""
         return self._known is not None or self._number is not None
 
     def number(self) -> Value | None:
-        """The number, or truth, of Python's that a number of NumPy's is equal to; None where no call knows it."""
+        """The Python number or bool that equals a NumPy scalar; None if it is not known."""
         if self._known is not None:
             self._number, self._known = self._known(), None
         return self._number
@@ -112,7 +116,7 @@ class Array(Value):
         return self.source is not None
 
     def plain_number(self) -> Value:
-        taken = self.scalar and arrays.is_taken(self.python_type())
+        taken = self.scalar and numpy_arrays.is_taken(self.python_type())
         return (self.number() or self) if taken else self
 
     def as_index(self) -> Value:
@@ -125,7 +129,7 @@ class Array(Value):
         number = self.number()
         if number is None:
             raise Break("data-dependent-value", f"the number in {self.describe()}")
-        return self.python_type()(number.settle("where only a constant will do").const())
+        return self.python_type()(number.settle("where a constant is needed").const())
 
     def describe(self) -> str:
         if self._tensor is None:
@@ -137,31 +141,31 @@ class Array(Value):
     def python_type(self) -> type:
         if self._tensor is None and self.scalar:
             return self._cls
-        module = arrays.numpy()
+        module = numpy_arrays.numpy()
         assert module is not None
-        return arrays.dtype_of(self.tensor.fake.dtype).type if self.scalar else module.ndarray  # type: ignore[no-any-return]
+        return numpy_arrays.dtype_of(self.tensor.fake.dtype).type if self.scalar else module.ndarray  # type: ignore[no-any-return]
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in METADATA:
             return cx.make(METADATA[name](self.tensor.fake))
         if name in PARTS:
-            return cx.call_builtin(arrays.attribute, [Const(name), self], {})
+            return cx.call_builtin(numpy_arrays.attribute, [Const(name), self], {})
         if name == "mT" and hasattr(self.python_type(), name) and self.tensor.fake.dim() > 1:
-            return cx.call_builtin(arrays.method, [Const("swapaxes"), self, Const(-2), Const(-1)], {})
+            return cx.call_builtin(numpy_arrays.method, [Const("swapaxes"), self, Const(-2), Const(-1)], {})
         if not hasattr(self.python_type(), name):
             cx.throw(
                 AttributeError,
                 f"'numpy.{self.python_type().__name__}' object has no attribute {name!r}",
             )
-        if name not in READS and (name in LEFT_OUT or not arrays.has_method(name)):
+        if name not in READS and (name in LEFT_OUT or not numpy_arrays.has_method(name)):
             raise Break("unsupported-attribute", f"numpy.ndarray.{name}")
         return ArrayMethod(self, name)
 
     def getitem(self, cx: Capture, key: Value) -> Value:
-        return cx.call_builtin(arrays.method, [Const("__getitem__"), self, key], {})
+        return cx.call_builtin(numpy_arrays.method, [Const("__getitem__"), self, key], {})
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
-        cx.call_builtin(arrays.method, [Const("__setitem__"), self, key, value], {})
+        cx.call_builtin(numpy_arrays.method, [Const("__setitem__"), self, key, value], {})
 
     def count(self, cx: Capture) -> Value:
         if self.tensor.fake.dim() == 0:
@@ -185,11 +189,11 @@ class Array(Value):
         raise Break("data-dependent-jump", self.describe())
 
     def contains(self, cx: Capture, item: Value) -> bool:
-        raise Break("data-dependent-value", "in an array")
+        raise Break("data-dependent-value", "the operator `in` on an array")
 
 
 def _version_of(tensor: Tensor) -> int | None:
-    """How often it was written; None where nobody counts."""
+    """The number of in-place writes; None if torch does not count them."""
     return None if tensor.fake.is_inference() else tensor.fake._version
 
 
@@ -204,30 +208,33 @@ class ArrayMethod(Value):
         return type(len)
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        return cx.call_builtin(arrays.method, [Const(self.name), self.array, *args], kwargs)
+        return cx.call_builtin(numpy_arrays.method, [Const(self.name), self.array, *args], kwargs)
 
 
 def is_truth(value: Value) -> bool:
-    """Whether it is one of NumPy's two truths, of which there is one object each."""
+    """Whether it is a NumPy bool.  Each of the two is a single object."""
     if isinstance(value, Array):
-        return value.scalar and arrays.dtype_name(value.python_type()) == "bool"
-    return isinstance(value, Const) and arrays.is_number(value.value) and value.value.dtype.kind == "b"
+        return value.scalar and numpy_arrays.dtype_name(value.python_type()) == "bool"
+    return isinstance(value, Const) and numpy_arrays.is_number(value.value) and value.value.dtype.kind == "b"
 
 
 def is_number(value: Any) -> bool:
-    module = arrays.numpy()
+    module = numpy_arrays.numpy()
     return isinstance(value, (int, float, complex, bool)) or (module is not None and isinstance(value, module.generic))
 
 
 def is_wrapped(cx: Capture) -> bool:
-    """Whether the program is inside of `wrap_numpy`, ours or torch's: all numbers are arrays there, since tensors come back."""
+    """Whether the program is inside of torch's or pycompiler's `wrap_numpy`.
+
+    All numbers are arrays there, since `wrap_numpy` returns tensors.
+    """
     return any(f.code.co_qualname.startswith(WRAPPER) for f in cx.frames)
 
 
 # tensors and arrays -------------------------------------------------------------------------------------------
 def of_tensor(cx: Capture, tensor: Tensor, args: list[Value], kwargs: dict[str, Value]) -> Value:
     """`tensor.numpy()`."""
-    forced = kwargs.get("force", Const(False)).settle("as an option of numpy()")
+    forced = kwargs.get("force", Const(False)).settle("as an option of Tensor.numpy()")
     if args or kwargs.keys() - {"force"} or not forced.is_const() or tensor.is_special or cx.graph.levels:
         raise Break("unsupported-operation", "Tensor.numpy()")
     fake = tensor.fake
@@ -258,7 +265,7 @@ def of_tensor(cx: Capture, tensor: Tensor, args: list[Value], kwargs: dict[str, 
 
 def arrays_lack(dtype: torch.dtype) -> bool:
     try:
-        arrays.dtype_of(dtype)
+        numpy_arrays.dtype_of(dtype)
     except TypeError:
         return True
     return False
@@ -269,18 +276,20 @@ def _scalar_type(dtype: torch.dtype) -> str:
 
 
 def to_tensor(cx: Capture, array: Array) -> Tensor:
-    """A tensor in the array's memory: `torch.from_numpy(array)`."""
+    """A tensor that shares the array's memory: `torch.from_numpy(array)`."""
     made = cx.graph.call_function(torch.ops.aten.alias.default, [array.tensor], {})
     assert isinstance(made, Tensor)
     return made
 
 
 def _existing(cx: Capture, real: Any, source: Source) -> Value | None:
-    """The number of Python's that an existing one is equal to: a constant, of which the guard sees the very object, or read
-    when a call begins."""
+    """The Python number equal to an existing NumPy scalar.
+
+    It is read when a call begins, or a constant whose guard compares the value.
+    """
     number, place = real.item(), cx.computed(number_of, source)
     symbols = {int: cx.sizes.integer, float: cx.sizes.floating}.get(type(number))
-    if not (arrays.is_taken(type(real)) or type(number) is bool):
+    if not (numpy_arrays.is_taken(type(real)) or type(number) is bool):
         return None
     if symbols is not None and symbols(number, place) is not None:
         return cx.wrap(number, place)
@@ -289,9 +298,9 @@ def _existing(cx: Capture, real: Any, source: Source) -> Value | None:
 
 
 def wrap_array(cx: Capture, real: Any, source: Source) -> Value | None:
-    """An existing array; None for one that no tensor can be made of."""
+    """An existing array; None if torch cannot convert it to a tensor."""
     try:
-        tensor = arrays.tensor_of(real)
+        tensor = numpy_arrays.tensor_of(real)
     except (TypeError, ValueError):
         return None
     cx.guard("type_is", source, type(real))
@@ -303,6 +312,6 @@ def wrap_array(cx: Capture, real: Any, source: Source) -> Value | None:
         assert isinstance(made, Tensor)
         return made
 
-    if arrays.is_number(real):
+    if numpy_arrays.is_number(real):
         return Array.number_of(type(real), make, lambda: _existing(cx, real, source))
     return Array(make(), fixed="" if device.type == "cpu" else f"an array that has been moved to {device}")

@@ -1,6 +1,6 @@
-"""Attribute lookup on classes: the mro, descriptors, binding.
+"""Attribute lookup in classes: the mro, descriptors, binding.
 
-In: a raw class attribute and its source.  Out: the value that looking it up gives.
+In: a raw class attribute and its source.  Out: the value that the lookup returns.
 """
 
 from __future__ import annotations
@@ -20,23 +20,22 @@ import torch
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, StandIn, Value, class_name
 from pycompiler.capture.values.constant import Const, reference
+from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.functions import Builtin, Method
-from pycompiler.capture.values.sequences import Tuple
-from pycompiler.ir import numpy_random
-from pycompiler.ir.mortal import HEAP_TYPE, IMMUTABLE
-from pycompiler.ir.source import Source, base_of, flags_of, module_of, mro_of, namespace_of, qualname_of
-from pycompiler.ir.source import const as const_source
+from pycompiler.ir.source import Source, base_of, const_source, flags_of, module_of, mro_of, namespace_of, qualname_of
+from pycompiler.ir.weak_guards import HEAP_TYPE, IMMUTABLE
+from pycompiler.operators import numpy_random
 
 MISSING = object()
 SETTERS = ("__set__", "__delete__")
 
 
 WRITTEN: dict[tuple[int, int, str], StandIn] = {}
-"""What captures in progress have written into classes: (thread, id of the class, name)."""
+"""Class attributes written by captures in progress.  Key: (thread, id of the class, name)."""
 
 
 def hide_written() -> dict[tuple[int, int, str], StandIn]:
-    """What another capture in this thread has written, which is not seen until `show_written`."""
+    """Remove and return the writes of the outer capture in this thread, until `show_written` restores them."""
     thread = threading.get_ident()
     return {key: WRITTEN.pop(key) for key in list(WRITTEN) if key[0] == thread}
 
@@ -47,7 +46,7 @@ def show_written(hidden: dict[tuple[int, int, str], StandIn]) -> None:
 
 
 def is_written(cls: type, name: str | None = None) -> bool:
-    """Whether the capture in this thread has written an attribute of one of its classes."""
+    """Whether the capture in this thread has written the attribute (None: any) into a class of the mro."""
     if not WRITTEN:
         return False
     thread, places = threading.get_ident(), {id(c) for c in mro_of(cls)}
@@ -75,30 +74,35 @@ def mro_lookup(cls: type, name: str) -> Any:
 
 
 def is_data_descriptor(raw: Any) -> bool:
-    """Whether its type has a method that makes it come before the instance."""
+    """Whether its type defines `__set__` or `__delete__`, so that it precedes the instance dict."""
     return any(mro_lookup(type(raw), name) is not MISSING for name in SETTERS)
 
 
-def is_held(cls: type, name: str) -> bool:
-    """Whether an attribute that a program writes is in the instance dict behind a descriptor in Python, which knows no place
-    of its own: only by the dict itself it comes there."""
+def is_behind_python_descriptor(cls: type, name: str) -> bool:
+    """Whether a written attribute lies in the instance dict behind a descriptor that is written in Python.
+
+    Such a descriptor has no storage of its own, so the program must have written the dict itself.
+    """
     raw = mro_lookup(cls, name)
     return isinstance(raw, property) or isinstance(mro_lookup(type(raw), "__set__"), types.FunctionType)
 
 
 def is_mutable(cls: type) -> bool:
-    """Whether its attributes can be set: not those of classes in C, most of which are heap types from 3.12 on."""
+    """Whether its attributes can be set: false for classes from C, though most are heap types since 3.12."""
     return flags_of(cls) & (HEAP_TYPE | IMMUTABLE) == HEAP_TYPE
 
 
 def guard_written(cx: Capture, cls: type, name: str) -> None:
-    """That a look-up meets the same class as now, where the frame has written the attribute into one of them: those before have
-    none, and this one has."""
+    """Guard that a lookup finds the class into which the frame has written the attribute.
+
+    The guards: earlier classes of the mro do not have the attribute, and the first class that had it still has it.
+    """
     thread = threading.get_ident()
     if not any(t == thread and n == name for t, _, n in list(WRITTEN)):
         return
     bases = mro_of(cls)
-    made = [id(base) for base in bases if getattr(cx.by_id.get(id(base)), "made", None) is not None]  # all is known
+    # Classes created by this capture need no guard.
+    made = [id(base) for base in bases if getattr(cx.by_id.get(id(base)), "made", None) is not None]
     for base in bases:
         if id(base) not in made:
             guard_mro(cx, base)
@@ -107,14 +111,14 @@ def guard_written(cx: Capture, cls: type, name: str) -> None:
     for base in bases:
         written, held = (thread, id(base), name) in WRITTEN, name in namespace_of(base)
         if is_mutable(base) and id(base) not in made and not written:
-            own = cx.kept.setdefault(("own", id(base), name), Own(base, name))
+            own = cx.kept.setdefault(("own", id(base), name), ClassState(base, name))
             cx.guard("equals", const_source(own).attr("held"), held)
         if written or held:
             return
 
 
 def lookup(cx: Capture, cls: type, name: str) -> Any:
-    """mro_lookup for a decision: that it gives this very object, or nothing, is an assumption."""
+    """mro_lookup for a decision, guarded: the lookup finds this very object, or nothing."""
     raw = mro_lookup(cls, name)
     guard_written(cx, cls, name)
     if is_mutable(cls) and type(raw) is not StandIn:
@@ -126,7 +130,7 @@ def lookup(cx: Capture, cls: type, name: str) -> Any:
 
 
 def lookup_descriptor(cx: Capture, cls: type, name: str) -> Any:
-    """mro_lookup to decide whether the class comes before the instance: that it is a data descriptor, or none."""
+    """mro_lookup to decide whether the class precedes the instance.  The guards fix only whether it is a data descriptor."""
     raw = mro_lookup(cls, name)
     guard_written(cx, cls, name)
     if type(raw) is StandIn:
@@ -143,7 +147,7 @@ def lookup_descriptor(cx: Capture, cls: type, name: str) -> Any:
 
 
 def guard_setter(cx: Capture, raw: Any) -> None:
-    """That the type of a data descriptor keeps what makes it one."""
+    """Guard that the type of a data descriptor keeps the method that makes it one."""
     kind = type(raw)
     if is_mutable(kind):
         name = next(name for name in SETTERS if mro_lookup(kind, name) is not MISSING)
@@ -151,19 +155,19 @@ def guard_setter(cx: Capture, raw: Any) -> None:
 
 
 def guard_mro(cx: Capture, cls: type) -> None:
-    """That the bases of a class stay what they are: assigning to `__bases__` makes a new `__mro__`."""
+    """Guard that the bases of a class stay the same: an assignment to `__bases__` creates a new `__mro__`."""
     if is_mutable(cls) and not str(module_of(cls)).startswith("torch."):
         cx.guard("id_is", of_type(cls, "__mro__"), mro_of(cls))
 
 
 def of_type(cls: type, name: str) -> Source:
-    """Where `__mro__` or `__dict__` of a class is, past a metaclass that has another attribute by this name."""
+    """The source of a class's `__mro__` or `__dict__`, also if a metaclass hides it by an attribute of this name."""
     shadowed = mro_lookup(type(cls), name) is not type.__dict__[name]
-    return const_source(Own(cls)).attr(name.strip("_")) if shadowed else const_source(cls).attr(name)
+    return const_source(ClassState(cls)).attr(name.strip("_")) if shadowed else const_source(cls).attr(name)
 
 
-class Own:
-    """What a class itself has, as attributes that guards read."""
+class ClassState:
+    """A class's own mro and namespace, as attributes for guards."""
 
     def __init__(self, cls: type, name: str = "") -> None:
         self._cls, self.name = weakref.ref(cls), name
@@ -176,13 +180,16 @@ class Own:
     held = property(lambda self: self.name in namespace_of(self.cls))
 
 
-def leave_bases(cls: type) -> None:
-    """Have a class that no program has made be none of its bases' `__subclasses__`; those of the language's still have it."""
+def unlist_subclass(cls: type) -> None:
+    """Remove a class that this capture created from the `__subclasses__` of its bases.
+
+    Bases that belong to the language (builtins, abc, typing) still list it.
+    """
     given = [base for base in mro_of(cls)[1:] if not is_mutable(base) or module_of(base) in ("abc", "typing")]
     if any(base is base_of(cls) for base in given):
         return
     for base in reversed(given):
-        with contextlib.suppress(TypeError):  # the layout differs, as of classes with `__slots__`
+        with contextlib.suppress(TypeError):  # the layouts differ, as with `__slots__`
             type.__dict__["__bases__"].__set__(cls, (types.new_class("Unlisted", (base,)),))
             return
 
@@ -194,14 +201,14 @@ class Registrations:
 
 
 REGISTRATIONS = Registrations()
-# Nothing but a tensor is an instance of torch.FloatTensor and its like, which `builtins/python.py` knows.
+# Only tensors are instances of torch.FloatTensor and the like (see `capture/library/standard/builtin_functions.py`).
 PLAIN_CHECKS = tuple(m.__dict__["__instancecheck__"] for m in (type, abc.ABCMeta, type(torch.FloatTensor)))
 
 
 def is_subclass(cx: Capture, cls: type, bases: tuple[type, ...], *, instance: Value | None = None) -> bool:
-    """issubclass(cls, bases), or isinstance for an instance of exactly `cls`, with what the answer depends on.
+    """issubclass(cls, bases), or isinstance for an instance of exactly `cls`, with guards on the answer.
 
-    A plain class answers by the mro.  An abstract one keeps a yes for ever, and a no until something is registered.
+    A plain class answers by the mro.  An abstract class caches True for ever, and False until the next registration.
     """
     return any(_is_subclass(cx, cls, base, instance) for base in bases)
 
@@ -219,12 +226,12 @@ def _is_subclass(cx: Capture, cls: type, base: type, instance: Value | None) -> 
         function = cx.wrap(hook, const_source(meta).then("mro_lookup", name))
         return bool(cx.truth(cx.call(function, [cx.make(base), cx.make(cls) if instance is None else instance], {})))
     if instance is not None and hook is not None and hook not in PLAIN_CHECKS:
-        raise Break("unsupported-operation", f"isinstance(..., {base.__name__}), whose class decides in C")
+        raise Break("unsupported-operation", f"isinstance(..., {base.__name__}), whose metaclass decides in C")
     return is_of_abstract(cx, cls, base)
 
 
 def is_of_abstract(cx: Capture, cls: type, base: type) -> bool:
-    """What `type(base)`, a metaclass in C or `ABCMeta`, says of a class."""
+    """The answer of `type(base)`, a metaclass from C or `ABCMeta`, for a class."""
     guard_mro(cx, cls)
     if issubclass(type(base), abc.ABCMeta):
         _check_hooks(cx, cls, base)
@@ -236,16 +243,16 @@ def is_of_abstract(cx: Capture, cls: type, base: type) -> bool:
 
 
 def _check_hooks(cx: Capture, cls: type, base: type) -> None:
-    """That no code of the program's says whether a class is one of an abstract class, or that the answer is kept already."""
+    """Break if code of the program would decide the answer of an abstract class, unless the answer is cached already."""
     made = any(getattr(cx.by_id.get(id(c)), "made", None) is not None for c in (cls, base))
-    known = Answer(cls, base)
+    known = CachedSubclassAnswer(cls, base)
     if (made or not known.kept) and any(map(_has_hook, _asked_classes(base))):
         rests_on = () if made else ((const_source(known).attr("kept"), False),)
-        raise Break("unsupported-operation", f"a __subclasshook__ that {qualname_of(base)} asks", rests_on=rests_on)
+        raise Break("unsupported-operation", f"a __subclasshook__ that {qualname_of(base)} calls", rests_on=rests_on)
 
 
-class Answer:
-    """Whether an abstract class keeps what it found of another one, as an attribute that guards read."""
+class CachedSubclassAnswer:
+    """Whether an abstract class has cached its answer for another class, as an attribute for guards."""
 
     def __init__(self, cls: type, base: type) -> None:
         self._cls, self._base = weakref.ref(cls), weakref.ref(base)
@@ -258,8 +265,7 @@ class Answer:
 
 
 def _asked_classes(base: type) -> list[type]:
-    """The classes that an abstract class asks whether they have another one for a subclass: itself, those that derive from it,
-    and those that were registered with it."""
+    """The classes whose `__subclasshook__` an abstract class may call: itself, its subclasses and registered classes."""
     found: dict[int, type] = {}
     left = [base]
     while left:
@@ -273,21 +279,21 @@ def _asked_classes(base: type) -> list[type]:
 
 
 def _has_hook(cls: type) -> bool:
-    """Whether the program has written who counts as a subclass of a class."""
+    """Whether the program defines the `__subclasshook__` of a class."""
     raw = mro_lookup(cls, "__subclasshook__")
     hook = getattr(raw, "__func__", raw)
     module = str(getattr(hook, "__module__", "")).partition(".")[0]
     return isinstance(hook, types.FunctionType) and module not in (*sys.stdlib_module_names, "torch", "numpy")
 
 
-def hold(cx: Capture, source: Source, raw: Any) -> None:
-    """A class attribute that is no function stays the object that it is."""
+def guard_identity(cx: Capture, source: Source, raw: Any) -> None:
+    """Guard the identity of a class attribute that is not a function."""
     base = source.base
     if source.kind != "mro_lookup" or base is None or base.kind != "const" or is_mutable(base.arg):
         cx.guard("id_is", source, reference(raw))
 
 
-# What a class must have of `threading.local`, or of object, for an access to be no call of the program's.
+# Methods of `threading.local` (or of object) that a class must not override: else an access runs code of the program.
 OF_LOCALS: dict[str, Any] = {
     **{name: vars(threading.local)[name] for name in ("__getattribute__", "__setattr__", "__delattr__")},
     "__init__": object.__init__,
@@ -300,7 +306,7 @@ def is_plain_local(cls: type) -> bool:
 
 
 def instance_dict(real: Any) -> dict[str, Any] | None:
-    """The dict that an object has its attributes in: a `threading.local` has one for each thread."""
+    """The dict that holds an object's attributes.  A `threading.local` has one dict per thread."""
     get = OF_LOCALS["__getattribute__"] if is_plain_local(type(real)) else object.__getattribute__
     try:
         found = get(real, "__dict__")
@@ -310,7 +316,7 @@ def instance_dict(real: Any) -> dict[str, Any] | None:
 
 
 def shows_another_dict(cls: type) -> bool:
-    """Whether `__dict__` of instances is none of CPython's: who asks for it runs code of the program's."""
+    """Whether the program defines `__dict__` of the instances, so that a read runs its code."""
     raw = mro_lookup(cls, "__dict__")
     return raw is not MISSING and not isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType))
 
@@ -319,12 +325,12 @@ _CACHED_GET = functools.cached_property.__get__
 
 
 def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: Value) -> Value:
-    """What looking up the raw class attribute `raw` gives: non-data descriptors are bound."""
+    """The result of a lookup that finds the raw class attribute `raw`: non-data descriptors are bound."""
     if isinstance(raw, types.FunctionType):
         function = cx.wrap(raw, source)
         return function if receiver is None else Method(receiver, function)
     getter = mro_lookup(type(raw), "__get__")
-    # also of a property, classmethod or staticmethod of the program's own class
+    # Also for a program's subclass of property, classmethod or staticmethod.
     if isinstance(getter, types.FunctionType) and getter is not _CACHED_GET:
         function = cx.wrap(getter, const_source(type(raw)).then("mro_lookup", "__get__"))
         return cx.call(function, [cx.wrap(raw, source), receiver or Const(None), owner], {})
@@ -335,16 +341,19 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
     if isinstance(raw, classmethod):
         inner, at = raw.__func__, source.attr("__func__")
         if sys.version_info < (3, 13) and mro_lookup(type(inner), "__get__") is not MISSING:
-            return bind(cx, inner, at, owner, owner)  # a property of the class, until 3.13
+            # Until 3.13 a classmethod passes the class to the descriptor that it wraps.
+            return bind(cx, inner, at, owner, owner)
         return Method(owner, cx.wrap(inner, at))
     if classmethod_of(raw) is not None:
         return cx.wrap(raw, source)
     if isinstance(raw, (types.MethodDescriptorType, types.WrapperDescriptorType, types.BuiltinFunctionType,
                         types.ClassMethodDescriptorType)):  # fmt: skip
-        hold(cx, source, raw)
+        guard_identity(cx, source, raw)
         bound_to = owner if isinstance(raw, types.ClassMethodDescriptorType) else receiver
-        if bound_to is not None and not _applies(raw, bound_to):
-            raise Break("unsupported-attribute", f"{raw.__qualname__}, bound to {bound_to.describe()}")
+        if bound_to is not None and not _accepts_receiver(raw, bound_to):
+            raise Break(
+                "unsupported-attribute", f"{raw.__qualname__}, bound to {bound_to.describe()}, which it does not accept"
+            )
         if isinstance(raw, types.ClassMethodDescriptorType):
             return Method(owner, Builtin(raw))
         return (
@@ -363,12 +372,12 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
     if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
         return cx.call_next(cx.wrap(raw.fget, source.attr("fget")), [receiver])  # type: ignore[list-item]
     if isinstance(raw, (types.GetSetDescriptorType, types.MemberDescriptorType, _tuplegetter)) and receiver is None:
-        hold(cx, source, raw)
+        guard_identity(cx, source, raw)
         return Builtin(raw)
     if isinstance(raw, functools.partial) and receiver is not None and sys.version_info >= (3, 14):
         return Method(receiver, cx.wrap(raw, source))
     if getter is not MISSING and not isinstance(raw, (type, types.MethodType, functools.partial)):
-        hold(cx, source, raw)
+        guard_identity(cx, source, raw)
         if numpy_random.is_method(raw):
             return Builtin(raw) if receiver is None else Method(receiver, Builtin(raw))
         if callable(raw) and hasattr(raw, "__wrapped__") and isinstance(raw.__wrapped__, types.FunctionType):
@@ -378,14 +387,14 @@ def bind(cx: Capture, raw: Any, source: Source, receiver: Value | None, owner: V
 
 
 def classmethod_of(raw: Any) -> types.ClassMethodDescriptorType | None:
-    """What a method in C that is bound to a class was made of; each look at such a one gives another object."""
+    """The descriptor behind a classmethod from C.  Each access to such a method returns a new object."""
     owner = raw.__self__ if isinstance(raw, types.BuiltinFunctionType) else None
     found = mro_lookup(owner, raw.__name__) if isinstance(owner, type) else None
     return found if isinstance(found, types.ClassMethodDescriptorType) else None
 
 
-def _applies(raw: Any, value: Value) -> bool:
-    """Whether a descriptor written in C binds to this: it raises for instances of other classes than its own."""
+def _accepts_receiver(raw: Any, value: Value) -> bool:
+    """Whether a descriptor from C accepts this receiver.  It raises for instances of foreign classes."""
     if isinstance(raw, types.BuiltinFunctionType):
         return True
     cls = value.const() if isinstance(raw, types.ClassMethodDescriptorType) else value.python_type()
@@ -393,11 +402,15 @@ def _applies(raw: Any, value: Value) -> bool:
 
 
 def _cached(cx: Capture, raw: Any, name: str, source: Source, receiver: Value) -> Value:
-    """A cached_property: reached through `super()`, the instance may hold it already, behind another descriptor."""
+    """Evaluate a cached_property.
+
+    Behind `super()` the instance may hold the value already, under another descriptor of the name.
+    """
     shown = mro_lookup(receiver.python_type(), name)
     if shown is not raw and shown is not MISSING and is_data_descriptor(shown):
         raise Break(
-            "mutation-unsupported", f"{receiver.describe()}.{name}, a cached property behind a {type(shown).__name__}"
+            "mutation-unsupported",
+            f"{receiver.describe()}.{name}, a cached property hidden by a {type(shown).__name__}",
         )
     cls = receiver.python_type()
     if type.__getattribute__(cls, "__dictoffset__") == 0:
@@ -416,7 +429,7 @@ def _cached(cx: Capture, raw: Any, name: str, source: Source, receiver: Value) -
 
 
 def field_index(raw: Any) -> int:
-    """The place of a field of a namedtuple or structseq."""
+    """The index of a field in a namedtuple or structseq."""
     if isinstance(raw, _tuplegetter):
         return int(raw.__reduce__()[1][0])
     fields = [v for v in vars(raw.__objclass__).values() if isinstance(v, types.MemberDescriptorType)]

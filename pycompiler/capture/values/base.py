@@ -1,7 +1,7 @@
-"""What the symbolic interpreter computes with: `Value` and Python's data model on it.
+"""`Value`: the base class of all symbolic values, with Python's data model as its methods.
 
-In: values.  Out: values, through the protocol methods below, whose defaults break the graph.  A kind of value is
-a subclass in this folder; a user's class, dataclass or module needs no kind of its own (see objects.py).
+In: values.  Out: values.  The defaults of the data model's methods break the graph; each kind of value overrides some
+of them.  A user's class, dataclass or module needs no kind of its own (see objects.py).
 """
 
 from __future__ import annotations
@@ -17,25 +17,26 @@ from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.interface import Capture
 from pycompiler.ir.source import Source, mro_of, namespace_of
 
-Place = tuple[types.CodeType, dict[str, Any], int, int]
-"""A frame's code, its globals, the instruction there (as `tb_lasti`) and the line: an entry of a traceback."""
+TracebackEntry = tuple[types.CodeType, dict[str, Any], int, int]
+"""An entry of a traceback: code object, globals, instruction offset (as `tb_lasti`) and line."""
 
 
 next_age: Callable[[], int] = itertools.count().__next__
 
 
 class Value:
-    """A value of the captured program.  `source` says where it can be loaded from, if it existed before the frame."""
+    """A value of the captured program.  `source` says how to load the object if it existed before the frame."""
 
     source: Source | None = None
     _within: weakref.ref[Value] | None = None
-    passed: Sequence[Place] = ()  # where an exception passed, the innermost place first
-    age: int  # grows from value to value
-    stores: type = object  # the class by whose methods generated code stores attributes
-    passes_on = False  # whether a call of it only hands its arguments on, looked at or not
+    passed: Sequence[TracebackEntry] = ()  # frames that an exception passed, innermost first
+    age: int  # creation order: grows with each value
+    stores: type = object  # the class whose methods generated code uses to store attributes
+    passes_on = False  # whether a call only passes its arguments on, so that lazy arguments may stay lazy
     known_id: Callable[[], Value | None] | None = None  # a weak reference to the value of its id
-    referred = False  # weakly, by what was made while the frame is captured
-    ends: bool | None = None  # whether its end may run code (`iterators.ends_others`), where it was asked
+    referred = False  # whether an object created during capture refers to it weakly
+    # Whether its destruction may run code (`iterators.runs_code_at_end`); None: not computed yet.
+    ends: bool | None = None
 
     def __new__(cls, *args: Any, **kwargs: Any) -> Self:
         made = super().__new__(cls)
@@ -43,14 +44,17 @@ class Value:
         return made
 
     def namespace_source(self) -> Source:
-        """Where the dict is that it has its attributes in."""
+        """The source of the dict that holds its attributes."""
         assert self.source is not None
         return self.source.then("instance_dict")
 
     @property
     def within(self) -> Value | None:
-        """Of what is in an instance of a subclass of a container: that instance.  It holds its contents; who holds only these
-        holds it too (a circle here would keep alive what the instance shows, and open the generators in it)."""
+        """The instance of a container subclass whose contents this value is, or None.
+
+        The instance owns the contents.  A holder of the contents alone must hold the instance too (see `DictView`).
+        The reference is weak: a cycle would keep the instance's values alive and the generators among them open.
+        """
         return None if self._within is None else self._within()
 
     @within.setter
@@ -58,11 +62,11 @@ class Value:
         self._within = weakref.ref(instance)
 
     def python_type(self) -> type:
-        """The class that type() gives; breaks when it is not known."""
+        """The class that type() returns; a graph break if it is not known."""
         raise Break("unsupported-type", type(self).__name__)
 
     def describe(self) -> str:
-        """As people write or know it: reasons of breaks show it."""
+        """A short name for the reasons of graph breaks."""
         try:
             return f"{self.python_type().__qualname__} object"
         except Break:
@@ -70,31 +74,35 @@ class Value:
 
     __repr__ = describe
 
-    # identity of the object for `is`: two values are the same object iff the keys are equal
+    # The object's identity for `is`: two values are the same object iff their keys are equal.
     def identity(self) -> object:
         return ("value", id(self))
 
-    # The real object, when it is known exactly and immutable or existing (not for values made during capture).
+    # Whether `const()` gives the real object: exactly known, and immutable or existing before the frame.
     def is_const(self) -> bool:
         return False
 
     def const(self) -> Any:
-        raise Break("unsupported-operation", f"a constant was needed, {self.describe()} was seen")
+        raise Break("unsupported-operation", f"{self.describe()} where a constant is needed")
 
     def settle(self, why: str) -> Value:
-        """A number over symbols (`symbolic.py`) as the constant that it is today; any other value as it is."""
+        """Replace a symbolic number (`symbolic_numbers.py`) by its constant in this call.  Other values return
+        themselves.
+        """
         return self
 
     def among(self, cx: Capture, container: Any) -> bool | None:
-        """Whether a range, a set of constants or their list has it: of a number over symbols, which is compared with them."""
+        """Whether a range, a frozenset or a list of constants contains this symbolic number; None: not decided here."""
         return None
 
     def plain_number(self) -> Value:
-        """A number of NumPy's as Python's, where a call knows it and torch takes it for that; any other value as it is."""
+        """A NumPy scalar as a Python number, if its value is known and torch accepts the scalar as a number; else the
+        value itself.
+        """
         return self
 
     def as_index(self) -> Value:
-        """What a tensor is indexed by: a number of NumPy's is one of Python's, an array a tensor; any other value as it is."""
+        """The value as an index of a tensor: a NumPy scalar becomes a Python number, an array a tensor, others stay."""
         return self
 
     # data model -----------------------------------------------------------------------------------------------
@@ -120,8 +128,8 @@ class Value:
         raise Break("mutation-unsupported", f"del {self.describe()}[...]")
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
-        """The elements, in order, as a (lazy) Python iterator of values."""
-        raise Break(iterating(self), f"iteration over {self.describe()}")
+        """The elements in order, as a lazy Python iterator of values."""
+        raise Break(iteration_break_kind(self), f"iteration over {self.describe()}")
 
     def length(self, cx: Capture) -> int:
         raise Break("unsupported-operation", f"len({self.describe()})")
@@ -137,7 +145,7 @@ class Value:
 
 
 class StandIn:
-    """What a class has for a value of the frame: one that is made while the frame is captured, or written by it."""
+    """A class attribute that stands for a value which this capture created or wrote."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
@@ -155,22 +163,22 @@ class Null(Value):
 NULL = Null()
 
 
-class Lazy(Value):
-    """An element not looked at yet: wrapped, and guarded, when it is first used, then the same value wherever it went."""
+class LazyObject(Value):
+    """An object that the program has not used yet.  The first use wraps and guards it; later uses share that value."""
 
     def __init__(self, real: Any, source: Source) -> None:
         self.real = real
         self.source = source
         self.seen: Value | None = None
-        self.is_text = False  # which is guarded
+        self.is_text = False  # whether the type is guarded to be str
 
     def look(self, cx: Capture) -> Value:
-        """The value, when it is first used."""
+        """The value of the first use."""
         assert self.source is not None
         return cx.wrap(self.real, self.source)
 
     def guard_class(self, cx: Capture) -> None:
-        """Of a text or number that nobody has asked for: that it is one."""
+        """Guard only the type of a lazy `str` or number until the program uses its value."""
         assert self.source is not None
         cx.guard("type_is", self.source, type(self.real))
         self.is_text = type(self.real) is str
@@ -185,7 +193,7 @@ class Lazy(Value):
 
 
 class Cell(Value):
-    """A cell variable.  `contents` None is the empty cell.  `frame_name`: a cell slot of the root frame."""
+    """A cell variable.  `contents` is None for an empty cell.  `frame_name` names a cell slot of the root frame."""
 
     def __init__(self, contents: Value | None, *, source: Source | None = None, frame_name: str | None = None) -> None:
         self.contents = contents
@@ -205,7 +213,10 @@ class Cell(Value):
 
 
 def class_name(cls: type) -> str:
-    """What CPython's errors call a class: one that C made has its module in its name (`tp_name`), and says so itself."""
+    """The name of a class in CPython's error messages.
+
+    A class from C carries its module in `tp_name`.  Python does not expose `tp_name`, so an error message is parsed.
+    """
     try:
         type.__getattribute__(cls, "\0")
     except AttributeError as error:
@@ -214,10 +225,10 @@ def class_name(cls: type) -> str:
 
 
 def full_name(cls: type) -> str:
-    """What the error of an empty slot calls a class: from 3.13 on by module and qualified name."""
+    """The name of a class in the error for an empty slot: since 3.13 module and qualified name."""
     if sys.version_info < (3, 13):
         return class_name(cls)
-    space: Any = type.__dict__["__module__"].__get__(cls)  # a program may set it to anything
+    space: Any = type.__dict__["__module__"].__get__(cls)  # a program may set it to any object
     return (
         f"{space}.{cls.__qualname__}"
         if isinstance(space, str) and space not in ("builtins", "__main__")
@@ -225,8 +236,8 @@ def full_name(cls: type) -> str:
     )
 
 
-def iterating(value: Value) -> str:
-    """The kind of a break where `value` would have to give elements."""
+def iteration_break_kind(value: Value) -> str:
+    """The kind of a graph break for iteration over `value`."""
     try:
         classes = mro_of(value.python_type())
     except Break:

@@ -1,6 +1,6 @@
 """Classes, modules and super().
 
-A class answers as `type` does: attributes through its mro and its metaclass, operators through the metaclass.
+A class behaves as `type` defines: attributes through its mro and its metaclass, operators through the metaclass.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from pycompiler.capture.breaks import Break, Raised
 from pycompiler.capture.values.attributes import (
     MISSING,
-    Own,
+    ClassState,
     bind,
     guard_mro,
     guard_written,
@@ -30,19 +30,18 @@ from pycompiler.capture.values.attributes import (
 )
 from pycompiler.capture.values.base import Capture, StandIn, Value
 from pycompiler.capture.values.constant import LITERALS, Const
-from pycompiler.capture.values.dicts import Dict, Proxy
+from pycompiler.capture.values.containers.dicts import Dict, Proxy
+from pycompiler.capture.values.containers.instance_dicts import DELETED
+from pycompiler.capture.values.containers.keys import Key
 from pycompiler.capture.values.functions import Method
-from pycompiler.capture.values.instance_dicts import DELETED
-from pycompiler.capture.values.keys import Key
-from pycompiler.capture.values.objects import Object, OfLength, annotation
-from pycompiler.ir.source import const as const_source
-from pycompiler.ir.source import mro_of, namespace_of, qualname_of
+from pycompiler.capture.values.objects import LengthCheck, Object, annotation
+from pycompiler.ir.source import const_source, mro_of, namespace_of, qualname_of
 
 SUBSCRIPTED = (types.GenericAlias, type(typing.List[int]))  # noqa: UP006
-"""What generated code makes again for `C[...]`."""
+"""Types of `C[...]` that generated code can create again."""
 STAND_IN: list[Callable[[Capture, Value], Any]] = []
-"""What a class that is made has for a value (`builtins/stand_ins.py`)."""
-# What `type` answers for each class.
+"""A function that returns the class attribute to store for a value (`capture/library/standard/class_stand_ins.py`)."""
+# Attributes that `type` defines for each class.
 OF_TYPES = ("__name__", "__qualname__", "__module__", "__mro__", "__bases__", "__base__", "__doc__")
 
 
@@ -51,9 +50,11 @@ class Class(Value):
 
     def __init__(self, cls: type, made: tuple[Any, list[Value], dict[str, Value]] | None = None) -> None:
         self.cls = cls
-        self.made = made  # a class that the program makes in each call: by this function of these values
-        self.cell: Value | None = None  # the `__class__` of its methods, of one that the program makes
-        self.steps: list[tuple[Any, list[Value], dict[str, Any]]] = []  # calls that changed it since: of it and these
+        # For a class that the program creates in each call: the function and the values it is created from.
+        self.made = made
+        self.cell: Value | None = None  # the `__class__` cell of the methods, if the program creates the class
+        # Later calls that changed it: function, arguments after the class, keyword arguments.
+        self.steps: list[tuple[Any, list[Value], dict[str, Any]]] = []
 
     def describe(self) -> str:
         return f"class {qualname_of(self.cls)}"
@@ -121,12 +122,12 @@ class Class(Value):
                 return self._meta_attribute(cx, name, meta)
             cx.throw(AttributeError, f"type object {self.cls.__name__!r} has no attribute {name!r}")
         if self.made is not None and is_data_descriptor(raw) and not isinstance(cx.by_id.get(id(raw)), Object):
-            raise Break("unsupported-attribute", f"{self.describe()}.{name}, of a class that is made inside")
+            raise Break("unsupported-attribute", f"{self.describe()}.{name}, of a class that the frame creates")
         source = const_source(self.cls).then("mro_lookup", name)
         return bind(cx, raw, source, None, self)
 
     def of_type(self, cx: Capture, name: str) -> Value:
-        """`__mro__` or `__dict__`, whatever the metaclass says."""
+        """`__mro__` or `__dict__`, regardless of the metaclass."""
         if name == "__dict__":
             return own_attributes(cx, self.cls)
         return cx.wrap(mro_of(self.cls), of_type(self.cls, name)) if is_mutable(self.cls) else cx.make(mro_of(self.cls))
@@ -137,7 +138,8 @@ class Class(Value):
         return self._of_meta(cx, name, meta)
 
     def special(self, cx: Capture, name: str) -> Value | None:
-        """A special method of the metaclass, bound to the class; enums are immutable and evaluated instead."""
+        """A special method of the metaclass, bound to the class.  Enums are immutable: their methods are evaluated
+        instead."""
         raw = lookup(cx, type(self.cls), name)
         if not isinstance(raw, types.FunctionType) or isinstance(self.cls, enum.EnumMeta):
             return None
@@ -159,7 +161,7 @@ class Class(Value):
             return self.member(cx, cx.evaluate_raw(lambda c, k: c[k], self.cls, key.const()))
         found = cx.evaluate_raw(lambda c, k: c[k], self.cls, annotation(cx, key))
         if self.made is not None and not any(type(found) is cls for cls in SUBSCRIPTED):
-            raise Break("unsupported-operation", f"{self.describe()}[...], of a class that is made inside")
+            raise Break("unsupported-operation", f"{self.describe()}[...], of a class that the frame creates")
         return cx.make(found)
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
@@ -170,20 +172,23 @@ class Class(Value):
         return (self.member(cx, m) for m in list(cx.evaluate_raw(iter, self.cls)))
 
     def has_so_many(self, cx: Capture) -> None:
-        """Guards the number of an enumeration's members, which grows while it is made: their own code sees it then."""
+        """Guard the number of an enumeration's members.
+
+        It grows while the class body runs, which code of the enumeration can see.
+        """
         if self.made is None and issubclass(type(self.cls), enum.EnumMeta):
             members = const_source(self.cls).then("mro_lookup", "_member_map_")
             cx.guard("length", members, len(mro_lookup(self.cls, "_member_map_")))
 
     def member(self, cx: Capture, real: Any) -> Value:
-        """What an enumeration gave of itself; each class that is made has its own members."""
+        """A member that an enumeration returned.  Each class created inside has its own members."""
         name = getattr(real, "_name_", None) if self.made is not None else None
         return cx.make(real) if name is None or name not in self.cls.__members__ else self.getattr(cx, name)  # type: ignore[attr-defined]
 
     def length(self, cx: Capture) -> int:
         method = self.special(cx, "__len__")
         if method is not None:
-            return int(cx.evaluate_raw(len, OfLength(cx.call(method, [], {}).const())))
+            return int(cx.evaluate_raw(len, LengthCheck(cx.call(method, [], {}).const())))
         self.has_so_many(cx)
         return int(cx.evaluate_raw(len, self.cls))
 
@@ -197,7 +202,10 @@ class Class(Value):
         return bool(cx.evaluate_raw(lambda c, k: k in c, self.cls, real))
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
-        """An attribute in the place of a number, a text or a tensor, which ends quietly; nothing that binds comes or goes."""
+        """Set an attribute that was absent or held a number, str or tensor, whose end runs no code.
+
+        Neither the old nor the new value may be a descriptor.
+        """
         if self.made is not None:
             hook = lookup(cx, type(self.cls), "__setattr__")
             if isinstance(hook, types.FunctionType):
@@ -211,10 +219,11 @@ class Class(Value):
         plain = lookup(cx, meta, "__setattr__") is type.__setattr__ and lookup(cx, meta, name) is MISSING
         if not plain or not (old is MISSING or _is_quiet(old)):
             raise Break(
-                "mutation-unsupported", f"{self.describe()}.{name} = ..., whose class says how, or of what it was"
+                "mutation-unsupported",
+                f"{self.describe()}.{name} = ..., handled by its metaclass, or in place of a value whose end may run code",
             )
         if ("__dict__", id(self.cls)) in cx.kept:
-            raise Break("mutation-unsupported", f"{self.describe()}.{name} = ..., whose attributes are seen as a dict")
+            raise Break("mutation-unsupported", f"{self.describe()}.{name} = ..., after a read of the class's __dict__")
         guard_written(cx, self.cls, name)
         if old is not MISSING and type(old) is not StandIn:
             cx.guard("type_is", const_source(self.cls).then("mro_lookup", name), type(old))
@@ -223,13 +232,13 @@ class Class(Value):
         cx.effects.set_class(self, name, value, cx.step())
 
     def store(self, cx: Capture, name: str, value: Value) -> None:
-        """`type.__setattr__`, of a class that each call makes."""
+        """`type.__setattr__` of a class that each call creates."""
         meta = lookup(cx, type(self.cls), name)
         if isinstance(meta, property) and isinstance(meta.fset, types.FunctionType):
             source = const_source(type(self.cls)).then("mro_lookup", name)
             cx.call(cx.wrap(meta.fset, source.attr("fset")), [self, value], {})
             return
-        shown = name in SHOWN and type(value) is Const
+        shown = name in NAME_ATTRIBUTES and type(value) is Const
         if (
             meta is not MISSING
             and is_data_descriptor(meta)
@@ -246,12 +255,12 @@ class Class(Value):
             seen.mapping.entries[cx.key(Const(name))] = value
 
 
-SHOWN = ("__name__", "__qualname__", "__module__", "__doc__")
+NAME_ATTRIBUTES = ("__name__", "__qualname__", "__module__", "__doc__")
 QUIET = (*LITERALS, torch.Tensor, torch.nn.Parameter)
 
 
 def _is_quiet(raw: Any) -> bool:
-    return any(type(raw) is cls for cls in (StandIn, *QUIET))  # a metaclass may have an equality of its own
+    return any(type(raw) is cls for cls in (StandIn, *QUIET))  # a metaclass may define `__eq__`
 
 
 def _binds(cls: type) -> bool:
@@ -259,27 +268,25 @@ def _binds(cls: type) -> bool:
 
 
 def own_attributes(cx: Capture, cls: type) -> Value:
-    """`cls.__dict__`: the names are guarded now, what they lead to where it is looked at."""
+    """`cls.__dict__`.  The names are guarded at once, each value when it is read."""
     if is_written(cls):
-        raise Break(
-            "mutation-unsupported", f"the attributes of {cls.__qualname__}, which the frame has changed, as a dict"
-        )
+        raise Break("mutation-unsupported", f"the __dict__ of {cls.__qualname__}, which the frame has changed")
     source = of_type(cls, "__dict__")
     known = cx.kept.get(("__dict__", id(cls)))
     if known is None:
-        made = getattr(cx.by_id.get(id(cls)), "made", None) is not None  # the frame knows all of it
+        made = getattr(cx.by_id.get(id(cls)), "made", None) is not None  # the frame knows all of its attributes
         if is_mutable(cls) and not made:
-            cx.guard("equals", const_source(Own(cls)).attr("names"), tuple(namespace_of(cls)))
+            cx.guard("equals", const_source(ClassState(cls)).attr("names"), tuple(namespace_of(cls)))
         found = {
             Key(cx, Const(n)): cx.lazy(
-                v, const_source(cls).then("mro_lookup", n) if made else const_source(Own(cls, n)).attr("value")
+                v, const_source(cls).then("mro_lookup", n) if made else const_source(ClassState(cls, n)).attr("value")
             )
             for n, v in namespace_of(cls).items()
         }
         known = cx.kept["__dict__", id(cls)] = Proxy(Dict(found))
-        known.mapping.source = const_source(Own(cls)).attr(
+        known.mapping.source = const_source(ClassState(cls)).attr(
             "dict"
-        )  # a view that leaves the graph shows what is there then
+        )  # a view that leaves the graph must show the attributes of that time
         known.mapping.seen_by = types.MappingProxyType
         known.source = source
     return known  # type: ignore[no-any-return]
@@ -321,11 +328,11 @@ class PyModule(Value):
         self._check_class(cx, name)
         namespace = cx.dict_source(self.module.__dict__)
         own = self.module.__dict__.get("__getattr__")
-        spec = self.module.__dict__.get("__spec__")  # else the program has made it
+        spec = self.module.__dict__.get("__spec__")  # None: the program created the module
         owner = type(self.module).__module__ if spec is None else spec.name
         lazy = owner.partition(".")[0] == "torch" or (own is None and spec is not None)
         if lazy and name not in self.module.__dict__ and hasattr(self.module, name):
-            getattr(self.module, name)  # a lazy module loads it, and usually keeps it
+            getattr(self.module, name)  # a lazy module loads the attribute, and usually stores it
         if name in self.module.__dict__:
             return cx.wrap(self.module.__dict__[name], namespace.dict_item(name))
         if name == "__dict__":
@@ -345,7 +352,7 @@ class PyModule(Value):
         raise AssertionError
 
     def _check_class(self, cx: Capture, name: str) -> None:
-        """The class of a module (`m.__class__ = Special`) finds its attributes as ModuleType does."""
+        """Guard that a module's class (`m.__class__ = Special`) looks attributes up as ModuleType does."""
         cls = type(self.module)
         cx.guard("type_is", const_source(self.module), cls)
         if cls is types.ModuleType:
@@ -354,7 +361,10 @@ class PyModule(Value):
         if lookup(cx, cls, "__getattribute__") is not types.ModuleType.__getattribute__ or (
             raw is not MISSING and is_data_descriptor(raw) and name != "__dict__"
         ):
-            raise Break("unsupported-attribute", f"{self.describe()}.{name} of the class {cls.__qualname__}")
+            raise Break(
+                "unsupported-attribute",
+                f"{self.describe()}.{name}, which the module's class {cls.__qualname__} handles",
+            )
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
         cls = type(self.module)
@@ -363,13 +373,13 @@ class PyModule(Value):
         plain = isinstance(lookup(cx, cls, "__setattr__"), types.WrapperDescriptorType) and (
             raw is MISSING or not is_data_descriptor(raw)
         )
-        if not plain:  # `__class__`, `__dict__`, and what a class of the program's own says
+        if not plain:  # `__class__`, `__dict__`, and hooks of a program's class
             raise Break("mutation-unsupported", f"{self.describe()}.{name} = ...")
         cx.effects.set_global(self.module.__dict__, name, value)
 
 
 class MadeProperty(Value):
-    """A property that the frame makes, of `property` or a subclass."""
+    """A property that the frame creates, of `property` or a subclass."""
 
     PARTS = ("fget", "fset", "fdel", "doc")
     CHANGES = {"getter": "fget", "setter": "fset", "deleter": "fdel"}
@@ -383,39 +393,41 @@ class MadeProperty(Value):
 
     def initialise(self, args: list[Value], kwargs: dict[str, Value]) -> None:
         if not kwargs.keys() <= set(self.PARTS[len(args) :]) or len(args) > len(self.PARTS):
-            raise Break("builtin-call", f"{self.cls.__qualname__}.__init__ of arguments that it does not take")
+            raise Break("builtin-call", f"{self.cls.__qualname__}.__init__ with arguments that it does not take")
         if self.cls is not property and not self.cls.__dictoffset__:
-            raise Break("builtin-call", f"{self.cls.__qualname__}(...), a property that may have no place for its text")
+            raise Break(
+                "builtin-call", f"{self.cls.__qualname__}(...), a property that may have no place for its docstring"
+            )
         self.parts = dict(zip(self.PARTS, args, strict=False)) | kwargs
 
     def given(self) -> list[Value]:
-        """What makes it, in order."""
+        """The constructor arguments, in order."""
         return [self.parts.get(name, Const(None)) for name in self.PARTS]
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name == "__class__":
             return cx.make(self.cls)
         if self.cls is property and name in self.CHANGES:
-            return Change(self, self.CHANGES[name])
+            return PropertyCopyMethod(self, self.CHANGES[name])
         raise Break("unsupported-attribute", f"{name} of a property made inside of a function")
 
 
-class Change(Value):
-    """`setter` of a property that the frame makes, and its like."""
+class PropertyCopyMethod(Value):
+    """`setter`, `getter` or `deleter` of a property that the frame creates."""
 
     def __init__(self, owner: MadeProperty, part: str) -> None:
         self.owner, self.part = owner, part
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if len(args) != 1 or kwargs:
-            raise Break("builtin-call", "a part of a property of other arguments")
+            raise Break("builtin-call", "property.getter, setter or deleter with arguments other than one function")
         made = MadeProperty(property)
         made.parts = self.owner.parts | {self.part: args[0]}
         return made
 
 
 class MadeMethod(Value):
-    """A staticmethod, classmethod or cached_property that the frame makes."""
+    """A staticmethod, classmethod or cached_property that the frame creates."""
 
     def __init__(self, cls: type, function: Value) -> None:
         self.cls, self.function = cls, function
@@ -446,14 +458,14 @@ class Super(Value):
         receiver = self.receiver
         of_class = isinstance(receiver, Class) and any(
             c is self.cls for c in mro_of(receiver.cls)
-        )  # else a metaclass's instance
+        )  # else an instance of the metaclass
         start = receiver.cls if isinstance(receiver, Class) and of_class else receiver.python_type()
-        if name == "__class__":  # alone of all names is not looked for
+        if name == "__class__":  # the only name that is not looked up
             return Class(super)
         guard_mro(cx, start)
         mro = mro_of(start)
         if is_written(start, name):
-            raise Break("unsupported-attribute", f"{name} of what super() gives, which the frame has changed")
+            raise Break("unsupported-attribute", f"super().{name}, which the frame has changed")
         for base in mro[mro.index(self.cls) + 1 :]:
             if name in (own := namespace_of(base)):
                 raw = own[name]
@@ -465,10 +477,10 @@ class Super(Value):
                 if isinstance(raw, property) and isinstance(raw.fget, types.FunctionType):
                     return cx.call(cx.wrap(raw.fget, source.attr("fget")), [receiver], {})
                 return bind(cx, raw, source, receiver, cx.class_of(receiver))
-            lookup(cx, base, name)  # what comes before the base that has it does not get it
+            lookup(cx, base, name)  # guard that earlier bases do not get the attribute
         if name in ("__self__", "__thisclass__", "__self_class__"):
             return receiver if name == "__self__" else cx.make(self.cls if name == "__thisclass__" else start)
         if hasattr(super, name):  # `__get__`
-            raise Break("unsupported-attribute", f"{name} of what super() gives")
+            raise Break("unsupported-attribute", f"super().{name}")
         cx.throw(AttributeError, f"'super' object has no attribute {name!r}")
         raise AssertionError

@@ -14,28 +14,28 @@ from typing import Any
 import torch
 from torch.torch_version import TorchVersion
 
-from pycompiler.capture.breaks import Again, Break
+from pycompiler.capture.breaks import Break, RestartCapture
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.finalizers import ARGUMENT
-from pycompiler.ir import arrays
-from pycompiler.ir.mortal import reference
+from pycompiler.ir.weak_guards import reference
+from pycompiler.operators import numpy_arrays
 
 LITERALS = (int, float, bool, complex, str, bytes, type(None), type(Ellipsis), type(NotImplemented))
-LITERAL_IDS = frozenset(map(id, LITERALS))  # to ask of a class without its metaclass's __eq__
+LITERAL_IDS = frozenset(map(id, LITERALS))  # compared by id, since `in` would call the `__eq__` of a metaclass
 TORCH_CONSTANTS = (torch.dtype, torch.device, torch.layout, torch.memory_format, torch.finfo, torch.iinfo, TorchVersion)
-SHOWN = 80  # characters of a constant in the reason of a break
+MOST_PRINTED = 80  # characters of a constant in the reason of a graph break
 ONLY_ITS_ID = 2 + ARGUMENT  # references to a value that an `Identity`, a variable and an argument hold
 
 
 class Const(Value):
-    """A constant.  Two constants are the same object exactly if the real objects are."""
+    """A constant.  Two constants are the same object iff the real objects are."""
 
     def __init__(self, value: Any) -> None:
         self.value = value
 
     def describe(self) -> str:
         shown = repr(self.value)
-        return shown if len(shown) <= SHOWN else f"{shown[: SHOWN - 3]}..."
+        return shown if len(shown) <= MOST_PRINTED else f"{shown[: MOST_PRINTED - 3]}..."
 
     __repr__ = describe
 
@@ -54,7 +54,7 @@ class Const(Value):
         return self.value
 
     def plain_number(self) -> Value:
-        taken = arrays.is_number(self.value) and arrays.is_taken(type(self.value))
+        taken = numpy_arrays.is_number(self.value) and numpy_arrays.is_taken(type(self.value))
         return Const(self.value.item()) if taken else self
 
     def truth(self, cx: Capture) -> bool:
@@ -80,7 +80,7 @@ class Const(Value):
     def contains(self, cx: Capture, item: Value) -> bool:
         if (known := item.among(cx, self.value)) is not None:
             return known
-        item = item.settle("to look for it in a constant")
+        item = item.settle("as a value searched in a constant")
         if not item.is_const():
             raise Break("unsupported-operation", f"{item.describe()} in a constant")
         return bool(cx.evaluate(operator.contains, self.value, item.const()).const())
@@ -90,11 +90,13 @@ class Const(Value):
         raise AssertionError
 
 
-class Untold(Value):
-    """A text that tells of a tensor's data, which only its letters need: a message of an error that is not raised."""
+class UnknownStr(Value):
+    """A str that contains tensor data, such as the message of an error that is not raised.  Only its letters are
+    unknown.
+    """
 
     def __init__(self, broke: Break) -> None:
-        self._broke = broke  # as it breaks the graph where it was made
+        self._broke = broke  # the graph break to raise if the program uses the letters
 
     @property
     def broke(self) -> Break:
@@ -107,8 +109,8 @@ class Untold(Value):
         raise self.broke
 
 
-class Withheld(Value):
-    """An object that is not known, only that it is there: where more is asked, the instruction that gave it is a break."""
+class UnknownObject(Value):
+    """An object known only to exist.  Any use breaks the graph at the instruction that created it."""
 
     def __init__(self, broke: Break) -> None:
         self._broke = broke
@@ -118,7 +120,7 @@ class Withheld(Value):
         return self._broke.anew()
 
     def describe(self) -> str:
-        return "an object that is not known"
+        return "an unknown object"
 
     __repr__ = describe
 
@@ -147,8 +149,11 @@ class Withheld(Value):
         raise self.broke
 
 
-class Waiting(Withheld):
-    """What a call changes that waits for the graph: who looks at it has the frame captured again, with `tried` saying so."""
+class PendingState(UnknownObject):
+    """An object whose state depends on a call that waits for the graph.
+
+    A use restarts the capture of the frame (`RestartCapture`), with `tried[name]` set so that the call does not wait.
+    """
 
     def __init__(self, tried: dict[tuple[Any, ...], Any], name: tuple[str, ...]) -> None:
         self.tried = tried
@@ -157,11 +162,11 @@ class Waiting(Withheld):
     @property
     def broke(self) -> Any:  # type: ignore[override]
         self.tried[self.name] = True
-        return Again()
+        return RestartCapture()
 
 
-class Addressed(Untold):
-    """A text with addresses of objects: generated code makes it, by `make` of these values, where it has the objects."""
+class AddressStr(UnknownStr):
+    """A str with addresses of objects.  Generated code computes `make(*parts)` where the real objects exist."""
 
     def __init__(self, broke: Break, make: Callable[..., str], parts: list[Value]) -> None:
         super().__init__(broke)
@@ -169,14 +174,14 @@ class Addressed(Untold):
 
 
 class Identity(Value):
-    """id(value): a number that is not known, only whether it equals another id."""
+    """id(value): only its equality with other ids is known, not the number."""
 
     def __init__(self, value: Value) -> None:
         self.value = value
 
     @classmethod
     def of(cls, value: Value) -> Identity:
-        """One for each object, so that `is_gone` can tell who else holds it."""
+        """One `Identity` per object, so that `is_gone` can count the other references to the object."""
         found = None if value.known_id is None else value.known_id()
         if found is None:
             found = cls(value)
@@ -191,15 +196,17 @@ class Identity(Value):
         return ("id of", self.value.identity())
 
     def is_gone(self) -> bool:
-        """Whether the program has no reference any more to an object made inside: another one may have its id."""
+        """Whether the program has dropped its last reference to an object of this capture: a later object may reuse the
+        id.
+        """
         value = self.value
         made = value.source is None and value.identity() == ("value", id(value))
         return made and sys.getrefcount(value) <= ONLY_ITS_ID
 
     def settled(self, cx: Capture) -> Value:
-        """The number, of an existing object, which from then on must be this one."""
+        """The number itself, for an existing object, guarded by "id_is"."""
         if self.value.is_const() and issubclass(type(cls := self.value.const()), type):
-            if getattr(self.value, "made", None) is None:  # one that each call makes
+            if getattr(self.value, "made", None) is None:  # else each call creates the class
                 return Const(id(cls))
         real, source = getattr(self.value, "real", None), self.value.source
         if source is None or real is None:
@@ -211,19 +218,19 @@ class Identity(Value):
 NUMBERS = (int, float, bool, complex)
 
 
-def ids_of_what_is_there(keys: Iterable[Value]) -> None:
-    """Ids that are keys beside each other are those of objects that are there."""
+def check_ids_alive(keys: Iterable[Value]) -> None:
+    """Break if ids are keys side by side and the object of one of them is gone."""
     ids = [v for v in keys if isinstance(v, Identity)]
     if len(ids) > 1 and any(v.is_gone() for v in ids):
-        raise Break("unsupported-operation", "the id of an object that is gone, among keys")
+        raise Break("unsupported-operation", "the id of an object that no longer exists, among keys")
 
 
-def settled(cx: Capture, value: Value, others: Iterable[Value]) -> Value:
-    """What is looked for among `others`: an id as a number if there are numbers among them."""
+def lookup_key(cx: Capture, value: Value, others: Iterable[Value]) -> Value:
+    """The key to search for among `others`: an id becomes a number if `others` contains numbers."""
     if isinstance(value, Identity):
         cx.ids_are_keys = True
         found = list(others)
-        ids_of_what_is_there([value, *(v for v in found if v is not value)])
+        check_ids_alive([value, *(v for v in found if v is not value)])
         return value.settled(cx) if any(isinstance(v, Const) and v.python_type() in NUMBERS for v in found) else value
     if cx.ids_are_keys and isinstance(value, Const) and value.python_type() in NUMBERS:
         if any(isinstance(v, Identity) for v in others):

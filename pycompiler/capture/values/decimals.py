@@ -1,7 +1,7 @@
-"""`Decimal`: constants whose arithmetic depends on the thread's context, which is guarded, and sets flags there.
+"""`Decimal`: constants whose arithmetic reads the thread's decimal context and sets flags there.
 
-In: a call on constants, one of which is a `Decimal`.  Out: a context in which the capture makes it; what flags it sets, generated
-code sets, too.
+In: a call on constants, one of them a `Decimal`.  Out: a context manager around the folding of the call.  It guards the
+decimal context and makes generated code set the same flags.
 """
 
 from __future__ import annotations
@@ -14,14 +14,14 @@ from typing import Any
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.fixed import assume
+from pycompiler.capture.values.distributed_objects import assume
 from pycompiler.capture.values.functions import Builtin
 
 FLAGS = "flags of the thread's decimal context"
 
 
 def state() -> tuple[Any, ...]:
-    """What arithmetic depends on."""
+    """The part of the decimal context that arithmetic depends on."""
     known = decimal.getcontext()
     traps = tuple(signal for signal, trapped in known.traps.items() if trapped)
     return known.prec, known.rounding, known.Emin, known.Emax, known.capitals, known.clamp, traps
@@ -38,8 +38,8 @@ def _concerns(fn: Any, args: Iterable[Any]) -> bool:
 
 
 @contextlib.contextmanager
-def _apart(cx: Capture) -> Iterator[None]:
-    assume(cx, (decimal,), state, "it depends on the thread's decimal context")
+def _local_context(cx: Capture) -> Iterator[None]:
+    assume(cx, (decimal,), state, "the capture depends on the thread's decimal context")
     told: set[str] = cx.kept.setdefault((decimal, "flags"), set())
     own = decimal.getcontext().copy()
     own.clear_flags()
@@ -56,5 +56,5 @@ def _apart(cx: Capture) -> Iterator[None]:
 
 
 def context_of(cx: Capture, fn: Any, args: Iterable[Any]) -> contextlib.AbstractContextManager[None]:
-    """Where the capture makes a call."""
-    return _apart(cx) if _concerns(fn, args) else contextlib.nullcontext()
+    """The context manager in which the capture folds a call."""
+    return _local_context(cx) if _concerns(fn, args) else contextlib.nullcontext()

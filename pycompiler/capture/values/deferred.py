@@ -1,8 +1,7 @@
-"""What generated code computes outside of the graph, of which the capture knows the class alone: what a clock says, and
-what follows from it.
+"""Deferred values: computed by generated code outside of the graph, with only their class known to the capture.
 
-`compute` goes on with functions that raise nothing and give the same class for all values like these. Whoever asks for the
-value itself has the graph end there.
+Example: the time of a clock, and arithmetic on it.  `compute` accepts functions that raise nothing and return the same
+class for all such values.  A use of the value itself breaks the graph.
 """
 
 from __future__ import annotations
@@ -19,40 +18,40 @@ from typing import Any
 
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value, class_name
-from pycompiler.capture.values.constant import Addressed, Const, Identity, reference
-from pycompiler.capture.values.fixed import assume
-from pycompiler.capture.values.sequences import Tuple
+from pycompiler.capture.values.constant import AddressStr, Const, Identity, reference
+from pycompiler.capture.values.containers.sequences import Tuple
+from pycompiler.capture.values.distributed_objects import assume
 
 MOST, WORD = 1e300, 2.0**64
 
 
 LASTING = (os.getpid, os.getppid)
-"""What is the same for long: a question about it is guarded."""
+"""Functions whose result stays the same for long.  A condition on such a result is guarded."""
 
 
 def join(*parts: str) -> str:
-    """An f-string's text."""
+    """The str of an f-string."""
     return "".join(parts)
 
 
 class Deferred(Value):
-    """`make(*parts)`. `sample`: what it would be now; `limit`: the magnitude that no such number exceeds."""
+    """`make(*parts)`.  `sample`: the result of the call now.  `limit`: an upper bound of the number's magnitude."""
 
     def __init__(self, make: Callable[..., Any], parts: Sequence[Value], sample: Any, limit: float = math.inf) -> None:
         self.make, self.parts, self.sample, self.limit = make, list(parts), sample, limit
 
     def describe(self) -> str:
-        return f"a {class_name(type(self.sample))} that is known when the graph has run"
+        return f"a {class_name(type(self.sample))} that is known only after the graph"
 
     __repr__ = describe
 
     def python_type(self) -> type:
-        if isinstance(self.sample, threading.Thread):  # others are of other classes
+        if isinstance(self.sample, threading.Thread):  # another call may run in a thread of another class
             raise self.is_asked()
         return type(self.sample)
 
     def is_asked(self) -> Break:
-        return Break("builtin-call", f"{self.describe()} is looked at")
+        return Break("builtin-call", f"{self.describe()} is used")
 
     def identity(self) -> object:
         return ("deferred", id(self))
@@ -65,11 +64,11 @@ class Deferred(Value):
         if not all(isinstance(r, Reading) and r.make in LASTING for r in read):
             raise self.is_asked()
         for reading in read:
-            assume(cx, (reading.make,), reading.make, "it depends on the number of the process")
+            assume(cx, (reading.make,), reading.make, "the capture depends on the process id")
         return bool(self.sample)
 
     def reads(self) -> Iterator[Deferred]:
-        """What it is computed from."""
+        """The readings that it is computed from."""
         parts = [p for p in self.parts if isinstance(p, Deferred)]
         if isinstance(self, Reading) or any(isinstance(p, Tuple) for p in self.parts):
             yield self
@@ -86,21 +85,24 @@ class Deferred(Value):
 
 
 class Reading(Deferred):
-    """What a call gives that only reads. `first`: it may be made before the graph; else behind it, and no operator comes
-    between: `told` is the break where one does."""
+    """The result of a call that only reads.
+
+    `first`: the call may run before the graph.  Otherwise it runs after the graph, and no operator may come between.
+    `told` is the graph break to raise if one does.
+    """
 
     def __init__(
         self, fn: Callable[..., Any], args: Sequence[Value], sample: Any, limit: float, told: Break | None
     ) -> None:
         super().__init__(fn, args, sample, limit)
         self.first, self.told = told is None, told
-        self.behind: Any = None  # the last node of the graph before it
+        self.behind: Any = None  # the last graph node before the call
 
 
 def read(cx: Capture, fn: Callable[..., Any], args: Sequence[Value], limit: float, *, timed: bool) -> Value:
     graph = cx.graph
     if hasattr(graph, "outer"):
-        raise Break("inner-graph", f"what {getattr(fn, '__name__', fn)}() gives, inside of a transformed function")
+        raise Break("inner-graph", f"{getattr(fn, '__name__', fn)}() inside of a transformed function")
     last = next((n for n in reversed(graph.graph.nodes) if n.op.startswith("call")), None)
     told = None
     if timed and last is not None:
@@ -112,7 +114,7 @@ def read(cx: Capture, fn: Callable[..., Any], args: Sequence[Value], limit: floa
 
 
 class ThreadIdent(Identity):
-    """`threading.get_ident()`: a number that is no other key's (reprlib makes keys of it), and that each call reads."""
+    """`threading.get_ident()`: a number unequal to all other keys (reprlib uses it as a key), read anew in each call."""
 
     def __init__(self) -> None:
         super().__init__(Const(None))
@@ -141,13 +143,13 @@ METHODS = (
     datetime.timedelta.total_seconds, datetime.datetime.timestamp, datetime.datetime.isoformat, datetime.datetime.strftime,
     datetime.datetime.date, datetime.datetime.time, datetime.date.isoformat, datetime.date.strftime, getattr,
 )  # fmt: skip
-TOTAL: dict[Any, Callable[..., bool]] = {
+NEVER_RAISE: dict[Any, Callable[..., bool]] = {
     **dict.fromkeys((*NUMBERS, *COMPARISONS, *TEXTS, *METHODS), _any),
     **dict.fromkeys((int, round, math.floor, math.ceil, math.trunc), _finite),
     **dict.fromkeys((operator.truediv, operator.floordiv), lambda a, b: _is_nonzero(b)),
     operator.mod: lambda a, b: _is_nonzero(b) or isinstance(a, Const) and isinstance(a.value, str),
 }
-"""Functions -> whether they raise nothing of such values."""
+"""Functions -> a predicate on the arguments: whether the function cannot raise for them."""
 ATTRIBUTES: dict[type, tuple[str, ...]] = {
     threading.Thread: ("name", "ident", "daemon", "native_id"),
     uuid.UUID: ("hex", "int", "bytes"),
@@ -192,19 +194,19 @@ def sample_of(value: Value) -> Any:
         return value.sample
     if isinstance(value, Tuple) and value.cls is tuple:
         return tuple(map(sample_of, value.items))
-    return value.settle("beside what is known when the graph has run").const()
+    return value.settle("beside a value that is known only after the graph").const()
 
 
 def compute(cx: Capture, fn: Any, values: Sequence[Value]) -> Deferred:
-    """fn(*values), of which one is deferred; a break where it might raise, or looks at the value."""
+    """fn(*values), at least one of them deferred.  A graph break if the function might raise or uses the value."""
     asked = Break("builtin-call", f"{getattr(fn, '__name__', fn)} of {', '.join(v.describe() for v in values)}")
     values = [cx.realize(v) for v in values]
     raises = fn in DIVISIONS and _may_raise_behind(cx, values)
-    if not (raises or fn in TOTAL and TOTAL[fn](*values)):
+    if not (raises or fn in NEVER_RAISE and NEVER_RAISE[fn](*values)):
         raise asked
     try:
         sample = fn(*map(sample_of, values))
-    except Exception:  # the program's, if it comes to it
+    except Exception:  # the program's own error, if generated code ever calls it
         raise asked from None
     if sample is NotImplemented:
         raise asked
@@ -215,26 +217,28 @@ def compute(cx: Capture, fn: Any, values: Sequence[Value]) -> Deferred:
 
 
 def _may_raise_behind(cx: Capture, values: Sequence[Value]) -> bool:
-    """Whether an error of a division is the frame's where generated code meets it, behind the graph: nobody handles it, nothing
-    else has happened, and no operator follows."""
+    """Whether an error of a division may be raised by generated code after the graph.
+
+    True if no frame handles exceptions here, there are no other side effects, and no operator follows.
+    """
     late = any(isinstance(r, Reading) and not r.first for r in cx.effects.readings)
     plain = all(isinstance(v, Deferred) or v.python_type() in (int, float) for v in values)
     return late and plain and not cx.effects and all(f.current.handler is None for f in cx.frames)
 
 
 def call(cx: Capture, fn: Any, args: Sequence[Value]) -> Value | None:
-    """A call of a builtin or class with a deferred argument, where it is one of those; None of all others."""
+    """A call of a builtin function or class with a deferred argument; None for all other calls."""
     if not any(map(holds, args)):
         return None
     try:
-        known = fn in TOTAL
+        known = fn in NEVER_RAISE
     except TypeError:  # not hashable
         return None
     return compute(cx, fn, args) if known else None
 
 
 def _is_this_thread(cx: Capture, thread: Value) -> bool:
-    """Whether an existing thread is the one that runs the frame, which is guarded."""
+    """Guard and return whether an existing thread object is the thread that runs the frame."""
     real = thread.real  # type: ignore[attr-defined]
     assert thread.source is not None
     cx.guard("id_is", thread.source, reference(real))
@@ -242,12 +246,12 @@ def _is_this_thread(cx: Capture, thread: Value) -> bool:
     def asks() -> bool:
         return threading.current_thread() is real
 
-    assume(cx, ("this thread", id(real)), asks, "it depends on the thread")
+    assume(cx, ("this thread", id(real)), asks, "the capture depends on the thread")
     return asks()
 
 
 def is_one(cx: Capture, a: Value, b: Value) -> bool:
-    """`a is b` of two values of which one is deferred."""
+    """`a is b`, where one of the values is deferred."""
     for asked, thread in ((a, b), (b, a)):
         runs = isinstance(asked, Reading) and asked.make is threading.current_thread
         if runs and thread.source is not None and isinstance(getattr(thread, "real", None), threading.Thread):
@@ -259,9 +263,9 @@ def is_one(cx: Capture, a: Value, b: Value) -> bool:
 
 
 def joined(cx: Capture, parts: Sequence[Value]) -> Value | None:
-    """The parts of a text, one of which is deferred."""
+    """Concatenate parts of a str, one of them deferred; None if none is."""
     if not any(isinstance(v, Deferred) for v in parts):
         return None
-    if any(isinstance(v, Addressed) for v in parts):
+    if any(isinstance(v, AddressStr) for v in parts):
         return Deferred(join, parts, "")
     return compute(cx, join, parts)

@@ -1,7 +1,6 @@
-"""Objects of torch.distributed that do not change: placements, meshes, process groups.  What they tell is asked of them while the
-frame is captured.
+"""Immutable objects of torch.distributed: placements, meshes, process groups, queried at capture time.
 
-In: such an object.  Out: a constant.  Example: ``mesh.size()`` is 2, where `mesh` is guarded, and what its groups are.
+In: such an object.  Out: a constant.  Example: ``mesh.size()`` is 2, where `mesh` and its groups are guarded.
 """
 
 from __future__ import annotations
@@ -13,14 +12,13 @@ from typing import Any
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const, reference
-from pycompiler.ir import process_groups
-from pycompiler.ir.process_groups import text_of_placement
-from pycompiler.ir.source import Source
-from pycompiler.ir.source import const as const_source
+from pycompiler.ir.source import Source, const_source
+from pycompiler.operators import process_groups
+from pycompiler.operators.process_groups import text_of_placement
 
 
 class Fixed(Const):
-    """`tells`: the attributes and methods that may be asked."""
+    """`tells`: the attributes and methods that may be queried."""
 
     def __init__(self, value: Any, tells: frozenset[str]) -> None:
         super().__init__(value)
@@ -31,7 +29,7 @@ class Fixed(Const):
             return super().getattr(cx, name)
         if name not in self.tells:
             raise Break("unsupported-attribute", f"{type(self.value).__qualname__}.{name}")
-        rely(cx, self.value)
+        guard_groups(cx, self.value)
         if callable(found := cx.evaluate_raw(getattr, self.value, name)):
             return FixedMethod(self, name, found)
         return known(cx, found)
@@ -39,7 +37,7 @@ class Fixed(Const):
     def getitem(self, cx: Capture, key: Value) -> Value:
         if "__getitem__" not in self.tells:
             raise Break("unsupported-operation", f"{self.describe()}[...]")
-        rely(cx, self.value)
+        guard_groups(cx, self.value)
         return known(cx, cx.evaluate_raw(lambda: self.value[cx.snapshot(key)]))
 
     def truth(self, cx: Capture) -> bool:
@@ -47,7 +45,7 @@ class Fixed(Const):
 
 
 class FixedMethod(Value):
-    """A method of one, bound."""
+    """A bound method of such an object."""
 
     def __init__(self, owner: Fixed, name: str, fn: Callable[..., Any]) -> None:
         self.owner, self.name, self.fn = owner, name, fn
@@ -61,16 +59,16 @@ class FixedMethod(Value):
         return type(self.fn)
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
-        rely(cx, self.owner.value)
+        guard_groups(cx, self.owner.value)
         given, named = [cx.snapshot(a) for a in args], {k: cx.snapshot(v) for k, v in kwargs.items()}
         return known(cx, cx.evaluate_raw(self.fn, *given, **named))
 
 
 def known(cx: Capture, real: Any) -> Value:
-    """The value of what one of them tells."""
+    """The value of a query's result."""
     if type(real) in (tuple, list):
         return cx.sequence([known(cx, v) for v in real], type(real))
-    rely(cx, real)
+    guard_groups(cx, real)
     return cx.make(real)
 
 
@@ -82,7 +80,7 @@ _MESH = frozenset(
 _PLACEMENT = frozenset(("dim", "reduce_op", "split_factor", "is_shard", "is_replicate", "is_partial"))
 _PLACEMENTS = ("Shard", "_StridedShard", "Replicate", "Partial")
 
-# (module, class) -> what it may be asked
+# (module, class) -> attributes and methods that may be queried
 TELLS = {
     ("torch._C._distributed_c10d", "ProcessGroup"): _GROUP,
     ("torch.distributed.device_mesh", "DeviceMesh"): _MESH,
@@ -90,11 +88,11 @@ TELLS = {
 }  # fmt: skip
 
 
-_OWN_MODULE = type.__dict__["__module__"].__get__  # whatever a metaclass says
+_OWN_MODULE = type.__dict__["__module__"].__get__  # bypasses the metaclass
 
 
 def fixed(real: Any) -> Fixed | None:
-    """`real` as a constant, if it is one of them."""
+    """`real` as a constant, if it is such an object; else None."""
     cls = type(real)
     if type(module := _OWN_MODULE(cls)) is not str or not module.startswith("torch."):
         return None
@@ -104,7 +102,7 @@ def fixed(real: Any) -> Fixed | None:
 
 
 def wrap_fixed(cx: Capture, real: Any, source: Source) -> Value | None:
-    """The value of an existing one, guarded: a placement by what it says, others by identity."""
+    """The value of an existing object, guarded: a placement by its contents, others by identity."""
     value = fixed(real)
     if value is None or source.kind == "const":
         return value
@@ -116,8 +114,8 @@ def wrap_fixed(cx: Capture, real: Any, source: Source) -> Value | None:
     return value
 
 
-def rely(cx: Capture, real: Any) -> None:
-    """What a mesh or a group tells is as it is while the groups behind it are."""
+def guard_groups(cx: Capture, real: Any) -> None:
+    """Guard the groups on which the results of a mesh or a group depend."""
     if (tells := fixed(real)) is None or tells.tells is _PLACEMENT:
         return
     rely_on_world(cx)
@@ -131,26 +129,26 @@ def rely(cx: Capture, real: Any) -> None:
 
 def rely_on_world(cx: Capture) -> None:
     if process_groups.world() is None:
-        raise Break("unsupported-operation", "a question about processes before there is a group of them")
+        raise Break("unsupported-operation", "a query of torch.distributed before a default process group exists")
     _assume(cx, ("world",), process_groups.world)
 
 
 def rely_on_group(cx: Capture, name: str) -> None:
     if process_groups.facts(name) is None:
-        raise Break("unsupported-operation", f"the process group {name!r}, which there is not")
+        raise Break("unsupported-operation", f"the process group {name!r}, which does not exist")
     _assume(cx, ("group", name), lambda: process_groups.facts(name))
 
 
 def _rely_on_registered(cx: Capture, group: Any) -> None:
-    """An object that a program holds may be a group that was destroyed, whose name another one has."""
+    """Guard that a group is registered: a destroyed group's name may belong to another one."""
     if not process_groups.is_registered(group):
         raise Break("unsupported-operation", "a process group that was destroyed")
     held = reference(group)
     _assume(cx, ("registered", id(group)), lambda: process_groups.is_registered(held()))
 
 
-class Asked:
-    """What a question is answered with now, as an attribute, for guards."""
+class GuardedQuery:
+    """The current answer to a question, as an attribute for guards."""
 
     def __init__(self, question: Callable[[], Any]) -> None:
         self.question = question
@@ -161,11 +159,11 @@ class Asked:
 
 
 def assume(cx: Capture, key: tuple[Any, ...], question: Callable[[], Any], why: str) -> None:
-    """That a question is answered as it is now, in this process."""
-    asked = cx.kept.setdefault((Asked, *key), Asked(question))
+    """Guard the current answer to a question.  It holds in this process only, because of `why`."""
+    asked = cx.kept.setdefault((GuardedQuery, *key), GuardedQuery(question))
     cx.guard("equals", const_source(asked).attr("answer"), asked.answer)
     cx.process[why] = None
 
 
 def _assume(cx: Capture, key: tuple[Any, ...], question: Callable[[], Any]) -> None:
-    assume(cx, key, question, "it depends on groups of processes")
+    assume(cx, key, question, "the capture depends on process groups")

@@ -1,8 +1,8 @@
-"""Exceptions made during capture: their C-level attributes and texts, read off a stand-in.
+"""Exceptions created during capture: their C-level attributes and messages.
 
 In: an `Object` of an exception class with its constructor arguments.  Out: `e.value`, `e.errno`, `e.exceptions`,
-`str(e)`, ... as CPython computes them: a real exception is built from the constants among the arguments and from
-placeholders for the rest, and what is read from it is translated back.
+`str(e)`, ... as CPython computes them.  A real exception is built from the constant arguments and from placeholders for
+the others.  The attributes read from it are translated back to values.
 """
 
 from __future__ import annotations
@@ -13,9 +13,9 @@ from typing import Any
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.attributes import is_mutable, lookup
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.members import Member
+from pycompiler.capture.values.containers.sequences import List, Tuple
+from pycompiler.capture.values.enum_members import Member
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.ir.source import mro_of
 
 INITIALISED = (OSError, StopIteration, SystemExit, ImportError, SyntaxError, UnicodeError, NameError, AttributeError)
@@ -24,8 +24,8 @@ GROUP = ("message", "exceptions")
 MEMBER = types.MemberDescriptorType
 
 
-class Back(dict[int, tuple[Any, Value]]):
-    """id of a stand-in -> the stand-in (kept alive) and the value it stands for; `made`: the stand-in of each value."""
+class StandIns(dict[int, tuple[Any, Value]]):
+    """id of a stand-in -> the stand-in (a strong reference) and its value.  `made`: the stand-in of each value."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,12 +42,12 @@ def builtin_base(cls: type) -> type:
 
 
 def keeps_arguments(cls: type) -> bool:
-    """Whether the `__init__` in C of an exception only keeps its arguments."""
+    """Whether the C `__init__` of an exception only stores its arguments."""
     return not issubclass(cls, INITIALISED)
 
 
-def set_beside(error: BaseException) -> dict[str, Any]:
-    """Attributes in C that an error was given besides its arguments: where a SyntaxError is, what an AttributeError is about."""
+def extra_attributes(error: BaseException) -> dict[str, Any]:
+    """C-level attributes set in addition to the arguments, such as the position of a SyntaxError."""
     cls = builtin_base(type(error))
     if keeps_arguments(cls):
         return {}
@@ -61,7 +61,7 @@ def set_beside(error: BaseException) -> dict[str, Any]:
     return {name: value for name, value in found.items() if value != getattr(plain, name)}
 
 
-def stand_in(value: Value, back: Back) -> Any:
+def stand_in(value: Value, back: StandIns) -> Any:
     value = value.settle("for the text of an exception")
     if value.is_const():
         return value.const()
@@ -79,7 +79,7 @@ def stand_in(value: Value, back: Back) -> Any:
     return real
 
 
-def build(exception: Object, back: Back) -> BaseException:
+def build(exception: Object, back: StandIns) -> BaseException:
     """A real exception of the same class; Python-level `__new__` and `__init__` do not run."""
     base = builtin_base(exception.cls)
     args = [stand_in(a, back) for a in exception.args or ()]
@@ -89,13 +89,13 @@ def build(exception: Object, back: Back) -> BaseException:
         if isinstance(real, exception.cls):
             base.__init__(real, *args)  # type: ignore[misc]
     except TypeError:
-        if any(type(a) is Placeholder for a in (*args, *made_of)):  # which may be of the class that is wanted
-            raise Break("builtin-call", f"{exception.describe()} of what is not known") from None
+        if any(type(a) is Placeholder for a in (*args, *made_of)):  # the real argument may have the required class
+            raise Break("builtin-call", f"{exception.describe()} of an argument that is not a constant") from None
         raise
     return real
 
 
-def translate(cx: Capture, found: Any, back: Back) -> Value:
+def translate(cx: Capture, found: Any, back: StandIns) -> Value:
     if id(found) in back:
         return back[id(found)][1]
     if type(found) in (tuple, list):
@@ -106,28 +106,28 @@ def translate(cx: Capture, found: Any, back: Back) -> Value:
 
 
 def attribute(cx: Capture, exception: Object, name: str) -> Value:
-    """A C-level attribute of an exception made during capture."""
+    """A C-level attribute of an exception created during capture."""
     if exception.group is not None and name in GROUP:
         return exception.group[GROUP.index(name)]
-    back = Back()
+    back = StandIns()
     real = cx.evaluate_raw(build, exception, back)
     return translate(cx, cx.evaluate_raw(getattr, real, name), back)
 
 
 def text(cx: Capture, exception: Object, how: Any) -> Value:
     """str(e) or repr(e) by the C-level methods of its class."""
-    back = Back()
+    back = StandIns()
     real = build(exception, back)
     members = [v for v in map(cx.realize, exception.args or ()) if isinstance(v, Member)]
-    if not all(_is_told(cx, v) for _, v in back.values()) or any(v.says_texts() for v in members):
+    if not all(_has_own_str(cx, v) for _, v in back.values()) or any(v.says_texts() for v in members):
         raise Break(
             "unsupported-operation", f"{how.__name__}({exception.describe()}) with arguments that are not constants"
         )
     return cx.evaluate(how, real)
 
 
-def _is_told(cx: Capture, value: Value) -> bool:
-    """Whether the text of what stands for an argument is its own."""
+def _has_own_str(cx: Capture, value: Value) -> bool:
+    """Whether the str of an argument's stand-in is the argument's own."""
     if not isinstance(value, Object):
         return isinstance(value, (List, Tuple)) and value.cls in (list, tuple)
     written = (lookup(cx, value.cls, name) for name in ("__repr__", "__str__"))
@@ -135,7 +135,7 @@ def _is_told(cx: Capture, value: Value) -> bool:
 
 
 def new(cx: Capture, cls: type, args: list[Value]) -> Object:
-    """cls.__new__(cls, *args): OSError picks a subclass by its errno, BaseExceptionGroup by its members."""
+    """cls.__new__(cls, *args).  OSError chooses a subclass by its errno, BaseExceptionGroup by its members."""
     made = Object(cls, args=args)
     if issubclass(cls, BaseExceptionGroup):
         if len(args) == 2:
@@ -145,9 +145,9 @@ def new(cx: Capture, cls: type, args: list[Value]) -> Object:
             made.group = (args[0], Tuple(list(cx.elements(members))))
     elif builtin_base(cls).__new__ is BaseException.__new__:
         return made
-    back = Back()
+    back = StandIns()
     for member in () if made.group is None else made.group[1].iterate(cx):
-        if isinstance(member, Object) and member.group is not None:  # what is in it does not matter
+        if isinstance(member, Object) and member.group is not None:  # the contents of an inner group do not matter
             inner = Exception() if issubclass(member.cls, Exception) else BaseException()
             back.made[id(member)] = BaseExceptionGroup("", [inner])
     made.cls = type(cx.evaluate_raw(build, made, back))

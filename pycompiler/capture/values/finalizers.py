@@ -1,9 +1,11 @@
-"""What runs when the last reference to an object goes: finalizers, callbacks of weak references, generators that end.
+"""Code that runs when the last reference to an object goes: finalizers, weak reference callbacks, ends of generators.
 
-In: an existing object.  Out: `runs_code`, whether letting go of it may run code of the program, or let an
-array of bytes be resized.  Capture breaks the graph where
-such an object is dropped, so that what follows sees what its end did; generated code that drops something asks first
-(`rebuild.only_quiet`), since the next call may drop another object: then the frame runs eagerly.
+In: an existing object.  Out: `runs_code`: whether dropping it may run code of the program, or allow a bytearray to be
+resized.
+
+The capture breaks the graph where such an object is dropped, so that the code after it sees the effects.  Generated
+code that drops an object checks the object first (`runtime_helpers.only_quiet`), since a later call may drop another one.  If
+its end would run code, the frame runs eagerly.
 """
 
 from __future__ import annotations
@@ -19,16 +21,16 @@ from typing import Any
 import torch
 
 from pycompiler import _native
-from pycompiler.ir import begun
+from pycompiler.ir import iterator_state
 from pycompiler.ir.source import flags_of, mro_of, namespace_of
 
 QUIET: frozenset[type] = frozenset({
     type(None), bool, int, float, complex, str, bytes, torch.Tensor, torch.nn.Parameter, torch.dtype, torch.device, torch.Size,
     type, types.ModuleType, types.CodeType, types.BuiltinFunctionType,
 })  # fmt: skip
-"""Classes of objects that end quietly, or that more than their owner holds."""
-MOST = 300  # objects that are looked at
-NAMED = 50  # functions that are
+"""Classes whose instances end without running code, or that have further holders."""
+MOST = 300  # objects to inspect
+NAMED = 50  # functions to inspect
 
 
 def _argument() -> int:
@@ -36,24 +38,27 @@ def _argument() -> int:
     return sys.getrefcount(probe) - 1
 
 
-ARGUMENT = _argument()  # references to an object by being an argument: CPython 3.14 lends it that of a variable
-HELD_ONCE = 3 + ARGUMENT  # references to an object that one other holds, and `_held_by`
-HELD_BY_ITERATOR = 2 + ARGUMENT  # ... that an iterator holds, and `lets_go_quietly`
+ARGUMENT = _argument()  # references that argument passing adds; CPython 3.14 borrows the variable's reference
+HELD_ONCE = 3 + ARGUMENT  # reference count in `_held_by` of an object with one holder
+HELD_BY_ITERATOR = 2 + ARGUMENT  # reference count in `ends_quietly` of an object that only an iterator holds
 HEAP_TYPE = 1 << 9
 CONTAINERS: tuple[Any, ...] = (dict, list, tuple, set, frozenset, collections.deque)
-"""What is asked for what it holds by these classes' own methods: a subclass may have others."""
+"""Classes whose own methods list the contents: a subclass may override them."""
 
 
 _QUIET = frozenset(map(id, QUIET))
 
 
 def is_quiet(real: Any) -> bool:
-    """Whether an object is of one of those classes: its metaclass, which may be the program's, is not asked."""
+    """Whether an object is of a quiet class.  Compared by id, since a metaclass may define `__eq__`."""
     return id(type(real)) in _QUIET
 
 
 def runs_code(real: Any) -> bool:
-    """Whether code may run when nothing holds `real` any more: of its own, or of what it alone holds; but for modules."""
+    """Whether code may run when `real` has no holder any more: its own, or code of objects that it alone holds.
+
+    Objects that only a torch module holds are not inspected.
+    """
     if is_quiet(real):
         return False
     todo, seen = [real], 0
@@ -67,11 +72,13 @@ def runs_code(real: Any) -> bool:
     return False
 
 
-def lets_go_quietly(iterator: Any) -> bool:
-    """Whether what a begun iterator is over, of which it lets go at its end, is held by others, too, or holds only what ends
-    quietly: its elements may be held by who asks."""
+def ends_quietly(iterator: Any) -> bool:
+    """Whether a running iterator drops its container quietly at its end.
+
+    Others hold the container too, or all its elements end quietly.  The caller may hold the elements.
+    """
     try:
-        held = begun.read(iterator, "over")
+        held = iterator_state.read(iterator, "over")
     except (IndexError, TypeError):
         return True
     if sys.getrefcount(held) > HELD_BY_ITERATOR:
@@ -83,13 +90,13 @@ def lets_go_quietly(iterator: Any) -> bool:
 
 
 def _held_by(value: Any) -> list[Any]:
-    """The objects that `value` alone holds: the others do not end with it."""
+    """The objects that only `value` holds: they end with it."""
     children = gc.get_referents(value)
     return [c for c in children if not is_quiet(c) and sys.getrefcount(c) <= HELD_ONCE]
 
 
 def names_ends(code: types.CodeType, namespace: dict[str, Any]) -> bool:
-    """Whether a function, or one that it names, names a class whose instances have a finalizer: calls may give such."""
+    """Whether a function, or a function that it names, names a class with a finalizer: its calls may create instances."""
     todo, seen = [(code, namespace)], {code}
     for code, namespace in todo:
         parts = [(c, namespace) for c in code.co_consts if type(c) is types.CodeType]
@@ -104,7 +111,8 @@ def names_ends(code: types.CodeType, namespace: dict[str, Any]) -> bool:
 
 
 def is_ended(cls: type) -> bool:
-    return any("__del__" in namespace_of(c) for c in mro_of(cls) or ())  # none, of a class whose `mro()` runs
+    # `mro_of` is None for a class whose `mro()` is running.
+    return any("__del__" in namespace_of(c) for c in mro_of(cls) or ())
 
 
 def _has_end(value: Any) -> bool:
@@ -121,7 +129,7 @@ def _has_end(value: Any) -> bool:
 
 
 def _exports(view: memoryview) -> bool:
-    """Whether what a view is of may have another size when the view has ended."""
+    """Whether the end of a memoryview allows its object to be resized."""
     try:
         return type(view.obj) is not bytes
     except ValueError:  # it is released
@@ -129,14 +137,14 @@ def _exports(view: memoryview) -> bool:
 
 
 def _calls_back(reference: Any) -> bool:
-    """Whether a weak reference runs code when its object ends; a proxy passes all questions on to that."""
+    """Whether a weak reference runs code when its object ends.  A proxy's attributes are the referent's."""
     if type(reference) in weakref.ProxyTypes:
         return bool(gc.get_referents(reference))
     return reference.__callback__ is not None
 
 
 def in_slot(owner: Any, name: str) -> list[Any]:
-    """What a slot of an object holds, if there is such a slot, and something in it."""
+    """The contents of an object's slot, as a list of one; [] if there is no such slot or it is empty."""
     found = next((own[name] for c in mro_of(type(owner)) if name in (own := namespace_of(c))), None)
     if type(found) is not types.MemberDescriptorType:
         return []
@@ -147,7 +155,7 @@ def in_slot(owner: Any, name: str) -> list[Any]:
 
 
 def is_referred_to(real: Any) -> bool:
-    """Whether the end of an instance is seen by weak references."""
+    """Whether weak references observe the end of an instance."""
     return (
         bool(flags_of(type(real)) & HEAP_TYPE)
         and not issubclass(type(real), (type, torch.nn.Module, torch.Tensor))
@@ -156,18 +164,21 @@ def is_referred_to(real: Any) -> bool:
 
 
 class _Probe:
-    """Whose weak reference nothing but one variable holds."""
+    """An object whose weak reference has a single holder."""
 
 
 def only_entries_refer(real: Any) -> bool:
-    """Whether the weak references to an instance are those that compiled entries have of it: the program sees its end by none."""
+    """Whether only compiled entries hold weak references to an instance, so that the program cannot observe its end."""
     probe = _Probe()
     known = weakref.ref(probe)
     return _other_holders(real) < _other_holders(probe) if known is not None else False
 
 
 def _other_holders(real: Any) -> float:
-    """How many references to an object's one weak reference no entry has; it is without a callback, else infinite."""
+    """The number of references to an object's only weak reference that do not come from entries.
+
+    Infinite if it has several weak references, or a callback.
+    """
     references = weakref.getweakrefs(real)
     if len(references) != 1 or type(references[0]) is not weakref.ref or references[0].__callback__ is not None:
         return math.inf

@@ -1,6 +1,6 @@
 """Callables: Python functions (inlined), bound methods, builtins (by table), partials.
 
-What a call does with a function is decided in `calls.py`; here is only what a callable is.
+`capture/interpreter/calls.py` decides how a function is called.  This file only models callables.
 """
 
 from __future__ import annotations
@@ -18,24 +18,24 @@ import torch
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.base import Capture, Cell, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
-from pycompiler.capture.values.sequences import List, Tuple
-from pycompiler.capture.values.sets import Set
-from pycompiler.ir.source import const as const_source
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.sequences import List, Tuple
+from pycompiler.capture.values.containers.sets import Set
+from pycompiler.ir.source import const_source
 
-_ADDED = ("__type_params__", "__annotate__")  # by 3.12, 3.14
+_ADDED = ("__type_params__", "__annotate__")  # since 3.12 and 3.14
 _HAS_DOCSTRING = 0x4000000 if sys.version_info >= (3, 14) else 0
 
 
 def _doc(code: types.CodeType) -> object:
-    """The docstring; before 3.14 the first constant is None where there is none."""
+    """The docstring.  Before 3.14 the first constant is None if there is none."""
     if code.co_flags & _HAS_DOCSTRING != _HAS_DOCSTRING:
         return None
     return code.co_consts[0]
 
 
 def _annotations(function: types.FunctionType) -> object:
-    """Annotations, which 3.14 computes when they are first asked for."""
+    """Annotations.  3.14 computes them at the first access."""
     try:
         return function.__annotations__
     except Exception as error:
@@ -43,10 +43,10 @@ def _annotations(function: types.FunctionType) -> object:
 
 
 class Function(Value):
-    """A Python function, existing (`real`, with a source) or made during capture (cells and defaults are values)."""
+    """A Python function: existing (`real`, with a source) or created during capture (cells and defaults are values)."""
 
     passes_on = True
-    cls = stores = types.FunctionType  # as of an object whose attributes are written
+    cls = stores = types.FunctionType  # attribute writes use this class, as for objects
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Function(Value):
         if values is None:
             cx.guard("id_is", source, None)
             return {}
-        known = cx.wrap(values, source)  # which the frame may have changed by another name
+        known = cx.wrap(values, source)  # the frame may have changed the dict under another name
         assert isinstance(known, Dict)
         return {k.const(): v for k, v in known.pairs(cx)}
 
@@ -149,13 +149,13 @@ class Function(Value):
         elif name in ("__doc__", "__module__"):
             return Const(_doc(self.code) if name == "__doc__" else self.globals.get("__name__"))
         elif name == "__type_params__" and hasattr(types.FunctionType, name):
-            return Tuple([])  # of a generic function they are set by an intrinsic that breaks the graph
+            return Tuple([])  # an intrinsic sets the parameters of a generic function, which breaks the graph
         elif name == "__dict__":
             return cx.function_dict(self)
         elif name == "__annotate__" and hasattr(types.FunctionType, name):
             return Const(None)
         elif name == "__annotations__":
-            if "__annotate__" in self.overlay:  # to compute them is to forget it
+            if "__annotate__" in self.overlay:  # computing the annotations drops `__annotate__`
                 raise Break("unsupported-attribute", "annotations of a function made inside of the frame")
             return self.overlay.setdefault(name, Dict({}))
         if name == "__get__":
@@ -201,7 +201,7 @@ class Function(Value):
         return True
 
 
-# Attributes that only take some values, and those whose changes are not modelled.
+# Attributes that accept only some types, and attributes whose changes are not modelled.
 TYPED: dict[str, tuple[tuple[type, ...], str]] = {
     "__name__": ((str,), "a string object"),
     "__qualname__": ((str,), "a string object"),
@@ -212,12 +212,12 @@ TYPED: dict[str, tuple[tuple[type, ...], str]] = {
 }
 UNCHANGED = ("__defaults__", "__kwdefaults__", "__closure__", "__globals__", "__builtins__", "__dict__", "__class__")
 
-# An entry of a function's `__dict__` that no attribute shows, since each function has a slot of its name.
+# Prefix of a `__dict__` entry that is no attribute, because every function has a slot of its name.
 _ENTRY = "__dict__."
 
 
 def shadowed(name: str) -> str:
-    """What such an entry is called among the attributes of a function that is made."""
+    """The overlay's name for such an entry of a function created by the program."""
     return _ENTRY + name
 
 
@@ -281,7 +281,7 @@ class Method(Value):
             cx.throw(AttributeError, f"{cls.__name__!r} object has no attribute {name!r}")
         elif name == "__module__":
             return Const(None)
-        elif name == "__qualname__" and cls is types.BuiltinMethodType:  # by the class of what it is bound to
+        elif name == "__qualname__" and cls is types.BuiltinMethodType:  # the name of the receiver's class
             of = self.receiver.python_type()
             owner = self.receiver if issubclass(of, type) else cx.make(of)
             return Const(f"{owner.getattr(cx, name).const()}.{self.function.getattr(cx, '__name__').const()}")
@@ -299,24 +299,24 @@ ALIASES: tuple[type, ...] = (
     type(collections.abc.Callable[[], None]),
     typing.TypeVar,
 )
-"""What types give (`list[int]`, `int | None`): equal where what they are made of is."""
+"""Type expressions (`list[int]`, `int | None`): equal iff their parts are equal."""
 
-# What a method written in C is when it is bound.
+# The class of a bound method from C.
 BOUND: dict[type, type] = {
     types.MethodDescriptorType: types.BuiltinFunctionType,
     types.WrapperDescriptorType: types.MethodWrapperType,
     types.ClassMethodDescriptorType: types.BuiltinFunctionType,
 }
-STORES = list.append  # which does not look at what it is given
+STORES = list.append  # does not use the value that it stores
 DATA_MODEL = ("__getitem__", "__setitem__", "__delitem__", "__contains__")
 KEYED = (
     *(getattr(d, n) for d in (dict, collections.OrderedDict) for n in ("get", "setdefault", "pop", *DATA_MODEL)),
     *(getattr(s, n) for s in (set, frozenset) for n in ("__contains__", "add", "discard") if hasattr(s, n)),
 )
-"""Methods of which the argument is a key, which the container may take as it is, looked at or not."""
+"""Methods whose argument is a key, which the container may accept without using its value."""
 PASSING = {id(fn) for fn in (STORES, *KEYED)}
 ATTRIBUTED = (functools._lru_cache_wrapper, torch.jit.ScriptFunction)
-"""Callables in C that a program may put attributes on, which are read as those of other objects."""
+"""Callables from C on which a program may set attributes.  They are read as attributes of ordinary objects."""
 
 
 class Builtin(Value):
@@ -337,7 +337,7 @@ class Builtin(Value):
         return type(self.fn)
 
     def identity(self) -> object:
-        if isinstance(self.fn, types.MethodWrapperType):  # made anew by each look at it
+        if isinstance(self.fn, types.MethodWrapperType):  # each access creates a new one
             return ("wrapper", id(self.fn.__self__), self.fn.__name__)
         return ("object", id(self.fn))
 
@@ -364,13 +364,13 @@ class Builtin(Value):
         if found is None:
             if hasattr(self.fn, name):
                 return Const(None)
-            cx.evaluate_raw(getattr, self.fn, name)  # raises: an alias tells of what it stands for
-        if issubclass(type(found), (dict, list, set, tuple)):  # who writes to it writes to the object's
+            cx.evaluate_raw(getattr, self.fn, name)  # raises; an alias raises with the name of the object it stands for
+        if issubclass(type(found), (dict, list, set, tuple)):  # writes to it are writes to the object's own container
             return cx.wrap(found, (self.source or const_source(self.fn)).attr(name))
         return cx.make(found)
 
     def _own(self, cx: Capture, name: str) -> Value | None:
-        """An attribute of its own dict, or that dict; that there is none is an assumption."""
+        """An attribute in the callable's dict, or the dict itself.  Absence is guarded."""
         source, held = self.source or const_source(self.fn), getattr(self.fn, "__dict__", None)
         if type(held) is not dict:
             return None
@@ -388,9 +388,9 @@ class Builtin(Value):
         return True
 
 
-HOLE = getattr(functools, "Placeholder", None)
-"""3.14: the argument of a partial that the next positional argument takes the place of."""
-HOLES = "a partial with places for arguments"
+PLACEHOLDER = getattr(functools, "Placeholder", None)
+"""3.14: the argument of a partial that the next positional argument replaces."""
+HOLES = "a partial with functools.Placeholder arguments"
 
 
 ABSENT = object()
@@ -399,7 +399,7 @@ PARTIAL = ("func", "args", "keywords", "__dict__", "__class__")
 
 
 class Partial(Value):
-    """functools.partial, without `HOLE`s."""
+    """functools.partial, without `PLACEHOLDER`s."""
 
     passes_on = True
 
@@ -411,20 +411,20 @@ class Partial(Value):
         self.args = args
         self.kwargs = kwargs
         self.cls = cls
-        self.overlay: dict[str, Value] = {}  # attributes that the frame gave one that it made
-        self.shown: dict[str, Value] = {}  # `args` and `keywords` as the frame saw them
+        self.overlay: dict[str, Value] = {}  # attributes that the frame set on a partial that it created
+        self.shown: dict[str, Value] = {}  # `args` and `keywords` as the frame has read them
 
     def python_type(self) -> type:
         return self.cls
 
     def words(self, cx: Capture) -> dict[str, Value]:
-        """The keywords: whoever has the dict may change it."""
+        """The keywords.  The program may change the dict that it has read."""
         shown = self.shown.get("keywords")
         if not isinstance(shown, Dict):
             return self.kwargs
         pairs = list(shown.pairs(cx))
         if not all(isinstance(k, Const) and type(k.value) is str for k, _ in pairs):
-            raise Break("unsupported-operation", "a partial with keywords that are no texts")
+            raise Break("unsupported-operation", "a partial with keywords that are not str")
         return {k.const(): v for k, v in pairs}
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
@@ -457,7 +457,7 @@ class Partial(Value):
         return Tuple(list(self.args)) if name == "args" else Dict({cx.key(Const(k)): v for k, v in self.kwargs.items()})
 
     def _namespace(self, cx: Capture) -> Value:
-        """Its dict, which the program makes there if there is none."""
+        """Its dict, which the access creates if there is none."""
         if self.source is None:
             return self.shown.setdefault("__dict__", cx.function_dict(self))
         cx.effects.namespaces.reached(self.real.__dict__, self)
@@ -470,7 +470,10 @@ class Partial(Value):
         return bool(self.overlay) or "__dict__" in self.shown
 
     def _own(self, cx: Capture, name: str) -> Value | None:
-        """An attribute in the dict of an existing partial.  To look at the dict would make one, which partials of it see."""
+        """An attribute in the dict of an existing partial.
+
+        A read of `__dict__` would create the dict, which a partial of this partial can observe.
+        """
         assert self.source is not None
         found = getattr(self.real, name, ABSENT)
         if found is not ABSENT and found is not getattr(type(self.real), name, None):

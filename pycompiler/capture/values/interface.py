@@ -1,7 +1,7 @@
-"""What values, builtins and opcodes may ask of the capture in progress: `Capture`, passed to each of them as `cx`.
+"""`Capture`: the interface of the capture in progress, passed to values, builtins and opcode handlers as `cx`.
 
-`context.Capture` is the one implementation; mypy checks that it has all of this (where `frame.py` makes one).  The classes
-that stand above values are named here for annotations: nothing of them is imported when values run.
+`context.Capture` is the only implementation.  mypy checks its completeness where `capture/interpreter/frame.py` creates
+one. Classes of higher layers are imported for annotations only, never at run time.
 """
 
 from __future__ import annotations
@@ -17,35 +17,35 @@ from pycompiler.ir.source import Source
 if TYPE_CHECKING:
     import torch
 
+    from pycompiler.capture.assumptions.custom_op_reads import OperatorWrites
     from pycompiler.capture.breaks import Raised
-    from pycompiler.capture.effects import Effects
-    from pycompiler.capture.errors_of_data import ErrorsOfData
-    from pycompiler.capture.funnel import Functions
-    from pycompiler.capture.graph import GraphBuilder
-    from pycompiler.capture.inference import Inference
-    from pycompiler.capture.interpreter import Frame
-    from pycompiler.capture.reached import OfOperators
-    from pycompiler.capture.sizes import Sizes
+    from pycompiler.capture.effects.side_effects import Effects
+    from pycompiler.capture.interpreter.evaluation import Frame
+    from pycompiler.capture.interpreter.torch_function import TorchFunctionState
+    from pycompiler.capture.recording.data_errors import ErrorsOfData
+    from pycompiler.capture.recording.graph import GraphBuilder
+    from pycompiler.capture.recording.inference_mode import Inference
+    from pycompiler.capture.recording.input_symbols import Sizes
     from pycompiler.capture.values.base import Cell, Value
     from pycompiler.capture.values.classes import Class
-    from pycompiler.capture.values.dicts import Dict
+    from pycompiler.capture.values.containers.dicts import Dict
+    from pycompiler.capture.values.containers.iterators import Generator, Iter
+    from pycompiler.capture.values.containers.keys import Key
     from pycompiler.capture.values.functions import Function, Partial
-    from pycompiler.capture.values.iterators import Generator, Iter
-    from pycompiler.capture.values.keys import Key
     from pycompiler.capture.values.objects import Object
-    from pycompiler.capture.values.opaque import Token
+    from pycompiler.capture.values.opaque import ContextVarToken
     from pycompiler.capture.values.tensor import Tensor
-    from pycompiler.ir.fake import FakeMode
+    from pycompiler.torch_compat.fake_mode import FakeMode
 
 T = TypeVar("T")
 
 
 class Objects(Protocol):
-    """Existing objects and constants become values, once each."""
+    """Conversion of existing objects and constants to values, one value per object."""
 
     root_globals: dict[str, Any]
     by_id: dict[int, Value]
-    of_operators: OfOperators
+    of_operators: OperatorWrites
     constants: dict[int, Value]
     kept: dict[tuple[Any, ...], Any]
     tried: dict[tuple[Any, ...], Any]
@@ -70,7 +70,7 @@ class Objects(Protocol):
 
 
 class Guards(Protocol):
-    """What an entry rests on."""
+    """Guards: the conditions under which an entry is valid."""
 
     guards: dict[tuple[Any, ...], Guard]
     process: dict[str, None]
@@ -170,7 +170,7 @@ class Calls(Protocol):
 
 
 class Items(Protocol):
-    """Numbers that optimizers read of tensors, and that stay tensors (`items.py`)."""
+    """Scalars that optimizers read from tensors and that stay tensors (`capture/recording/scalar_reads.py`)."""
 
     def take(self, tensor: Tensor) -> Value | None: ...
     def is_number(self, value: Value | None) -> bool: ...
@@ -183,14 +183,14 @@ class Items(Protocol):
 class Capture(Objects, Guards, Operators, Exceptions, Calls, Protocol):
     """The capture in progress."""
 
-    graph: GraphBuilder  # the innermost tracer's
+    graph: GraphBuilder  # the graph of the innermost tracer
     effects: Effects
-    functions: Functions
+    functions: TorchFunctionState
     sizes: Sizes
     errors_of_data: ErrorsOfData
     made_classes: list[type]
     ids_are_keys: bool
-    variables: list[Token]
+    variables: list[ContextVarToken]
     inference: Inference
     registered: list[tuple[int, Dict, int | None]]
     devices: list[tuple[torch.device, int | None]]

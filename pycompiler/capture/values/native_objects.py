@@ -1,8 +1,10 @@
-"""Objects of classes in C that the frame makes of constants: buffers, hashes, locks, generators of numbers, arrays of bytes.
+"""Objects of C classes that the frame creates from constants: buffers, hashes, locks, random generators, byte arrays.
 
-In: calls that make such an object or use it, of constants and of other such objects.  The capture makes them too, for real: it
-owns an object to which the same happens, so what a call gives is known.  Nobody else has it.  Out: where one leaves the graph,
-generated code makes all calls of its journal again, in order (`Step`).  Which classes there are is a row of `KINDS` each.
+In: calls that create or use such an object, with constants and other such objects as arguments.  The capture performs
+each call on an object of its own, so the result is known.  No other code has that object.
+
+Out: if the object leaves the graph, generated code repeats all calls of its journal in order (`NativeCall`).  Each class has
+a row in `KINDS`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,7 @@ from pycompiler.capture.values.attributes import lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import LITERALS, Const
 from pycompiler.capture.values.functions import Builtin, Method
-from pycompiler.ir.source import const as const_source
+from pycompiler.ir.source import const_source
 
 
 def _never(own: Any, name: str, args: list[Any], words: dict[str, Any]) -> bool:
@@ -26,21 +28,21 @@ def _never(own: Any, name: str, args: list[Any], words: dict[str, Any]) -> bool:
 
 
 @dataclass(frozen=True)
-class Kind:
-    """What is known of the instances of a class."""
+class NativeKind:
+    """Properties of the instances of a class."""
 
-    shown: bool = False  # whether its text says what it is, and not where
-    equals: bool = False  # whether it equals others by what it is
-    reads: tuple[str, ...] = ()  # methods that change nothing
-    refused: tuple[str, ...] = ()  # attributes that depend on more, or change an argument
-    depends: Callable[..., bool] = _never  # whether a call would wait, or asks for more than constants
+    shown: bool = False  # whether its str shows the contents, not the address
+    equals: bool = False  # whether `==` compares contents
+    reads: tuple[str, ...] = ()  # methods without side effects
+    refused: tuple[str, ...] = ()  # attributes that depend on other state, or change an argument
+    depends: Callable[..., bool] = _never  # whether a call would wait, or depends on more than constants
 
 
-KINDS: dict[type, Kind] = {}
+KINDS: dict[type, NativeKind] = {}
 MAKERS: list[Any] = []
-"""Functions and classes that make such objects."""
+"""Functions and classes that create such objects."""
 TEXTS = (str, repr, ascii, format, hash)
-ADDRESSES = ("__repr__", "__str__", "__format__", "__hash__")  # ... of objects that are not `shown`
+ADDRESSES = ("__repr__", "__str__", "__format__", "__hash__")  # of objects that are not `shown`
 READS = (getattr, len, bool, operator.getitem, operator.contains)
 REFUSED = (
     "__reduce__",
@@ -52,29 +54,29 @@ REFUSED = (
     "__init__",
     "__del__",
 )
-LEAVES = "__exit__"  # its arguments are no matter to these classes
+EXIT = "__exit__"  # its arguments are irrelevant for these classes
 
 
 @dataclass(eq=False)
-class Step:
-    """A call that happened; `made`: the object that it gave, where it is a new one; `raised`: whether there was an error."""
+class NativeCall:
+    """A recorded call.  `made`: the new object that it returned, if any; `raised`: whether it raised."""
 
     fn: Any
     args: list[Value]
     kwargs: dict[str, Value]
-    made: Owned | None = None
+    made: NativeObject | None = None
     raised: bool = False
 
 
-class Owned(Value):
-    """One of these objects; `own`: the capture's."""
+class NativeObject(Value):
+    """One of these objects.  `own`: the capture's real object."""
 
-    def __init__(self, own: Any, journal: list[Step]) -> None:
+    def __init__(self, own: Any, journal: list[NativeCall]) -> None:
         self.own = own
-        self.journal = journal  # of all that happened to it, and to those that it was used with
+        self.journal = journal  # calls on this object, and on objects that it was used with
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> NativeKind:
         return KINDS[type(self.own)]
 
     def describe(self) -> str:
@@ -95,13 +97,13 @@ class Owned(Value):
         if name not in getattr(self.own, "__dict__", ()):
             if isinstance(raw, types.FunctionType):
                 source = const_source(cls).then("mro_lookup", name)
-                return Method(self, Written(cx.wrap(lookup(cx, cls, name), source)))
+                return Method(self, PythonMethod(cx.wrap(lookup(cx, cls, name), source)))
             if isinstance(raw, types.MethodDescriptorType | types.WrapperDescriptorType):
                 return Method(self, Builtin(raw))
         return run(cx, getattr, [self, Const(name)], {})
 
     def setattr(self, cx: Capture, name: str, value: Value) -> None:
-        if name.startswith("__"):  # it would be of another class
+        if name.startswith("__"):  # the class would change
             super().setattr(cx, name, value)
         run(cx, setattr, [self, Const(name), value], {})
 
@@ -134,7 +136,7 @@ class Owned(Value):
             at += 1
 
     def next(self, cx: Capture) -> Value | None:
-        """What it gives next, of one that is an iterator."""
+        """The next element of an iterator, or None at its end."""
         try:
             return run(cx, type(self.own).__next__, [self], {})
         except Raised as e:
@@ -152,8 +154,8 @@ class Owned(Value):
         return bool(run(cx, operator.contains, [self, item], {}).const())
 
 
-class Written(Value):
-    """A method in Python of such a class: inlined, whatever else is known of it."""
+class PythonMethod(Value):
+    """A Python method of such a class, always inlined."""
 
     def __init__(self, function: Value) -> None:
         self.function = function
@@ -166,14 +168,14 @@ class Written(Value):
 
 
 def takes(fn: Any, args: list[Value], kwargs: dict[str, Value], is_pure: Callable[[Any], bool]) -> bool:
-    """Whether a call is one that the capture makes on its own objects: of a method of one, or of what only reads constants."""
-    if not any(isinstance(v, Owned) for v in (*args, *kwargs.values())):
+    """Whether the capture performs a call itself: a method of such an object, or a function that only reads constants."""
+    if not any(isinstance(v, NativeObject) for v in (*args, *kwargs.values())):
         return False
     of = getattr(fn, "__objclass__", None)
-    if of is not None and args and isinstance(args[0], Owned):
+    if of is not None and args and isinstance(args[0], NativeObject):
         return of is not object and issubclass(type(args[0].own), of)
     if _is_among(fn, TEXTS):
-        return bool(args) and isinstance(args[0], Owned) and args[0].kind.shown
+        return bool(args) and isinstance(args[0], NativeObject) and args[0].kind.shown
     return _is_among(fn, MAKERS) or is_pure(fn)
 
 
@@ -182,21 +184,21 @@ def _is_among(fn: Any, known: Any) -> bool:
 
 
 def run(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value], *, reads: bool = False) -> Value:
-    """fn(*args, **kwargs), by the capture.  `reads`: it changes nothing."""
+    """fn(*args, **kwargs), performed by the capture.  `reads`: it has no side effects."""
     args = [cx.realize(a) for a in args]
     name = getattr(fn, "__name__", "")
-    if name == LEAVES:
+    if name == EXIT:
         args = [args[0], *[Const(None)] * (len(args) - 1)]
     given, words = [_known(cx, a) for a in args], {k: _known(cx, v) for k, v in kwargs.items()}
-    owners = [v for v in (*args, *kwargs.values()) if isinstance(v, Owned)]
+    owners = [v for v in (*args, *kwargs.values()) if isinstance(v, NativeObject)]
     for owner in owners:
         cx.effects.allow(owner, owner.describe())
         if name in owner.kind.refused or (name in ADDRESSES and not owner.kind.shown):
             raise Break("builtin-call", f"{owner.describe()}.{name}()")
         if owner.kind.depends(owner.own, name, given[1:], words):
             raise Break("builtin-call", f"{owner.describe()}.{name}(), which depends on more than constants")
-    kept = [v if isinstance(v, Owned) else cx.make(r) for v, r in zip(args, given, strict=True)]
-    step = Step(fn, kept, {k: v if isinstance(v, Owned) else cx.make(words[k]) for k, v in kwargs.items()})
+    kept = [v if isinstance(v, NativeObject) else cx.make(r) for v, r in zip(args, given, strict=True)]
+    step = NativeCall(fn, kept, {k: v if isinstance(v, NativeObject) else cx.make(words[k]) for k, v in kwargs.items()})
     reads = bool(owners) and (reads or _is_among(fn, READS) or all(name in o.kind.reads for o in owners))
     journal = _joined(owners)
     try:
@@ -210,14 +212,14 @@ def run(cx: Capture, fn: Any, args: list[Value], kwargs: dict[str, Value], *, re
     return value
 
 
-def _note(cx: Capture, journal: list[Step], step: Step, owners: list[Owned], reads: bool) -> None:
+def _note(cx: Capture, journal: list[NativeCall], step: NativeCall, owners: list[NativeObject], reads: bool) -> None:
     if not reads:
         journal.append(step)
         cx.effects.changes += bool(owners)
 
 
-def _joined(owners: list[Owned]) -> list[Step]:
-    """The journal of objects that are used together, from now on one."""
+def _joined(owners: list[NativeObject]) -> list[NativeCall]:
+    """The common journal of objects that are used together: their journals are merged."""
     if not owners:
         return []
     journal = owners[0].journal
@@ -231,31 +233,31 @@ def _joined(owners: list[Owned]) -> list[Step]:
 
 
 def _known(cx: Capture, value: Value) -> Any:
-    """What the capture's call is given: its own object, or a constant."""
+    """The argument for the capture's call: its own object, or a constant."""
     value = cx.realize(value)
-    if isinstance(value, Owned):
+    if isinstance(value, NativeObject):
         return value.own
     return cx.snapshot(value.settle("as an argument of a call that the capture makes"))
 
 
-def _given(cx: Capture, found: Any, journal: list[Step], step: Step) -> Value:
-    """What the call gave, as a value."""
+def _given(cx: Capture, found: Any, journal: list[NativeCall], step: NativeCall) -> Value:
+    """The result of the call, as a value."""
     known = cx.by_id.get(id(found))
-    if isinstance(known, Owned):
+    if isinstance(known, NativeObject):
         return known
     if any(type(found) is cls for cls in KINDS):
-        step.made = made = Owned(found, journal)
+        step.made = made = NativeObject(found, journal)
         cx.remember(found, made)
         return made
     if not is_plain(found):
         raise Break(
-            "builtin-call", f"{getattr(step.fn, '__qualname__', step.fn)}, which gives a {type(found).__qualname__}"
+            "builtin-call", f"{getattr(step.fn, '__qualname__', step.fn)}, which returns a {type(found).__qualname__}"
         )
     return cx.make(found)
 
 
 def is_plain(found: Any) -> bool:
-    """Whether it is made of numbers, texts and containers of them."""
+    """Whether it consists of numbers, str, bytes and containers of them."""
     if type(found) in (list, tuple, set, frozenset):
         return all(map(is_plain, found))
     if type(found) is dict:
@@ -264,10 +266,10 @@ def is_plain(found: Any) -> bool:
 
 
 def compute(cx: Capture, fn: Any, values: list[Value], *, reads: bool = True) -> Value | None:
-    """An operator, where one of its operands is such an object; None elsewhere."""
-    if not any(isinstance(v, Owned) for v in values):
+    """An operator with such an object among its operands; None otherwise."""
+    if not any(isinstance(v, NativeObject) for v in values):
         return None
-    if fn in (operator.eq, operator.ne) and not any(isinstance(v, Owned) and v.kind.equals for v in values):
-        if all(isinstance(v, Owned) or v.is_const() for v in values):
+    if fn in (operator.eq, operator.ne) and not any(isinstance(v, NativeObject) and v.kind.equals for v in values):
+        if all(isinstance(v, NativeObject) or v.is_const() for v in values):
             return Const(cx.same(*values) is (fn is operator.eq))
     return run(cx, fn, values, {}, reads=reads)

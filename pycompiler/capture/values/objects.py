@@ -1,8 +1,9 @@
 """Objects: Python's attribute protocol, implemented once.
 
-In: an existing object (with a source) or one made during capture, plus an overlay of attributes that the
-captured program set.  Out: attributes by the rules of `object.__getattribute__`, each lookup guarded where it
-could come out differently: absence in the instance dict, absence or identity in the class.
+In: an existing object (with a source) or one created during capture, plus an overlay of attributes that the program
+set.
+Out: attributes by the rules of `object.__getattribute__`.  Each lookup is guarded where its result could change:
+absence in the instance dict, absence or identity in the class.
 """
 
 from __future__ import annotations
@@ -23,26 +24,25 @@ from pycompiler.capture.values.attributes import (
     MISSING,
     bind,
     field_index,
+    guard_identity,
     guard_setter,
-    hold,
     instance_dict,
     is_data_descriptor,
     lookup,
     lookup_descriptor,
     mro_lookup,
 )
-from pycompiler.capture.values.base import Capture, Place, Value, class_name, full_name
+from pycompiler.capture.values.base import Capture, TracebackEntry, Value, class_name, full_name
 from pycompiler.capture.values.constant import Const, reference
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.instance_dicts import DELETED, InstanceDict
+from pycompiler.capture.values.containers.sequences import List, Tuple
 from pycompiler.capture.values.functions import Builtin, Method
-from pycompiler.capture.values.instance_dicts import DELETED, InstanceDict
 from pycompiler.capture.values.opaque import Opaque
-from pycompiler.capture.values.sequences import List, Tuple
-from pycompiler.capture.values.symbolic import Symbolic, is_late
-from pycompiler.ir.source import Source, qualname_of, room_for_dict
-from pycompiler.ir.source import const as const_source
+from pycompiler.capture.values.symbolic_numbers import Symbolic, is_unbacked
+from pycompiler.ir.source import Source, const_source, qualname_of, room_for_dict
 
-# Methods of nn.Module that have a short cut here, as torch wrote them.
+# Methods of nn.Module for which this file has a short cut, as torch defines them.
 MODULE_METHODS: dict[str, Any] = {
     name: torch.nn.Module.__dict__[name]
     for name in ("__getattr__", "__setattr__", "__call__", "_wrapped_call_impl", "_call_impl")
@@ -64,9 +64,10 @@ class Object(Value):
             storage.within = self
         self.storage = storage  # contents of a subclass of dict, list, tuple, ...
         self.args = args  # constructor arguments of an exception
-        self.group: tuple[Value, Tuple] | None = None  # message and exceptions that an exception group was made of
+        self.group: tuple[Value, Tuple] | None = None  # message and exceptions of an exception group
         self.overlay: dict[str, Value] = {}
-        self._namespace: weakref.ref[InstanceDict] | None = None  # which holds it: a circle would keep what it shows
+        # Weak: a cycle would keep the values of the view alive.
+        self._namespace: weakref.ref[InstanceDict] | None = None
         self.raised_at: int | None = None  # step of the root frame's instruction that first raised this exception
 
     def describe(self) -> str:
@@ -99,7 +100,7 @@ class Object(Value):
             raise Break("unsupported-attribute", f"{name} of a threading.local")
         try:
             found = self.plain_getattr(cx, name)
-        except Raised as e:  # a property's, a descriptor's, an empty slot's: `__getattr__` answers for these, too
+        except Raised as e:  # raised by a property, a descriptor or an empty slot: `__getattr__` handles it too
             if not issubclass(e.value.python_type(), AttributeError) or self._handler(cx) is MISSING:
                 raise
             found = None
@@ -122,7 +123,7 @@ class Object(Value):
         return lookup(cx, self.cls, "__getattr__")
 
     def _asked_for(self, cx: Capture, name: str, hook: Value) -> Value:
-        """What the class's own `__getattribute__` gives, or its `__getattr__` where that raises AttributeError."""
+        """The result of the class's own `__getattribute__`, or of its `__getattr__` after an AttributeError."""
         handler = self._handler(cx)
         if handler is MISSING:
             return cx.call(hook, [Const(name)], {})
@@ -145,7 +146,7 @@ class Object(Value):
         if raw is not MISSING and is_data_descriptor(raw):
             if mro_lookup(type(raw), "__get__") is not MISSING:
                 return self._data_descriptor(cx, name, raw)
-            cx.guard("class_absent", const_source(type(raw)), "__get__")  # so the instance comes before the class
+            cx.guard("class_absent", const_source(type(raw)), "__get__")  # so the instance precedes the class
         if name in self.overlay:
             value = self.overlay[name]
             if value is not DELETED:
@@ -164,7 +165,7 @@ class Object(Value):
         return bind(cx, raw, self.class_source(name), self, cx.class_of(self))
 
     def memory(self) -> dict[str, Any] | None:
-        """The dict in which an existing object has its attributes."""
+        """The dict that holds an existing object's attributes."""
         return instance_dict(self.real)
 
     def instance_dict_value(self, cx: Capture) -> Value:
@@ -184,7 +185,7 @@ class Object(Value):
             assert base is None or isinstance(base, Dict)
             shown = InstanceDict(cx, self, base)
             self._namespace = weakref.ref(shown)
-            if base is not None and not known:  # whoever else reaches that dict gets this view of it
+            if base is not None and not known:  # other references to this dict get the same view
                 cx.remember(memory, shown)
         return shown
 
@@ -195,7 +196,7 @@ class Object(Value):
                 self._refused(cx, raw, property.__get__)
             getter = cx.wrap(raw.fget, self.class_source(name).attr("fget"))
             return cx.call_next(getter, [self])
-        hold(cx, self.class_source(name), raw)
+        guard_identity(cx, self.class_source(name), raw)
         guard_setter(cx, raw)
         if isinstance(raw, _tuplegetter) and isinstance(self.storage, Tuple):  # a field of a namedtuple
             return self.storage.getitem(cx, Const(field_index(raw)))
@@ -214,7 +215,7 @@ class Object(Value):
             self._reads_plainly(name)
             try:
                 value = raw.__get__(self.real, self.cls)
-            except AttributeError:  # no guard says that it stays empty
+            except AttributeError:  # no guard checks that it stays empty
                 raise Break("unsupported-attribute", f"the empty slot {self.describe()}.{name}") from None
             return cx.wrap(value, self.source.attr(name))
         if isinstance(raw, types.GetSetDescriptorType):
@@ -223,7 +224,9 @@ class Object(Value):
                     return cx.exception_attribute(self, name)  # without the file's name
                 return cx.tuple_of(self.args)
             if name == "__weakref__" and self.ends:
-                raise Break("unsupported-attribute", f"{self.describe()}.__weakref__, of what is referred to weakly")
+                raise Break(
+                    "unsupported-attribute", f"{self.describe()}.__weakref__, of an object with weak references"
+                )
             if name == "__weakref__" and not self.exists:
                 return Const(None)
             if name in self.overlay:
@@ -234,9 +237,9 @@ class Object(Value):
                 return cx.exception_attribute(self, name)
             if not self.exists or self.source is None or not issubclass(self.cls, raw.__objclass__):
                 raise Break("unsupported-attribute", f"{self.describe()}.{name}")
-            # To read them runs hooks: a checkpoint's may be asked once.
+            # A read runs hooks, and a checkpoint's hook may run only once.
             if raw.__objclass__ is torch._C._FunctionBase and name.startswith("saved_"):
-                raise Break("unsupported-attribute", f"{self.describe()}.{name}, which may run hooks of what is saved")
+                raise Break("unsupported-attribute", f"{self.describe()}.{name}, which may run hooks of saved tensors")
             self._reads_plainly(name)
             try:
                 value = getattr(self.real, name)
@@ -251,13 +254,16 @@ class Object(Value):
         raise Break("unsupported-attribute", f"{self.describe()}.{name} ({type(raw).__name__})")
 
     def _reads_plainly(self, name: str) -> None:
-        """A slot is read by the name of the attribute, in guards, too, which may find it empty: no hook of a class sees it."""
+        """Break if a class hook would see the read of a slot.
+
+        Guards read the slot by its name too, and may find it empty.
+        """
         for hook in ("__getattribute__", "__getattr__"):
             if isinstance(mro_lookup(self.cls, hook), types.FunctionType):
-                raise Break("unsupported-attribute", f"{self.describe()}.{name}, a slot behind a {hook}")
+                raise Break("unsupported-attribute", f"{self.describe()}.{name}, a slot of a class with its own {hook}")
 
     def _module_attribute(self, cx: Capture, name: str) -> Value | None:
-        """nn.Module.__getattr__: parameters, buffers, submodules, without inlining it; a table passed over lacks the name."""
+        """nn.Module.__getattr__ without inlining: parameters, buffers, submodules.  Absence in earlier tables is guarded."""
         for table in ("_parameters", "_buffers", "_modules"):
             mapping = self.plain_getattr(cx, table)
             found = mapping.lookup(cx, Const(name)) if isinstance(mapping, Dict) else None
@@ -266,7 +272,7 @@ class Object(Value):
         return None
 
     def takes(self, name: str) -> bool:
-        """Whether a store of an attribute does not look at a text that it is given."""
+        """Whether a store of an attribute leaves an open str open."""
         raw, hook = (mro_lookup(self.cls, n) for n in (name, "__setattr__"))
         plain = hook is object.__setattr__ or hook is MODULE_METHODS["__setattr__"]
         other = self.args is not None or type(self) is not Object or issubclass(self.cls, threading.local)
@@ -293,7 +299,7 @@ class Object(Value):
         cx.call(bound, [Const(name), value], {})
 
     def _as_written(self, cx: Capture, name: str) -> bool:
-        """Whether the method of nn.Module that a short cut stands for has torch's own code, guarded."""
+        """Guard that a short cut's method of nn.Module still has torch's own code; False if it has not."""
         code = MODULE_METHODS[name].__code__
         if code is not MODULE_CODE[name]:
             return False
@@ -301,7 +307,7 @@ class Object(Value):
         return True
 
     def _plain_module_store(self, cx: Capture, name: str, value: Value) -> bool:
-        """Whether an assignment to a module's attribute only changes its __dict__."""
+        """Whether an assignment to a module's attribute changes only its `__dict__`."""
         if not self.exists or issubclass(value.python_type(), (torch.Tensor, torch.nn.Module)):
             return False
         return not any(name in self.real.__dict__.get(t, ()) for t in ("_parameters", "_buffers", "_modules"))
@@ -332,7 +338,7 @@ class Object(Value):
             if name in ("__cause__", "__context__"):
                 self._leads_to(cx, name[2:-2], value)
             cx.effects.set_attr(self, name, value)
-            if name == "__cause__":  # what it stores besides comes after it
+            if name == "__cause__":  # the implied store comes after it
                 if not self.exists:
                     self.overlay.pop("__suppress_context__", None)
                 cx.effects.set_attr(self, "__suppress_context__", Const(True))
@@ -344,16 +350,16 @@ class Object(Value):
         if isinstance(raw, types.MemberDescriptorType) and raw.__objclass__ is BaseExceptionGroup:
             cx.throw(AttributeError, "readonly attribute")
         if isinstance(raw, types.MemberDescriptorType) and issubclass(raw.__objclass__, UnicodeError):
-            raise Break("mutation-unsupported", f"{self.describe()}.{name} = ..., of which its text is made")
+            raise Break("mutation-unsupported", f"{self.describe()}.{name} = ..., a part of the exception's text")
         cx.effects.set_attr(self, name, value)
 
     def _leads_to(self, cx: Capture, name: str, value: Value) -> None:
-        """An exception comes from another one, or none."""
+        """Check the type of an exception's cause or context."""
         if not cx.is_none(value) and not issubclass(value.python_type(), BaseException):
             cx.throw(TypeError, f"exception {name} must be None or derive from BaseException")
 
     def _refused(self, cx: Capture, raw: property, operation: Callable[..., Any], *args: Any) -> None:
-        """The error of a property that lacks the function: its text tells the property's name, where it knows that."""
+        """Raise the error of a property without this function.  CPython's message names the property if it knows its name."""
         namesake = type(self.cls.__name__, (), {"__qualname__": self.cls.__qualname__})
         cx.evaluate_raw(operation, raw, namesake(), *args)
 
@@ -392,7 +398,7 @@ class Object(Value):
         cx.effects.set_attr(self, name, DELETED)
 
     def _has_no_place(self, cx: Capture, name: str, raw: Any) -> str:
-        """The error of a write to an instance without a dict, of whose class `raw` is an attribute."""
+        """The error message of a write to an instance without a dict.  `raw`: the class attribute of this name."""
         if raw is not MISSING:
             return f"{class_name(self.cls)!r} object attribute {name!r} is read-only"
         hooks = [lookup(cx, self.cls, n) is object.__dict__[n] for n in ("__setattr__", "__delattr__")]
@@ -414,13 +420,14 @@ class Object(Value):
             cx.guard("instance_absent", self.source, name)
         return found
 
-    # the rest of the data model: the class's own methods, else the storage's ----------------------------------
+    # The rest of the data model: the class's own methods, else the storage's -----------------------------------
     def special(self, cx: Capture, name: str) -> Value | None:
         """The special method `name` bound to this object, or None.  Looked up on the class, as Python does."""
         raw = mro_lookup(self.cls, name)
         if raw is MISSING or raw is None:
             lookup(cx, self.cls, name)
-            if raw is None and name != "__hash__":  # Python refuses, or calls it, by the operation
+            # Python's behaviour depends on the operation: it raises, or calls None.
+            if raw is None and name != "__hash__":
                 raise Break("unsupported-operation", f"{self.describe()}, whose {name} is None")
             return None
         return bind(cx, raw, self.class_source(name), self, cx.class_of(self))
@@ -430,7 +437,7 @@ class Object(Value):
         return None if isinstance(method, Method) and isinstance(method.function, Builtin) else method
 
     def overrides(self, cx: Capture, name: str) -> bool:
-        """Whether a special method is one of the program's."""
+        """Whether a special method is defined by the program."""
         return self._programs(cx, name) is not None
 
     def _special_or_storage(self, cx: Capture, name: str, *args: Value) -> Value | None:
@@ -455,7 +462,7 @@ class Object(Value):
     def getitem(self, cx: Capture, key: Value) -> Value:
         if (
             self.cls.__module__ == "typing" and self.exists
-        ):  # List[int], Callable[[T], int]: new aliases, which are alike
+        ):  # List[int], Callable[[T], int]: each access creates an equal alias
             return cx.evaluate(lambda alias, k: alias[k], self.real, annotation(cx, key))
         found = self._special_or_storage(cx, "__getitem__", key)
         if found is not None:
@@ -467,7 +474,7 @@ class Object(Value):
         return super().getitem(cx, key)
 
     def stored(self, cx: Capture, key: Value) -> Value:
-        """What `__getitem__` of the base in C gives, which asks `__missing__`."""
+        """The result of `__getitem__` of the base class from C, which calls `__missing__`."""
         assert self.storage is not None
         if isinstance(self.storage, Dict) and (missing := self.special(cx, "__missing__")) is not None:
             found = self.storage.lookup(cx, key)
@@ -475,7 +482,10 @@ class Object(Value):
         return self.storage.getitem(cx, key)
 
     def _need(self, cx: Capture, name: str, key: Value, complaints: tuple[str, str]) -> None:
-        """Raise TypeError if the class lacks a special method: by the first text where `key` is a place, which is asked first."""
+        """Raise TypeError if the class lacks a special method.
+
+        The first message is for keys that are indices; `__index__` runs first.  The second is for all other keys.
+        """
         if lookup(cx, self.cls, name) is MISSING:
             place = hasattr(key.python_type(), "__index__")
             if place:
@@ -518,7 +528,7 @@ class Object(Value):
             yield value
 
     def place(self, cx: Capture, i: int) -> Value | None:
-        """What `__getitem__` gives iterators of this place; None at the end, where it raises an IndexError or StopIteration."""
+        """The result of `__getitem__` for an iterator at index `i`; None at the end, after an IndexError or StopIteration."""
         return cx.catching((IndexError, StopIteration), partial(self.getitem, cx, Const(i)))
 
     def _iterate_items(self, cx: Capture) -> Iterator[Value]:
@@ -534,7 +544,7 @@ class Object(Value):
         return int(self.count(cx).const())
 
     def count(self, cx: Capture) -> Value:
-        """`len(self)`: a symbol where what its `__len__` or its storage gives changes from call to call."""
+        """`len(self)`: a symbol if the result of `__len__` or of the storage changes between calls."""
         found = self._special_or_storage(cx, "__len__")
         if found is not None:
             return self._checked_length(cx, found)
@@ -547,10 +557,10 @@ class Object(Value):
         return Const(super().length(cx))
 
     def _checked_length(self, cx: Capture, found: Value) -> Value:
-        if isinstance(found, Symbolic) and found.python_type() is int and not is_late(found.sym):
+        if isinstance(found, Symbolic) and found.python_type() is int and not is_unbacked(found.sym):
             if bool(found.sym >= 0) and bool(found.sym <= sys.maxsize):
                 return found
-        return Const(int(cx.evaluate_raw(len, OfLength(found.const()))))
+        return Const(int(cx.evaluate_raw(len, LengthCheck(found.const()))))
 
     def truth(self, cx: Capture) -> bool:
         found = self._special_or_storage(cx, "__bool__")
@@ -583,7 +593,7 @@ class Object(Value):
         return any(cx.alike(v, item) for v in cx.pull(iterator))
 
 
-# What a `Tuple` does by itself: a class that has one of these of its own, or instances with attributes, is an `Object`.
+# Operations that `Tuple` implements itself.  A class that overrides one, or has instance attributes, is an `Object`.
 _OF_TUPLES = (
     "__len__", "__getitem__", "__iter__", "__contains__", "__bool__", "__hash__", "__getattribute__", "__getattr__",
     "__setattr__", "__delattr__", "__eq__", "__ne__", "__lt__", "__le__", "__gt__", "__ge__", "__add__", "__radd__",
@@ -592,7 +602,7 @@ _OF_TUPLES = (
 
 
 def is_plain_tuple(cls: type) -> bool:
-    """Whether instances of a subclass of tuple behave as tuples: a namedtuple, a struct of the standard library."""
+    """Whether instances of a tuple subclass behave as tuples: a namedtuple, a struct of the standard library."""
     return not cls.__dictoffset__ and not any(isinstance(mro_lookup(cls, n), types.FunctionType) for n in _OF_TUPLES)
 
 
@@ -602,9 +612,9 @@ def tuple_of(cls: type, items: list[Value]) -> Value:
 
 
 class Traceback(Value):
-    """The traceback of an exception raised during capture, at these places: it can be passed on, not looked at."""
+    """The traceback of an exception raised during capture.  The program can pass it on, but not read it."""
 
-    def __init__(self, passed: Sequence[Place]) -> None:
+    def __init__(self, passed: Sequence[TracebackEntry]) -> None:
         self.passed = passed
 
     def python_type(self) -> type:
@@ -621,12 +631,12 @@ class Traceback(Value):
 
 
 def traceback_of(exception: Value) -> Value:
-    """None where the program has taken it away, and before anything was raised."""
+    """None if the program removed the traceback, or nothing was raised yet."""
     return Traceback(exception.passed) if exception.passed else Const(None)
 
 
 def annotation(cx: Capture, value: Value) -> Any:
-    """What an annotation says, as a real object."""
+    """An annotation as a real object."""
     value = cx.realize(value)
     if isinstance(value, (Tuple, List)) and value.cls in (tuple, list):
         return value.cls(annotation(cx, v) for v in value.items)
@@ -644,8 +654,8 @@ def annotation(cx: Capture, value: Value) -> Any:
     return value.const()
 
 
-class OfLength:
-    """len() of it checks what a `__len__` returned as len() of the object does."""
+class LengthCheck:
+    """len() of it checks the result of a `__len__` as len() of the object does."""
 
     def __init__(self, length: object) -> None:
         self.length = length
@@ -657,12 +667,12 @@ class OfLength:
 HOOK_DICTS = ("_backward_hooks", "_backward_pre_hooks", "_forward_hooks", "_forward_pre_hooks")
 
 
-# What nn.Module.__call__ goes through before it reaches forward.
+# Methods that nn.Module.__call__ runs before forward.
 CALL_METHODS = ("_wrapped_call_impl", "_call_impl")
 
 
 def plain_module_forward(cx: Capture, module: Object) -> Value | None:
-    """`module.forward` if calling the module does nothing but call it (no hooks), guarded; else None."""
+    """`module.forward` if a call of the module only calls it (no hooks), guarded; else None."""
     state = module.real.__dict__
     if module.overlay and any(h in module.overlay for h in HOOK_DICTS):
         return None

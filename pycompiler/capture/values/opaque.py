@@ -1,6 +1,6 @@
-"""Existing objects that are not looked into: guarded by what they are, passed on, called as they stand; and weak references.
+"""Opaque objects: existing objects guarded by identity, passed on and called unchanged; and weak references.
 
-In: a real object, or how a call finds one.  Out: a value that knows its class and identity, and breaks where more is asked.
+In: a real object.  Out: a value that knows its class and identity, and breaks the graph for anything else.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from pycompiler.capture.values.attributes import (
     lookup,
     mro_lookup,
 )
-from pycompiler.capture.values.base import Capture, Cell, Lazy, Value
-from pycompiler.capture.values.constant import Const, Withheld, reference
+from pycompiler.capture.values.base import Capture, Cell, LazyObject, Value
+from pycompiler.capture.values.constant import Const, UnknownObject, reference
 from pycompiler.ir.source import qualname_of
 
-# Attributes that C code keeps and nobody can change, by class.
+# Attributes stored by C code that never change, by class.
 _OF_METHODS = ("__func__", "__isabstractmethod__")
 
 
@@ -36,7 +36,7 @@ READ: dict[type, tuple[str, ...]] = {
 
 
 class Opaque(Value):
-    """An existing object of which only identity and type are known; using it breaks the graph."""
+    """An existing object with only identity and type known; other uses break the graph."""
 
     def __init__(self, real: Any) -> None:
         self.real = real
@@ -53,7 +53,7 @@ class Opaque(Value):
         return ("object", id(self.real))
 
     def getattr(self, cx: Capture, name: str) -> Value:
-        """A method of its class.  What the object itself may have, only the object can say."""
+        """A method of its class.  An attribute that the object itself may define breaks the graph."""
         cls: Any = type(self.real)
         if name in READ.get(cls, ()) and self.source is not None:
             return cx.wrap(getattr(self.real, name), self.source.attr(name))
@@ -73,8 +73,10 @@ class Opaque(Value):
 
 
 def as_text(cx: Capture, value: Value) -> Value:
-    """An existing instance of a subclass of `str` as the text that methods of `str` itself see (`torch.__version__`).  It is
-    guarded to be this one, so one that was passed as an argument is none."""
+    """An existing instance of a `str` subclass as the plain str that methods of `str` see (`torch.__version__`).
+
+    Its identity is guarded, so arguments are excluded.
+    """
     if not isinstance(value, Opaque) or value.source is None or not isinstance(value.real, str):
         return value
     if value.source.root.kind == "local":
@@ -83,15 +85,15 @@ def as_text(cx: Capture, value: Value) -> Value:
     return Const(str.__str__(value.real))
 
 
-class Range(Value):
-    """A range of the profiler's that the frame opened: a handle that C code knows.  `left`: it is closed again."""
+class ProfilerRange(Value):
+    """A profiler range that the frame opened: a handle of C code.  `left`: whether it is closed again."""
 
     def __init__(self, name: tuple[Any, ...]) -> None:
         self.name = name
         self.left = False
 
     def describe(self) -> str:
-        return f"the range {self.name[0]!r} of the profiler"
+        return f"the profiler range {self.name[0]!r}"
 
     def python_type(self) -> type:
         return torch.ScriptObject
@@ -100,8 +102,8 @@ class Range(Value):
         return True
 
 
-class Token(Value):
-    """What ContextVar.set gives: with it the variable is set back."""
+class ContextVarToken(Value):
+    """The result of ContextVar.set, with which the variable is reset."""
 
     def __init__(self, variable: Value, value: Value, made_at: int) -> None:
         self.variable, self.value, self.made_at = variable, value, made_at
@@ -111,8 +113,11 @@ class Token(Value):
 
 
 class WeakReference(Opaque):
-    """A weakref.ref.  Writes of the frame, and its variables, may let go of what only they led to, which generated code holds on:
-    the graph breaks where nothing says that it lives."""
+    """A weakref.ref.
+
+    The frame's writes and variables may drop the last eager reference to the referent, while generated code still holds
+    it. The graph breaks unless the referent is known to live.
+    """
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         referent = self.real()
@@ -120,21 +125,23 @@ class WeakReference(Opaque):
         slots = [*root.locals.values(), *root.free.values()]
         variables = [*slots, *(v.contents for v in slots if isinstance(v, Cell) and v.contents is not None)]
         if referent is not None:
-            variables = [cx.realize(v) if isinstance(v, Lazy) and v.real is referent else v for v in variables]
+            variables = [cx.realize(v) if isinstance(v, LazyObject) and v.real is referent else v for v in variables]
         known = cx.by_id.get(id(referent))
         if self.source is None or args or kwargs or (known is not None and known.source is None):
             raise Break("builtin-call", self.describe())
         dropped = referent is not None and cx.effects.may_end(tensor=issubclass(type(referent), torch.Tensor))
-        if dropped and (known is None or not any(v is known for v in variables) and not _led_to(cx, known, variables)):
-            raise Break("builtin-call", "a weak reference to an object of which the frame may have let go")
+        if dropped and (
+            known is None or not any(v is known for v in variables) and not _is_path_unchanged(cx, known, variables)
+        ):
+            raise Break("builtin-call", "a weak reference to an object that the frame may have dropped")
         return cx.wrap(referent, self.source.then("referent"))
 
 
-BOUND_TO = "__sizeof__"  # what classes seldom define, so that of a proxy it is a method of what that stands for
+BOUND_TO = "__sizeof__"  # a proxy's method of this name is bound to the referent, since classes seldom define it
 
 
-class WeakProxy(Withheld):
-    """A weakref.proxy: attributes are those of what it stands for, and its class is another one; more is not known of it."""
+class WeakProxy(UnknownObject):
+    """A weakref.proxy: attribute access goes to the referent.  Other uses break the graph."""
 
     def __init__(self, real: Any) -> None:
         super().__init__(Break("unsupported-operation", "a weak proxy"))
@@ -146,7 +153,7 @@ class WeakProxy(Withheld):
     def _referent(self, cx: Capture) -> Value:
         try:
             bound = getattr(self.real, BOUND_TO, None)
-        except ReferenceError:  # it stands for nothing
+        except ReferenceError:  # the referent is gone
             raise self.broke from None
         referent = getattr(bound, "__self__", None)
         cls = type(referent)
@@ -172,7 +179,8 @@ NUMBERS = (bool, int, float, str, type(None))
 
 
 def _was_number(cx: Capture, write: Any) -> bool:
-    """Whether a write of an existing object's attribute has let go of no object (`module.training`): guarded."""
+    """Guard that a write to an existing object's attribute replaces a number or str (`module.training`); False if it
+    does not."""
     owner, name = write.target, write.name
     if write.kind != "attribute" or not owner.exists or owner.source is None:
         return False
@@ -184,12 +192,14 @@ def _was_number(cx: Capture, write: Any) -> bool:
 
 
 HANDLE = "the handle of a hook"
-"""The name of a call that only counts one."""
+"""The name of the call effect that only counts hook handles."""
 
 
-def _keeps_all(cx: Capture, write: Any) -> bool:
-    """Whether a write draws a number, or puts hooks of the frame's own into a module's table, or takes them out, and lets
-    go of no other."""
+def _drops_nothing(cx: Capture, write: Any) -> bool:
+    """Whether a write drops no existing object.
+
+    True for random draws, and for hooks of the frame that enter or leave a module's hook table.
+    """
     if write.kind in ("call", "draw"):
         return bool(write.kind == "draw" or write.name == HANDLE)
     table = write.target
@@ -199,8 +209,11 @@ def _keeps_all(cx: Capture, write: Any) -> bool:
     return all(key in kept for key in table.real)
 
 
-def _led_to(cx: Capture, known: Value, variables: list[Value]) -> bool:
-    """Whether the way to an object is as it was when the frame began; writes that let go of numbers and tensors change none."""
+def _is_path_unchanged(cx: Capture, known: Value, variables: list[Value]) -> bool:
+    """Whether the path to an object is the same as when the frame began.
+
+    Writes that dropped only numbers and tensors leave it unchanged.
+    """
     node = root = known.source
     gradient = False
     while node is not None:
@@ -211,16 +224,16 @@ def _led_to(cx: Capture, known: Value, variables: list[Value]) -> bool:
     assert root is not None
     tensor = issubclass(known.python_type(), torch.Tensor)
     changed = cx.effects.ending(tensor=tensor, gradient=gradient)
-    return all(_was_number(cx, w) or _keeps_all(cx, w) for w in changed) and (
+    return all(_was_number(cx, w) or _drops_nothing(cx, w) for w in changed) and (
         root.kind != "local" or any(v.source == root for v in variables)
     )
 
 
 class Compiled(Opaque):
-    """A compiled callable inside of another one: its function is captured as any other."""
+    """A compiled callable that the program calls: its original function is captured like any other."""
 
     def getattr(self, cx: Capture, name: str) -> Value:
-        """What `functools.wraps` gave it is in its dict."""
+        """Its dict contains the attributes that `functools.wraps` copied."""
         assert self.source is not None
         space = self.real.__dict__
         if name != "__dict__" and name not in space:

@@ -1,7 +1,7 @@
-"""Indices that are symbols: `a[:, n - 1]` is `a[:, :].select(1, n - 1)`, since torch's indexing asks for the numbers of indices.
+"""Indexing by symbols: `a[:, n - 1]` becomes `a[:, :].select(1, n - 1)`, since torch's indexing would need the number.
 
-In: a tensor and a key.  Out: the key with full slices in the places of symbols, and (dimension, symbol) of each such slice.
-Keys of numbers, slices, None and `...` only: they give views, whatever the order in which they are taken.
+In: a tensor and a key of numbers, slices, None and `...`.  Out: the key with full slices in place of the symbols, and
+(dimension, symbol) of each such slice.  All these keys create views, so their order does not matter.
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ import torch
 
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.sequences import Slice, Tuple
-from pycompiler.capture.values.symbolic import Symbolic
-from pycompiler.ir.symbols import hint_of
+from pycompiler.capture.values.containers.sequences import Slice, Tuple
+from pycompiler.capture.values.symbolic_numbers import Symbolic
+from pycompiler.symbolic.symbols import hint_of
 
 if TYPE_CHECKING:
     from pycompiler.capture.values.tensor import Tensor
@@ -23,9 +23,11 @@ INTEGERS = (torch.int64, torch.int32, torch.int16, torch.int8)
 FULL: list[Value] = [Const(None)] * 3
 
 
-def selected(cx: Capture, tensor: Tensor, key: Value, *stored: Value) -> Value | None:
-    """``tensor[key]`` of a key with symbols, which is read, or where something is `stored`; None for another key, and one that
-    does not fit today's sizes."""
+def index_by_symbols(cx: Capture, tensor: Tensor, key: Value, *stored: Value) -> Value | None:
+    """``tensor[key]`` for a key with symbols, as the result or as the target of a store (`stored`).
+
+    None for another key, and for one that is out of range for the sizes of this call.
+    """
     found = _parts(cx, tensor, key)
     if found is None or cx.functions.concerns([tensor, *stored], {}):
         return None
@@ -41,7 +43,7 @@ def selected(cx: Capture, tensor: Tensor, key: Value, *stored: Value) -> Value |
 
 
 def plain_key(key: Value) -> Value:
-    """A key with integers and arrays of NumPy's as one with Python's and tensors."""
+    """The key with NumPy scalars replaced by Python numbers, and arrays by tensors."""
     if type(key) is Tuple and key.cls is tuple:
         items = [plain_key(v) for v in key.items]
         return Tuple(items) if any(a is not b for a, b in zip(items, key.items, strict=True)) else key
@@ -51,9 +53,11 @@ def plain_key(key: Value) -> Value:
     return key.as_index()
 
 
-def by_mapped(cx: Capture, tensor: Tensor, key: Value) -> Value | None:
-    """``tensor[key]`` inside of `vmap`, of a key with integers as tensors that it maps: each call would get another one, so no
-    call asks for their numbers; None for another key."""
+def index_by_mapped(cx: Capture, tensor: Tensor, key: Value) -> Value | None:
+    """``tensor[key]`` inside of `vmap`, for a key with integer tensors that vmap maps; None for another key.
+
+    Each mapped call has other indices, so their values are never read.
+    """
     key = cx.realize(key)
     items = [cx.realize(v) for v in key.items] if isinstance(key, Tuple) and key.cls is tuple else [key]
     if cx.graph.indexes and not cx.functions.concerns(items, {}) and all(map(_is_index, items)):
@@ -69,10 +73,13 @@ def by_mapped(cx: Capture, tensor: Tensor, key: Value) -> Value | None:
     return cx.graph.index_mapped(tensor, key)
 
 
-def picked(cx: Capture, tensor: Tensor, key: Value) -> Value | None:
-    """``tensor[key]`` of a key with integers as tensors, which eager asks for their numbers and gives a view of: a copy, while it
-    stays inside of the graph and nobody writes it or the tensor (`GraphBuilder.picks`).  None for another key, and where a
-    copy would lie otherwise."""
+def index_by_copy(cx: Capture, tensor: Tensor, key: Value) -> Value | None:
+    """``tensor[key]`` for a key with integer tensors: a copy instead of eager's view.
+
+    Eager reads the integers and returns a view.  A copy is equivalent while it stays inside of the graph and neither it
+    nor the tensor is written (`GraphBuilder.picks`).  None for another key, and where the copy would have another
+    layout.
+    """
     key = cx.realize(key)
     items = [cx.realize(v) for v in key.items] if isinstance(key, Tuple) and key.cls is tuple else [key]
     plain = all(_is_scalar_tensor(v) or isinstance(v, Slice) or (isinstance(v, Const) and _is_number(v)) for v in items)
@@ -102,7 +109,7 @@ def _taken(cx: Capture, view: Any, items: list[Value]) -> Any:
 
 
 def _is_index(value: Value) -> bool:
-    """Whether `flex_attention` takes it for one: a tensor, or an integer, as which True is one, too."""
+    """Whether `flex_attention` accepts it as an index: a tensor, or an int (also True)."""
     if isinstance(value, Symbolic):
         return value.python_type() is int
     return isinstance(getattr(value, "fake", None), torch.Tensor) or (

@@ -1,12 +1,12 @@
-"""Numbers computed from sizes and integer arguments that are not the same in every call.
+"""Symbolic numbers: computed from sizes and integer arguments that may differ between calls.
 
-In: torch's SymInt, SymFloat and SymBool over our symbols (`ir/symbols.py`).  Out: `Symbolic`, a kind of value of its own.
-Arithmetic, comparisons and what torch computes with sizes go on symbolically.  Whoever needs the number says so and why
-(`Value.settle`, or `const`, which demands one of any value): the symbols in it are assumed to be today's numbers from there on.
+In: torch's SymInt, SymFloat and SymBool over our symbols (`symbolic/symbols.py`).  Out: `Symbolic` values. Arithmetic,
+comparisons and size computations stay symbolic.  Code that needs the number calls `Value.settle` with a reason, or
+`const`.  From then on the number's symbols are assumed to have their values of this call.
 
-Texts and numbers of which nobody has asked what they are (arguments, what objects hold, numbers over symbols) each call reads
-when it begins, and computes what the program makes of them (`ir/computed.py`): `place_of` says where, and `Text` is a text that
-the program makes and only passes on.
+Open values: str and numbers (arguments, attributes, symbolic numbers) whose value the program has not used.  Each call
+reads them when it begins and computes the results of the program's functions on them (`ir/computed_sources.py`).
+`source_of_open` gives their source.  `ComputedStr` is a str that the program computes from open values and only passes on.
 """
 
 from __future__ import annotations
@@ -21,17 +21,16 @@ from typing import Any, TypeGuard
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.base import Capture, Lazy, Value
+from pycompiler.capture.values.base import Capture, LazyObject, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.ir.computed import PLAIN as KEYS
-from pycompiler.ir.computed import evaluated, given_text, joined, percent
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.of_integers import common_divisor, stepped
-from pycompiler.ir.size_graph import MATH
-from pycompiler.ir.source import Source
-from pycompiler.ir.source import const as const_source
-from pycompiler.ir.symbolic_node import Real, Truth, integers_in, is_symbol
-from pycompiler.ir.symbols import Specialise, hint_of, is_symbolic, symbols_of
+from pycompiler.ir.computed_sources import PLAIN as KEYS
+from pycompiler.ir.computed_sources import call_with_plain, evaluated, joined, percent
+from pycompiler.ir.source import Source, const_source
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.integer_functions import common_divisor, constant_on_interval
+from pycompiler.symbolic.size_nodes import MATH
+from pycompiler.symbolic.symbolic_node import Condition, Real, integers_in, is_symbol
+from pycompiler.symbolic.symbols import Specialise, hint_of, is_symbolic, symbols_of
 
 NUMBERS = {torch.SymInt: int, torch.SymFloat: float, torch.SymBool: bool}
 PLAIN = (int, float, bool)
@@ -39,16 +38,16 @@ MOST_COMPARED = 16  # elements of a constant
 
 
 class Symbolic(Value):
-    """A number over symbols.  `sym`: what torch computes with."""
+    """A number over symbols.  `sym`: torch's symbolic number."""
 
     def __init__(self, sym: Any) -> None:
         self.sym = sym
         self._settled: Const | None = None
 
     def settle(self, why: str) -> Const:
-        """The number, from now on a constant; what is assumed for it says why."""
+        """The number, a constant from now on.  `why` is recorded with the assumption."""
         if self._settled is None:
-            if is_late(self.sym):
+            if is_unbacked(self.sym):
                 raise Break("data-dependent-value", f"the value of {self.sym}, {why}")
             env = symbols_of(self.sym)
             with env.because(why) if env is not None else nullcontext():
@@ -56,11 +55,11 @@ class Symbolic(Value):
         return self._settled
 
     def is_const(self) -> bool:
-        """Whether what was assumed by now makes it one number."""
+        """Whether the assumptions so far leave only one number."""
         return self._settled is not None or not is_symbolic(self.sym)
 
     def const(self) -> Any:
-        return self.settle("where only a constant will do").value
+        return self.settle("where a constant is needed").value
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name in NAMED and self.python_type() is int:
@@ -81,15 +80,15 @@ class Symbolic(Value):
         return ("symbolic", id(self))
 
     def truth(self, cx: Capture) -> bool:
-        if is_late(self.sym):
-            known = known_truth(self.sym)
+        if is_unbacked(self.sym):
+            known = truth_by_facts(self.sym)
             if known is None:
-                raise Break("data-dependent-jump", f"{self.sym}: torch._check may settle it")
+                raise Break("data-dependent-jump", f"{self.sym} (torch._check may decide the branch)")
             return known
         return bool(self.sym)
 
     def among(self, cx: Capture, container: Any) -> bool | None:
-        if not isinstance(self.sym, torch.SymInt) or is_late(self.sym):
+        if not isinstance(self.sym, torch.SymInt) or is_unbacked(self.sym):
             return None
         if type(container) is range:
             low, *_, high = sorted((*container[:1], *container[-1:])) or (0, -1)
@@ -102,10 +101,10 @@ class Symbolic(Value):
         return any(bool(self.sym == n) for n in numbers)
 
     def like(self) -> Const:
-        """A number of this class, for what goes by the class alone."""
+        """Some number of this class, for operations that depend on the class alone."""
         return Const(self.python_type()())
 
-    # what no number has
+    # operations that no number supports
     def length(self, cx: Capture) -> int:
         return self.like().length(cx)
 
@@ -126,14 +125,15 @@ NAMED: dict[str, Callable[[Any], Any] | None] = {
     "real": lambda n: n, "numerator": lambda n: n, "imag": lambda n: 0, "denominator": lambda n: 1,
     **dict.fromkeys(("bit_length", "conjugate", "__index__")),
 }  # fmt: skip
-"""Attributes of integers, and what they are of one over symbols; methods of which `FUNCTIONS` says that."""
+"""Attributes of integers, as functions of a symbolic integer.  None: a method that `FUNCTIONS` covers."""
 
 
 class NestedInt(Value):
-    """The size of a ragged dimension: it stands for a tensor of offsets and is no number (`ir/jagged.py`).
+    """The size of a ragged dimension: it stands for a tensor of offsets and is not a number
+    (`torch_compat/jagged_tensors.py`).
 
-    Whether two are equal is known while the frame is captured, since guards say which offsets are one object; where else the
-    object is needed, it is read of a tensor that has it in its shape.
+    Equality of two of them is known at capture time, since guards say which offsets are the same object.  An operation
+    that needs the object reads it from a tensor whose shape contains it.
     """
 
     def __init__(self, sym: torch.SymInt) -> None:
@@ -152,21 +152,21 @@ class NestedInt(Value):
         return ("nested int", node.nested_int(), node.nested_int_coeff())
 
     def truth(self, cx: Capture) -> bool:
-        return True  # torch takes it for at least 2
+        return True  # torch assumes that it is at least 2
 
     def getattr(self, cx: Capture, name: str) -> Value:
         raise Break("tensor-subclass", f"{name} of {self.describe()}")
 
     def owner(self, cx: Capture) -> tuple[Any, int]:
-        """A tensor whose shape has it, and where."""
+        """A tensor whose shape contains this size, and the dimension."""
         found = cx.graph.with_size(self.sym)
         if found is None:
-            raise Break("tensor-subclass", f"{self.describe()}, of no tensor")
+            raise Break("tensor-subclass", f"{self.describe()}, of an unknown tensor")
         return found
 
 
 def compute_nested(cx: Capture, fn: Callable[..., Any], *values: Value) -> Value:
-    """An operator of nested ints and constants."""
+    """An operator on nested ints and constants."""
     if any(not isinstance(v, (NestedInt, Const)) for v in values):
         raise Break("tensor-subclass", f"{fn.__name__} of {', '.join(v.describe() for v in values)}")
     try:
@@ -176,43 +176,43 @@ def compute_nested(cx: Capture, fn: Callable[..., Any], *values: Value) -> Value
 
 
 PLAIN_VALUES = (Const, Symbolic)
-"""Values that nothing can change, and whose end runs no code: constants, and numbers that are known in each call."""
+"""Immutable values whose destruction runs no code: constants and symbolic numbers."""
 
 
-def is_late(sym: Any) -> bool:
-    """Whether a number is made of symbols that a call binds."""
+def is_unbacked(sym: Any) -> bool:
+    """Whether a number contains unbacked symbols."""
     env = symbols_of(sym)
     return env is not None and env.is_late(symbols_in(sym))
 
 
 def symbols_in(sym: Any) -> set[str]:
-    """The names of the symbols in a SymInt, SymFloat or SymBool of ours."""
+    """The names of the symbols in a SymInt, SymFloat or SymBool of this compiler."""
     value = sym.node.value
-    return set(value.symbols) if isinstance(value, (Expr, Real, Truth)) else set()
+    return set(value.symbols) if isinstance(value, (Expr, Real, Condition)) else set()
 
 
-def known_truth(sym: Any) -> bool | None:
-    """The truth of a number or condition, as far as facts tell."""
+def truth_by_facts(sym: Any) -> bool | None:
+    """The truth of a number or condition as far as recorded facts decide it; None if they do not."""
     env, value = sym.node.env, sym.node.value
     if isinstance(value, Expr):
         return env.known("!=", value)  # type: ignore[no-any-return]
-    return env.truth(value, ask=env.known) if isinstance(value, (Truth, bool)) else None
+    return env.truth(value, ask=env.known) if isinstance(value, (Condition, bool)) else None
 
 
 def number_of(value: Value) -> Any:
-    """What torch computes with for a number, symbolic or not; None for what is no number."""
+    """torch's operand for a number, symbolic or not; None for all other values."""
     if isinstance(value, Symbolic):
         return value.sym
     return value.value if isinstance(value, Const) and type(value.value) in PLAIN else None
 
 
 def make_number(sym: Any) -> Value:
-    """The value of a SymInt, SymFloat or SymBool; a plain constant where it is one."""
+    """The value of a SymInt, SymFloat or SymBool: a constant if it contains no symbol."""
     return Symbolic(sym) if is_symbolic(sym) else Const(NUMBERS[type(sym)](sym))
 
 
 def compute(cx: Capture, fn: Callable[..., Any], values: Sequence[Value]) -> Value | None:
-    """fn(*values) where one is symbolic and all are numbers; None where only the numbers' values will do."""
+    """fn(*values) for numbers, at least one symbolic; None if only the numbers' values would do."""
     numbers = [number_of(v) for v in values]
     if any(n is None for n in numbers):
         return None
@@ -220,20 +220,20 @@ def compute(cx: Capture, fn: Callable[..., Any], values: Sequence[Value]) -> Val
     try:
         if fn in COMPARED and not _as_floats(numbers):
             return None
-        if not all(truths):  # beside numbers they are numbers; torch makes truths of all
+        if not all(truths):  # beside numbers, bools act as numbers; torch turns mixed operands into bools
             numbers = [int(bool(n)) if truth else n for n, truth in zip(numbers, truths, strict=True)]
-        result = PYTHONS.get(fn, fn)(*numbers)
+        result = PYTHON_OPERATORS.get(fn, fn)(*numbers)
     except (TypeError, NotImplementedError, AttributeError):
         return None
     except Specialise as e:
-        if any(is_late(n) for n in numbers):
+        if any(is_unbacked(n) for n in numbers):
             raise Break("data-dependent-value", e.why) from e
         raise
     except (ArithmeticError, ValueError) as e:
-        cls, words = type(e), e.args  # not the error, whose traceback has this frame
+        cls, words = type(e), e.args  # the exception object is dropped, since its traceback holds this frame
     else:
         return cx.make(result)  # type: ignore[no-any-return]
-    cx.evaluate_raw(fn, *map(today, values))  # in Python's words
+    cx.evaluate_raw(fn, *map(hint_value, values))  # raises with Python's message
     cx.throw(cls, *words)
 
 
@@ -241,7 +241,7 @@ COMPARED = (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, ope
 
 
 def _as_floats(numbers: Sequence[Any]) -> bool:
-    """Whether numbers that are compared may be compared as floats where one is: Python compares integers exactly."""
+    """Whether integers may be compared as floats.  Python compares int and float exactly, so large integers must not."""
     integers = [n for n in numbers if type(n) in (int, torch.SymInt)]
     if len(integers) in (0, len(numbers)):
         return True
@@ -251,7 +251,7 @@ def _as_floats(numbers: Sequence[Any]) -> bool:
 
 
 def _number(n: Any) -> Any:
-    """The number that it is in this call, which is assumed."""
+    """The number of this call, recorded as an assumption."""
     return int(n) if isinstance(n, torch.SymInt) else float(n) if isinstance(n, torch.SymFloat) else n
 
 
@@ -260,14 +260,16 @@ def _is_float(n: Any) -> bool:
 
 
 def _power(base: Any, exponent: Any) -> Any:
-    """torch's numbers refuse what may be complex, or a fraction, of a base that is not positive: the numbers are asked for."""
+    """torch's symbolic power rejects results that may be complex or fractional for a non-positive base: use the
+    numbers.
+    """
     if not base >= 0 and (_is_float(base) or _is_float(exponent) or not exponent >= 0):
         base, exponent = _number(base), _number(exponent)
     return operator.pow(base, exponent)
 
 
 def _floor_division(a: Any, b: Any) -> Any:
-    """torch's numbers round the quotient, which may be the next integer already, and lose the sign of a zero."""
+    """torch rounds the quotient before the floor, possibly up to the next integer, and loses the sign of a zero."""
     if _is_float(a) or _is_float(b):
         exact = isinstance(a, torch.SymInt) and isinstance(b, float) and b.is_integer() and b > 0 and 0 < a < 2**53
         if not exact:
@@ -276,13 +278,13 @@ def _floor_division(a: Any, b: Any) -> Any:
 
 
 def _of_integers(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Floats have no bits: torch's numbers take them."""
+    """Bit operations on floats: use the numbers, so that Python raises its error."""
     return lambda *numbers: fn(*(map(_number, numbers) if any(map(_is_float, numbers)) else numbers))
 
 
 def call(cx: Capture, fn: Any, args: Sequence[Value]) -> Value | None:
-    """A call of a builtin function or class with a symbolic number, where it can be computed as such."""
-    if issubclass(type(fn), type) and type(fn) is not type:  # a metaclass may say what it equals
+    """A call of a builtin function or class with a symbolic number; None if it cannot stay symbolic."""
+    if issubclass(type(fn), type) and type(fn) is not type:  # a metaclass may define `__eq__`
         return None
     try:
         symbolic = FUNCTIONS.get(fn)
@@ -300,13 +302,13 @@ def _to_int(number: Any) -> Any:
 
 
 def _stepped(function: Callable[[int], int]) -> Callable[[Any], Any]:
-    """A function of integers that does not fall."""
+    """A monotone non-decreasing function of integers."""
 
     def of(number: Any) -> Any:
         if not isinstance(number, torch.SymInt):
             raise NotImplementedError
         node: Any = number.node
-        found = stepped(node.env, node.value, function)
+        found = constant_on_interval(node.env, node.value, function)
         if found is None:
             raise NotImplementedError
         return found
@@ -316,7 +318,7 @@ def _stepped(function: Callable[[int], int]) -> Callable[[Any], Any]:
 
 def _common_divisor(a: Any, b: Any) -> Any:
     number, by = (b, a) if type(a) is int else (a, b)
-    if type(by) is not int or not isinstance(number, torch.SymInt) or not 0 < abs(by) < 2**20 or is_late(number):
+    if type(by) is not int or not isinstance(number, torch.SymInt) or not 0 < abs(by) < 2**20 or is_unbacked(number):
         raise NotImplementedError
     node: Any = number.node
     return common_divisor(node.env, node.value, abs(by))
@@ -339,12 +341,12 @@ def _to_index(number: Any) -> Any:
 
 
 def _to_bool(number: Any) -> Any:
-    """The truth of a number that a call binds is bound, too."""
-    if not is_late(number) or isinstance(number, torch.SymBool):
-        return number if is_late(number) else bool(number)
+    """The truth of an unbacked number is unbacked too."""
+    if not is_unbacked(number) or isinstance(number, torch.SymBool):
+        return number if is_unbacked(number) else bool(number)
     if isinstance(number, torch.SymInt):
         return number != 0
-    node: Any = number.node.of(Truth("!=", (number.node.value,)))
+    node: Any = number.node.of(Condition("!=", (number.node.value,)))
     return torch.SymBool(node)
 
 
@@ -353,12 +355,12 @@ def _negated(number: Any) -> Any:
     return torch.sym_not(truth) if isinstance(truth, torch.SymBool) else not truth
 
 
-PYTHONS: dict[Callable[..., Any], Callable[..., Any]] = {
+PYTHON_OPERATORS: dict[Callable[..., Any], Callable[..., Any]] = {
     operator.pow: _power, operator.floordiv: _floor_division, operator.index: _of_integers(_to_index),
     operator.invert: lambda n: ~_number(n) if _is_float(n) else -n - 1,
     **{fn: _of_integers(fn) for fn in (operator.lshift, operator.rshift, operator.and_, operator.or_, operator.xor)},
 }  # fmt: skip
-"""Where torch's numbers compute otherwise than Python's."""
+"""Operators for which torch's symbolic numbers differ from Python's."""
 FUNCTIONS: dict[Any, Callable[..., Any]] = {
     abs: abs, pow: operator.pow, divmod: lambda a, b: (_floor_division(a, b), a % b), operator.index: operator.index,
     math.floor: math.floor, math.ceil: math.ceil, math.trunc: math.trunc,
@@ -370,9 +372,9 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 }  # fmt: skip
 
 
-# what each call computes when it begins ----------------------------------------------------------------------------
-class Text(Lazy):
-    """A text that `function` makes of values.  Their classes are guarded, and tell that it raises nothing."""
+# Values that each call computes when it begins ----------------------------------------------------------------------
+class ComputedStr(LazyObject):
+    """A str that `function` computes from values.  The values' classes are guarded, so the function cannot raise."""
 
     def __init__(self, real: str, source: Source, parts: Sequence[Value]) -> None:
         super().__init__(real, source)
@@ -380,43 +382,47 @@ class Text(Lazy):
 
     def look(self, cx: Capture) -> Value:
         for part in self.parts:
-            cx.realize(part).settle("for a text")
+            cx.realize(part).settle("as a part of a str")
         return Const(self.real)
 
     def guard_class(self, cx: Capture) -> None:
-        """What it is made of is guarded."""
+        """No guard: the classes of the parts are guarded already."""
         self.is_text = True
 
 
-def is_open_text(value: Value) -> TypeGuard[Lazy]:
-    """Whether nobody has asked which text it is."""
-    return isinstance(value, Lazy) and value.seen is None and type(value.real) is str
+def is_open_text(value: Value) -> TypeGuard[LazyObject]:
+    """Whether the value is a str whose letters the program has not used."""
+    return isinstance(value, LazyObject) and value.seen is None and type(value.real) is str
 
 
 def is_open(value: Value) -> bool:
-    """Whether it is a text that nobody has asked for, or a number that guards, and who calls, leave open."""
-    return is_open_text(value) or isinstance(value, Symbolic) and not value.is_const() and not is_late(value.sym)
+    """Whether the value is an open str, or a number that guards have not fixed."""
+    return is_open_text(value) or isinstance(value, Symbolic) and not value.is_const() and not is_unbacked(value.sym)
 
 
-def today(value: Value) -> Any:
-    """The text or number that it is in this call."""
+def hint_value(value: Value) -> Any:
+    """The str or number of this call."""
     return (
-        value.real if isinstance(value, Lazy) else hint_of(value.sym) if isinstance(value, Symbolic) else value.const()
+        value.real
+        if isinstance(value, LazyObject)
+        else hint_of(value.sym)
+        if isinstance(value, Symbolic)
+        else value.const()
     )
 
 
 def changes(cx: Capture, value: Value) -> bool:
-    """Of an open text or number: whether it is another one in each call."""
-    return not isinstance(value, Lazy) or value.source is None or cx.sizes.is_other_text(value.real, value.source)
+    """Whether an open str or number may differ between calls."""
+    return not isinstance(value, LazyObject) or value.source is None or cx.sizes.is_other_text(value.real, value.source)
 
 
-def place_of(cx: Capture, value: Value) -> Source | None:
-    """Where each call reads a text or number when it begins; None where it is none of these, or is known later."""
-    if isinstance(value, Lazy):
+def source_of_open(cx: Capture, value: Value) -> Source | None:
+    """The source of a str or number at the begin of a call; None for other values and for values known only later."""
+    if isinstance(value, LazyObject):
         return value.source if type(value.real) in KEYS else None
     if isinstance(value, Const):
         return const_source(value.value) if type(value.value) in KEYS else None
-    if not isinstance(value, Symbolic) or is_late(value.sym) or isinstance(value.sym, torch.SymBool):
+    if not isinstance(value, Symbolic) or is_unbacked(value.sym) or isinstance(value.sym, torch.SymBool):
         return None
     number = value.sym.node.value
     if value.is_const() or not is_symbolic(value.sym) or isinstance(number, float):
@@ -429,32 +435,37 @@ def place_of(cx: Capture, value: Value) -> Source | None:
 
 
 def _is_short(number: Symbolic) -> bool:
-    """Whether all texts of a number can be told: neither a float nor a text is refused for what an integer is beyond."""
+    """Whether every str of the number can be computed: an integer part must be bounded.
+
+    Python would raise for a larger one, in a float or a str conversion.
+    """
     value: Any = number.sym.node.value
     parts = [n for n in integers_in(value) if n.const is None and not is_symbol(n)]
     return not parts or number.sym.node.env.bounded(parts)
 
 
-def text(cx: Capture, function: Callable[..., Any], values: Sequence[Value]) -> Text | None:
-    """The text that `function` makes of these; None where none of them is open, or another value is among them."""
+def text(cx: Capture, function: Callable[..., Any], values: Sequence[Value]) -> ComputedStr | None:
+    """The str that `function` computes from the values; None if no value is open or one has no source."""
     values = [v if is_open_text(v) else cx.realize(v) for v in values]
     if not any(map(is_open, values)):
         return None
     if not all(_is_short(v) for v in values if isinstance(v, Symbolic)):
         return None
-    places = [place_of(cx, v) for v in values]
+    places = [source_of_open(cx, v) for v in values]
     made = [p for p in places if p is not None]
     if len(made) < len(places):
         return None
     try:
-        real = function(*map(today, values))
-    except Exception:  # the program's
+        real = function(*map(hint_value, values))
+    except Exception:  # the program's own error
         return None
     for value in values:
-        if isinstance(value, Lazy):
+        if isinstance(value, LazyObject):
             value.guard_class(cx)
     kept = (joined, percent)
     source = (
-        cx.computed(function, *made) if function in kept else cx.computed(given_text, const_source(function), *made)
+        cx.computed(function, *made)
+        if function in kept
+        else cx.computed(call_with_plain, const_source(function), *made)
     )
-    return Text(real, source, values)
+    return ComputedStr(real, source, values)

@@ -1,7 +1,7 @@
-"""Tensors: a node of the graph and the fake tensor that carries its metadata.
+"""Tensors: a graph node, and the fake tensor that carries its metadata.
 
-Methods and attributes are graph calls; what gives no tensor (shapes, dtypes, flags) is a constant, since a
-tensor's metadata is guarded.
+Methods and attributes are graph calls.  A result that is no tensor (shape, dtype, flag) is a constant, since a tensor's
+metadata is guarded.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from torch import fx
 from torch.utils.hooks import RemovableHandle
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.polyfills import OF_TENSORS
-from pycompiler.capture.values import indexing
+from pycompiler.capture.semantics.polyfills import OF_TENSORS
+from pycompiler.capture.values import symbolic_indexing
 from pycompiler.capture.values.attributes import MISSING, is_data_descriptor, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
-from pycompiler.capture.values.constant import Const, Withheld
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.constant import Const, UnknownObject
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.functions import BOUND, Builtin
-from pycompiler.capture.values.sequences import Tuple
-from pycompiler.ir import arrays
-from pycompiler.ir.heard import Listening
-from pycompiler.ir.jagged import CACHED, is_jagged
-from pycompiler.ir.source import const as const_source
-from pycompiler.ir.subclasses import held_by, is_wrapper
-from pycompiler.ir.symbols import expr_of, is_symbolic
+from pycompiler.ir.source import const_source
+from pycompiler.operators import numpy_arrays
+from pycompiler.symbolic.symbols import expr_of, is_symbolic
+from pycompiler.torch_compat.jagged_tensors import CACHED, is_jagged
+from pycompiler.torch_compat.tensor_subclasses import held_by, is_tensor_subclass
+from pycompiler.torch_compat.warning_listener import Listening
 
-# Attributes that read data or autograd state that the graph does not have.
+# Attributes that read data or autograd state outside of the graph.
 DATA_ATTRIBUTES = frozenset({"data_ptr", "storage", "untyped_storage", "numpy", "tolist", "item", "__array__",
                              "const_data_ptr", "mutable_data_ptr", "storage_type", "__dlpack__"})  # fmt: skip
 AUTOGRAD_ATTRIBUTES = frozenset({"_backward_hooks", "register_hook", "backward", "retain_grad",
@@ -49,33 +49,35 @@ FLAGS = frozenset(
 )  # fmt: skip
 SAME_OF_ALL = frozenset({"volatile", "name", "_has_symbolic_sizes_strides"})
 OTHER_NAMES = {"_grad": "grad", "_grad_fn": "grad_fn"}
-# Attributes and methods that depend on more than what the guard of a tensor compares.
+# Attributes and methods that depend on more than the tensor guard compares.
 UNGUARDED = frozenset({"is_leaf", "output_nr", "retains_grad", "grad_fn", "_version"})
 UNGUARDED_METHODS = frozenset({"storage_offset", "_is_view", "is_shared", "is_pinned", "is_set_to"})
-# What depends on how a transform wraps a tensor: on its levels, on where its batch dimension lies.
+# Attributes and methods that depend on a transform's levels, or on the position of its batch dimension.
 LEVELLED = frozenset({"requires_grad", "is_leaf", "grad", "grad_fn", "output_nr", "retains_grad"})
 LEVELLED_METHODS = frozenset({"stride", "is_contiguous"})
-# Methods that work on memory, or take the object apart: a fake tensor has no memory (torch crashes), and parts of its own.
+# Methods that need memory or take the object apart.
+#
+# A fake tensor has no memory (torch crashes) and attributes of its own.
 UNFAKEABLE = frozenset({"apply_", "map_", "map2_", "__deepcopy__", "__copy__", "__reduce__", "__reduce_ex__",
                         "_reduce_ex_internal", "__setstate__", "__getstate__", "_typed_storage", "_storage"})  # fmt: skip
 TENSOR_PROPERTIES = frozenset({"T", "mT", "H", "mH", "real", "imag", "data"})
 
 
-# Of what wrappers hold besides tensors: types of constants.
+# Types of constants that a tensor subclass may hold.
 HELD = (int, float, bool, str, type(None), torch.dtype, torch.device, torch.layout, torch.memory_format)
-"""Classes of what a wrapper may hold beside tensors, alone or in tuples."""
+"""Types that a tensor subclass may hold besides tensors, alone or in tuples."""
 
 MOST_ITEMS = 64  # numbers that one `tolist` reads
 
 
-class Kept(Value):
-    """A value of the graph that is no tensor, and that the program does not see."""
+class GraphOnly(Value):
+    """A non-tensor value of the graph that the program does not see."""
 
     def __init__(self, node: fx.Node) -> None:
         self.node = node
 
     def describe(self) -> str:
-        return "what a transform has kept"
+        return "an internal value of a transform"
 
     def identity(self) -> object:
         return ("kept", id(self))
@@ -92,15 +94,17 @@ class Tensor(Value):
     ) -> None:
         self.node = node
         self.fake = self.known_by = fake
-        self.real = real  # an input's own tensor
+        self.real = real  # the input's own tensor
         self.cls: type = cls or (type(real) if real is not None else torch.Tensor)
-        self.is_special = cls is not None  # of a class of the program's, which may have methods of its own
-        self.wrapper = cls is not None and is_wrapper(cls)  # of a class with `__torch_dispatch__`, in the graph, too
-        self.overrides = cls is not None and takes_part(cls)  # its `__torch_function__` is asked (`capture/funnel.py`)
-        self.overlay: dict[str, Value] = {}  # attributes that the program has set
-        self.parted = (
-            False  # whether it has other data than its node in the graph tells gradients of (`builtins/data.py`)
-        )
+        self.is_special = cls is not None  # of a class of the program, which may define methods
+        self.wrapper = cls is not None and is_tensor_subclass(
+            cls
+        )  # of a class with `__torch_dispatch__`, also in the graph
+        self.overrides = cls is not None and has_torch_function(
+            cls
+        )  # its `__torch_function__` is called (`capture/interpreter/torch_function.py`)
+        self.overlay: dict[str, Value] = {}  # attributes set by the program
+        self.parted = False  # whether its data differ from its node's data (`tensor_data.py`)
 
     @property
     def exists(self) -> bool:
@@ -118,11 +122,11 @@ class Tensor(Value):
         return ("tensor", id(self.known_by))
 
     def assume(self, cx: Capture, name: str) -> None:
-        """That its class still has this method: it may be replaced (`torch.Tensor.cos = mine`)."""
+        """Guard a method of its class: the program may replace it (`torch.Tensor.cos = mine`)."""
         lookup(cx, self.cls, name)
 
     def own(self, cx: Capture, name: str) -> Value | None:
-        """What the program's own class, or the tensor itself, has by this name; None where torch.Tensor answers."""
+        """The attribute of the program's class or of the tensor's instance dict; None if torch.Tensor defines it."""
         raw = mro_lookup(self.cls, name)
         if raw is not mro_lookup(torch.Tensor, name):
             if raw is MISSING or is_data_descriptor(raw):
@@ -155,7 +159,7 @@ class Tensor(Value):
         return self.plain_getattr(cx, name)
 
     def _of_instance(self, cx: Capture, name: str) -> Value | None:
-        """What the instance dict of an existing tensor has."""
+        """The attribute in the instance dict of an existing tensor, or None."""
         attributes = getattr(self.real, "__dict__", None)
         if attributes is None or self.source is None:
             return None
@@ -165,11 +169,11 @@ class Tensor(Value):
         return cx.wrap(attributes[name], self.source.then("instance_dict").dict_item(name))
 
     def plain_getattr(self, cx: Capture, name: str) -> Value:
-        """What torch.Tensor gives."""
+        """The attribute as torch.Tensor defines it."""
         name = OTHER_NAMES.get(name, name)
         if name == "__dict__":
             raise Break("unsupported-attribute", "Tensor.__dict__")
-        if name in UNGUARDED or name == "grad":  # what guards and generated code read
+        if name in UNGUARDED or name == "grad":  # read by guards and by generated code
             if self.overrides:
                 raise Break("tensor-subclass", f"{self.cls.__name__}.{name}")
             if cx.functions.modes_around():
@@ -177,7 +181,7 @@ class Tensor(Value):
         if name == "__torch_function__":
             return cx.class_attribute(self, name)
         if name in ("requires_grad", "grad_fn") and cx.graph.follows(self):
-            raise Break("unsupported-attribute", f"Tensor.{name} of a view of what requires_grad_() was called of")
+            raise Break("unsupported-attribute", f"Tensor.{name} of a view after requires_grad_() of its base")
         if name in LEVELLED and cx.graph.levels:
             raise Break("inner-graph", f"Tensor.{name} under a transform")
         if name in UNGUARDED:
@@ -188,7 +192,8 @@ class Tensor(Value):
             return self._grad(cx)
         if name in TENSOR_PROPERTIES:
             if name == "data" and cx.inference.is_made(self.fake) and not cx.inference.open:
-                raise Break("unsupported-operation", "Tensor.data of an inference tensor")  # which may be written
+                # The program may write it.
+                raise Break("unsupported-operation", "Tensor.data of an inference tensor")
             return cx.graph.call_function(getattr, [self, Const(name)], {})
         if name == "__class__":
             return cx.make(self.cls)
@@ -216,7 +221,11 @@ class Tensor(Value):
         return TensorMethod(self, name)
 
     def _unguarded(self, cx: Capture, name: str) -> Value:
-        """What the guard of a tensor does not compare has one of its own, if nobody has written it; else fakes tell."""
+        """An attribute that the tensor guard does not compare.
+
+        An input that the frame has not written gets a guard of its own.  For other tensors the fake tensor has the
+        value.
+        """
         if name == "grad_fn" and not self.fake.requires_grad:
             return Const(None)
         if name == "retains_grad" and any(known is self for known, _ in cx.graph.retained):
@@ -237,13 +246,13 @@ class Tensor(Value):
             return cx.wrap(getattr(self.real, name), self.source.attr(name))  # type: ignore[union-attr]
         try:
             found = getattr(self.fake, name)
-        except RuntimeError as error:  # of a view whose history a write has lost
+        except RuntimeError as error:  # the history of a view that an in-place write has invalidated
             raise Break("unsupported-attribute", f"Tensor.{name}, which raises: {error}") from None
         if name != "grad_fn" or found is None:
             return Const(found)
-        broke = cx.frames[-1].here(Break("unsupported-attribute", f"what Tensor.{name} is"))
+        broke = cx.frames[-1].here(Break("unsupported-attribute", f"a use of Tensor.{name}"))
         hooks = cx.graph.hooks.get(found)
-        return History(found, broke) if hooks is None or not hooks.after else HookedNode(found, hooks, broke)
+        return GradFn(found, broke) if hooks is None or not hooks.after else HookedNode(found, hooks, broke)
 
     def _grad(self, cx: Capture) -> Value:
         if "grad" in self.overlay:
@@ -251,13 +260,15 @@ class Tensor(Value):
         if self.real is None or self.source is None:
             if not self.fake.is_leaf and not any(known is self for known, _ in cx.graph.retained):
                 cx.warns_of("the gradient of no leaf")
-            return Const(None)  # a backward would have been told
+            return Const(None)  # a captured backward would have set the overlay
         with Listening() as heard:
             gradient = self.real.grad
         if self.fake.requires_grad and not issubclass(self.cls, torch.nn.Parameter):
             kept = [cx.wrap(getattr(self.real, n), self.source.attr(n)) for n in ("is_leaf", "retains_grad")]
-            if heard and not any(v.const() for v in kept):  # guards would be warned, too
-                raise Break("unsupported-attribute", "Tensor.grad of no leaf, of which torch warns")
+            if heard and not any(v.const() for v in kept):  # the guard's read would warn, too
+                raise Break(
+                    "unsupported-attribute", "Tensor.grad of a tensor that is not a leaf, about which torch warns"
+                )
         found = cx.wrap(gradient, self.source.then("grad"))
         cx.effects.looks.at("grad", self, None, found, self.source)
         return found
@@ -266,7 +277,7 @@ class Tensor(Value):
         if name in STORES and not self.is_special:
             STORES[name](cx, [self, value], {})
             return
-        if self.wrapper:  # `__torch_dispatch__` may look at it
+        if self.wrapper:  # `__torch_dispatch__` may read it
             raise Break("tensor-attribute-store", f"{self.cls.__name__}.{name}")
         raw = mro_lookup(self.cls, name)
         store = mro_lookup(self.cls, "__setattr__")
@@ -282,13 +293,13 @@ class Tensor(Value):
         DELETIONS[name](cx, [self], {})
 
     def special(self, cx: Capture, name: str) -> Value | None:
-        """A method of the program's own class, bound; None where torch.Tensor's is meant."""
+        """A method of the program's class, bound; None if torch.Tensor's method applies."""
         if self.cls is torch.Tensor or mro_lookup(self.cls, name) is mro_lookup(torch.Tensor, name):
             return None
         return cx.class_attribute(self, name)
 
     def asked(self, cx: Capture, name: str, *args: Value) -> Value | None:
-        """What a special method gives where it is the program's own, or asks somebody; else None."""
+        """The result of a special method if the program defines it or a `__torch_function__` handles it; else None."""
         method = self.special(cx, name) if self.is_special else None
         if method is not None:
             return cx.call(method, list(args), {})
@@ -301,14 +312,22 @@ class Tensor(Value):
         method = self.special(cx, "__getitem__") if self.is_special else None
         if method is not None:
             return cx.call(method, [key], {})
-        key = indexing.plain_key(key)
-        found = None if self.is_special else indexing.selected(cx, self, key) or indexing.by_mapped(cx, self, key)
+        key = symbolic_indexing.plain_key(key)
+        found = (
+            None
+            if self.is_special
+            else symbolic_indexing.index_by_symbols(cx, self, key) or symbolic_indexing.index_by_mapped(cx, self, key)
+        )
         if self.wrapper and is_jagged(self.cls):
             found = self._row(cx, key)
         try:
             return cx.graph.call_function(operator.getitem, [self, key], {}) if found is None else found
-        except Break as asked:  # for the number in a tensor
-            known = None if self.is_special or asked.kind != "data-dependent-value" else indexing.picked(cx, self, key)
+        except Break as asked:  # breaks because the key contains a number in a tensor
+            known = (
+                None
+                if self.is_special or asked.kind != "data-dependent-value"
+                else symbolic_indexing.index_by_copy(cx, self, key)
+            )
             if known is None:
                 raise
             return known
@@ -333,8 +352,8 @@ class Tensor(Value):
         if method is not None:
             cx.call(method, [key, value], {})
             return
-        key = indexing.plain_key(key)
-        place = None if self.is_special else indexing.selected(cx, self, key, value)
+        key = symbolic_indexing.plain_key(key)
+        place = None if self.is_special else symbolic_indexing.index_by_symbols(cx, self, key, value)
         target = [self, key] if place is None else [place, Const(...)]
         cx.graph.call_function(operator.setitem, [*target, value], {}, always=True)
 
@@ -365,7 +384,10 @@ class Tensor(Value):
         return call_tensor_method(cx, "unbind", [self, Const(0)], {}).iterate(cx)
 
     def _made_with(self, cx: Capture, name: str, held: Any) -> Value:
-        """What a wrapper that an operator made holds: its class made it of guarded things, of fakes as of real tensors."""
+        """An attribute of a tensor subclass that an operator created.
+
+        Its class computed the attribute from guarded objects, in the same way for fake and real tensors.
+        """
         if name in self.fake.__tensor_flatten__()[0]:  # type: ignore[attr-defined]
             return cx.graph.call_function(getattr, [self, Const(name)], {})
         if (known := _constant(cx, held)) is not None:
@@ -378,7 +400,7 @@ class Tensor(Value):
         raise Break("tensor-subclass", f"{name!r} of a {self.cls.__name__} that an operator made")
 
     def _in_slot(self, cx: Capture, name: str, slot: types.MemberDescriptorType) -> Value:
-        """What a slot of an existing wrapper holds."""
+        """The contents of a slot of an existing tensor subclass."""
         lookup(cx, self.cls, name)
         hooks = ("__getattribute__", "__getattr__")
         if self.source is None or any(isinstance(mro_lookup(self.cls, n), types.FunctionType) for n in hooks):
@@ -393,11 +415,11 @@ class Tensor(Value):
         found = self.asked(cx, "__contains__", item)
         if found is not None:
             return cx.truth(found)
-        raise Break("data-dependent-value", "in a tensor")
+        raise Break("data-dependent-value", "the operator `in` on a tensor")
 
 
 def _constant(cx: Capture, held: Any) -> Value | None:
-    """The value of what a wrapper that an operator made holds, if nobody can change it: the program's own where it gave it."""
+    """The value of an immutable attribute that a tensor subclass holds: the program's own object if the program passed it."""
     given = cx.graph.held.get(id(held))
     if given is not None:
         return given[1]
@@ -410,24 +432,26 @@ def _constant(cx: Capture, held: Any) -> Value | None:
 
 
 def _is_fixed(held: Any) -> bool:
-    """Whether nobody can change it, nor what it holds."""
+    """Whether the object and its contents are immutable."""
     return type(held) in HELD or isinstance(held, enum.Enum) or isinstance(held, tuple) and all(map(_is_fixed, held))
 
 
 def is_row(tensor: Tensor, index: Any) -> bool:
-    """Whether it is the number of a row."""
+    """Whether the index is an int within the number of rows."""
     count = tensor.fake.shape[0]
     return type(index) is int and bool(-count <= index < count)
 
 
-def takes_part(cls: type) -> bool:
-    """Whether torch asks `__torch_function__` of a class of tensors."""
+def has_torch_function(cls: type) -> bool:
+    """Whether torch calls the `__torch_function__` of a tensor class."""
     hook = getattr(cls, "__torch_function__", None)
-    return cls is not torch.Tensor and hook is not torch._C._disabled_torch_function_impl and not is_wrapper(cls)
+    return (
+        cls is not torch.Tensor and hook is not torch._C._disabled_torch_function_impl and not is_tensor_subclass(cls)
+    )
 
 
-class History(Withheld):
-    """What `grad_fn` is of a tensor that is made here: that there is one, and which tensors have it in common."""
+class GradFn(UnknownObject):
+    """The `grad_fn` of a tensor created in the frame: only its existence and its identity are known."""
 
     def __init__(self, node: Any, broke: Break) -> None:
         super().__init__(broke)
@@ -440,8 +464,8 @@ class History(Withheld):
         return True
 
 
-class HookedNode(History):
-    """`grad_fn` of what a module with full backward hooks gets or gives."""
+class HookedNode(GradFn):
+    """`grad_fn` of an input or output of a module with full backward hooks."""
 
     def __init__(self, node: Any, hooks: Any, broke: Break) -> None:
         super().__init__(node, broke)
@@ -449,31 +473,34 @@ class HookedNode(History):
 
     def getattr(self, cx: Capture, name: str) -> Value:
         if name == "name":
-            return Answer(lambda: Const(self.node.name()))
+            return CaptureMethod(lambda: Const(self.node.name()))
         if name == "register_hook":
-            return Answer(self._register)
+            return CaptureMethod(self._register)
         return super().getattr(cx, name)
 
     def _register(self, hook: Value) -> Value:
         self.hooks.of_node.append(hook)
-        return Const(None)  # to torch's own code, which drops it
+        return Const(None)  # the caller is torch's own code, which drops it
 
 
-class Answer(Value):
-    """A method that is called with positional arguments, and that the capture answers."""
+class CaptureMethod(Value):
+    """A method with positional arguments, implemented by a Python function of the capture."""
 
     def __init__(self, answer: Callable[..., Value]) -> None:
         self.answer = answer
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if kwargs or len(args) != len(inspect.signature(self.answer).parameters):
-            raise Break("builtin-call", "a method of autograd's with other arguments")
+            raise Break("builtin-call", "an autograd method with keywords or another number of arguments")
         return self.answer(*args)
 
 
 class Handle(Value):
-    """What `register_hook` gives.  `owner`: the existing tensor whose hook is registered when the graph has run; `remove`: of a
-    hook that backwards inside call."""
+    """The result of `register_hook`.
+
+    - `owner`: the existing tensor whose hook is registered after the graph.
+    - `remove`: removes a hook that backwards inside the frame call.
+    """
 
     def __init__(
         self, owner: Tensor | None = None, hook: Value | None = None, remove: Callable[[], None] | None = None
@@ -491,7 +518,7 @@ class Handle(Value):
     def getattr(self, cx: Capture, name: str) -> Value:
         if name != "remove" or (self.owner is None and self.remove is None):
             raise Break("unsupported-attribute", f"{name} of {self.describe()}")
-        return Answer(lambda: self._removed(cx))
+        return CaptureMethod(lambda: self._removed(cx))
 
     def _removed(self, cx: Capture) -> Value:
         if self.remove is not None:
@@ -502,17 +529,17 @@ class Handle(Value):
 
 
 METHODS: dict[str, Callable[[Capture, list[Value], dict[str, Value]], Value]] = {}
-"""Methods that are more than a call in the graph, by name; filled by `builtins/`."""
+"""Methods that need more than a call in the graph, by name; filled by `library/`."""
 
 STAY_TENSORS: set[types.CodeType] = set()
-"""Code that only computes with the numbers that it reads of tensors, and gives none away; filled by `builtins/`."""
+"""Code that only computes with the numbers it reads from tensors, and lets none escape; filled by `library/`."""
 
 STORES: dict[str, Callable[[Capture, list[Value], dict[str, Value]], Value]] = {}
-"""The methods that assignments to attributes are, by the attribute; filled by `builtins/`."""
+"""Attribute name -> the method that implements its assignment; filled by `library/`."""
 
 
 DELETIONS: dict[str, Callable[[Capture, list[Value], dict[str, Value]], Value]] = {}
-"""The same of `del`."""
+"""The same for `del`."""
 
 
 class TensorMethod(Value):
@@ -549,7 +576,7 @@ class TensorMethod(Value):
 
 
 class Storage(Value):
-    """`tensor.untyped_storage()`, of which the size is known; each call gives another object."""
+    """`tensor.untyped_storage()`: only its size is known.  Each call returns a new object."""
 
     def __init__(self, tensor: Tensor, size: Value) -> None:
         self.tensor, self.size = tensor, size
@@ -570,7 +597,7 @@ class Storage(Value):
 
 
 class StorageMethod(Value):
-    """A method of it that gives its size, bound."""
+    """A bound method of a storage that returns its size."""
 
     def __init__(self, storage: Storage, name: str) -> None:
         self.storage, self.name = storage, name
@@ -580,20 +607,20 @@ class StorageMethod(Value):
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if args or kwargs:
-            raise Break("builtin-call", f"UntypedStorage.{self.name} of arguments")
+            raise Break("builtin-call", f"UntypedStorage.{self.name} with arguments")
         return self.storage.size
 
 
 def item(cx: Capture, value: Value, name: str = "item") -> Value:
-    """The number in a tensor, a symbol that a call binds; `tolist` of one element."""
+    """The number in a tensor, an unbacked symbol; also `tolist` of few elements."""
     fake = value.fake if isinstance(value, Tensor) else None
     if fake is None or cx.graph.levels:
         raise Break("data-dependent-value", f"Tensor.{name}()")
     if name == "tolist" and fake.dim():
         if any(s in cx.sizes.known_symbols.bound for n in fake.shape if is_symbolic(n) for s in expr_of(n).symbols):
-            raise Break("data-dependent-value", f"Tensor.{name}() of as many elements as data say")
+            raise Break("data-dependent-value", f"Tensor.{name}() of a number of elements that depends on data")
         if fake.numel() > MOST_ITEMS:
-            raise Break("data-dependent-value", f"Tensor.{name}() of many elements")
+            raise Break("data-dependent-value", f"Tensor.{name}() of too many elements")
         return cx.sequence([item(cx, v, name) for v in value.iterate(cx)], list)
     if fake.dtype == torch.bool:
         return truth_in(cx, value)  # type: ignore[arg-type]
@@ -601,7 +628,7 @@ def item(cx: Capture, value: Value, name: str = "item") -> Value:
 
 
 def truth_in(cx: Capture, value: Tensor) -> Value:
-    """`bool(tensor)`, read as the integer that it is."""
+    """`bool(tensor)`, read as an integer."""
     if value.fake.numel() != 1:
         raise Break("data-dependent-jump", value.describe())
     holds = value
@@ -619,12 +646,12 @@ def _listed(cx: Capture, numbers: Any) -> Value:
 
 
 def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """`args[0].name(*args[1:])`, of a tensor's own method, in the graph, or as it is overridden."""
+    """`args[0].name(*args[1:])` for a tensor's method: a graph call, or the override of a `__torch_function__`."""
     if isinstance(args[0], Tensor):
         args[0].assume(cx, name)
     if cx.functions.concerns(args, kwargs):
         written = mro_lookup(torch.Tensor, name)
-        if isinstance(written, types.FunctionType):  # it asks by itself
+        if isinstance(written, types.FunctionType):  # it calls `__torch_function__` itself
             return cx.inline(cx.make(written), args, kwargs)
         found = cx.functions.ask(
             lambda t, *rest, **named: getattr(t, name)(*rest, **named) if named else getattr(t, name)(*rest),
@@ -646,7 +673,7 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
     if name in ("item", "tolist") and cx.graph.takes_items() and len(args) == 1 and not kwargs:
         return item(cx, args[0], name)
     if name == "numpy" and isinstance(args[0], Tensor):
-        return cx.call_builtin(arrays.of_tensor, args, kwargs)
+        return cx.call_builtin(numpy_arrays.of_tensor, args, kwargs)
     if name in METHODS:
         return METHODS[name](cx, args, kwargs)
     if name in DATA_ATTRIBUTES:
@@ -654,12 +681,12 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
     if name in AUTOGRAD_ATTRIBUTES:
         raise Break("unsupported-attribute", f"Tensor.{name}()")
     outermost = isinstance(args[0], Tensor) and args[0].node.graph is cx.effects.graph
-    outside = outermost and not cx.errors_of_data.levelled  # of all transforms
+    outside = outermost and not cx.errors_of_data.levelled  # outside of all transforms
     if name in LEVELLED_METHODS and cx.graph.levels and not outside:
         raise Break("inner-graph", f"Tensor.{name}() under a transform")
     if name in UNGUARDED_METHODS or name in UNFAKEABLE:
         raise Break("unsupported-operation", f"Tensor.{name}()")
-    if name == "is_inference":  # a fake never is one
+    if name == "is_inference":  # a fake tensor never is one
         if isinstance(args[0], Tensor) and cx.inference.is_made(args[0].fake):
             return Const(True)
         if not isinstance(args[0], Tensor) or args[0].real is None:
@@ -677,7 +704,7 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
         if isinstance(value, Tensor) and (name, keyword) in OF_TENSORS:
             return cx.call(cx.make(OF_TENSORS[name, keyword]), args, kwargs)
     if name == "new" and len(args) == 2 and isinstance(args[1], Tuple) and args[1].cls is torch.Size:
-        args = [args[0], *args[1].items]  # a size, which in the graph is a tuple, and that would be data
+        args = [args[0], *args[1].items]  # in the graph a size is a tuple, which `new` would take as data
     if name == "__bool__":
         args[0].truth(cx)
     if name == "__len__":
@@ -688,27 +715,27 @@ def call_tensor_method(cx: Capture, name: str, args: list[Value], kwargs: dict[s
 
 
 def as_subclass(cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
-    """An alias of another class: of the class is only what the program sees of it, the graph computes with plain tensors."""
+    """An alias with another class.  Only the program sees the class; the graph computes with plain tensors."""
     given = [*args, *kwargs.values()]
     cls = given[-1].const() if len(given) == 2 and given[-1].is_const() else None
     if not isinstance(cls, type) or not isinstance(given[0], Tensor) or not (cls is torch.Tensor or is_modelled(cls)):
         raise Break("tensor-subclass", f"as_subclass({', '.join(v.describe() for v in given[1:])})")
-    if given[0].wrapper:  # what operators give of it has a class by then, which it keeps
+    if given[0].wrapper:  # results of operators on a tensor subclass already have a class and keep it
         raise Break("tensor-subclass", f"as_subclass of a {type(given[0].fake).__qualname__}")
     made = cx.graph.call_function(torch.ops.aten.alias.default, given[:1], {})
     assert isinstance(made, Tensor)
-    made.cls, made.is_special, made.overrides = cls, cls is not torch.Tensor, takes_part(cls)
+    made.cls, made.is_special, made.overrides = cls, cls is not torch.Tensor, has_torch_function(cls)
     if made.overrides:
         lookup(cx, cls, "__torch_function__")
     return made
 
 
-# What a class of tensors may not define, since C code asks for it, or attributes depend on it.
+# Attributes that a tensor class must not define, since C code calls them or other attributes depend on them.
 _UNMODELLED = ("__getattribute__", "__torch_dispatch__", "__del__", "__class__", "__hash__", "__eq__")
 
 
 def is_modelled(cls: type) -> bool:
-    """Whether capture knows all about a class of tensors: of a class written in Python torch asks `__torch_function__` only."""
+    """Whether the capture models a tensor class completely: for such a class torch calls `__torch_function__` only."""
     if not issubclass(cls, torch.Tensor) or not any(type(cls) is type(c) for c in (torch.Tensor, torch.nn.Parameter)):
         return False
     return all(mro_lookup(cls, n) is mro_lookup(torch.Tensor, n) for n in _UNMODELLED)

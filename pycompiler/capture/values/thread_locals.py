@@ -1,6 +1,7 @@
-"""Instances of `threading.local`: their attributes are those of the thread, in a dict that the class finds for each access.
+"""Instances of `threading.local`: each thread has its own attribute dict, which the class looks up at each access.
 
-In: an existing one, of a class that adds no code of its own to an access.  Out: attributes as of any object, by that dict.
+In: an existing instance whose class adds no code to an attribute access.  Out: attributes as of any object, in that
+dict.
 """
 
 from __future__ import annotations
@@ -20,13 +21,13 @@ from pycompiler.capture.values.attributes import (
     mro_lookup,
 )
 from pycompiler.capture.values.base import Capture, Value, class_name
-from pycompiler.capture.values.instance_dicts import DELETED
+from pycompiler.capture.values.containers.instance_dicts import DELETED
 from pycompiler.capture.values.objects import Object
 from pycompiler.ir.source import Source
 
 
 class ThreadLocal(Object):
-    """One of those."""
+    """An instance of `threading.local`."""
 
     stores = threading.local
 
@@ -58,7 +59,7 @@ class ThreadLocal(Object):
         return None if raw is MISSING else bind(cx, raw, self.class_source(name), self, cx.class_of(self))
 
     def _of_class(self, cx: Capture, name: str) -> Any:
-        """What the class has by a name, which does not come before the instance."""
+        """The class attribute of a name.  A break if it precedes the instance."""
         for method in OF_LOCALS:
             lookup(cx, self.cls, method)
         raw = lookup_descriptor(cx, self.cls, name)
@@ -67,7 +68,7 @@ class ThreadLocal(Object):
         return raw
 
     def _is_there(self, cx: Capture, name: str) -> bool:
-        """Whether the thread has the attribute when the frame begins."""
+        """Guard and return whether the thread has the attribute when the frame begins."""
         found = name in self.memory()
         cx.guard("dict_contains" if found else "dict_absent", self.namespace_source(), name)
         return found
@@ -83,10 +84,10 @@ class ThreadLocal(Object):
         cx.effects.set_attr(self, name, DELETED)
 
     def plain_getattr(self, cx: Capture, name: str) -> Value | None:
-        raise Break("unsupported-attribute", f"{name} of a threading.local, as of an object")
+        raise Break("unsupported-attribute", f"{name} of a threading.local, through methods of object")
 
     def plain_setattr(self, cx: Capture, name: str, value: Value) -> None:
-        raise Break("mutation-unsupported", f"{name} of a threading.local, as of an object")
+        raise Break("mutation-unsupported", f"{name} of a threading.local, through methods of object")
 
     def plain_delattr(self, cx: Capture, name: str) -> None:
-        raise Break("mutation-unsupported", f"{name} of a threading.local, as of an object")
+        raise Break("mutation-unsupported", f"{name} of a threading.local, through methods of object")

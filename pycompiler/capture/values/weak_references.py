@@ -1,8 +1,9 @@
-"""Weak references that the program makes.
+"""Weak references that the program creates.
 
-In: `weakref.ref(obj)`, without a callback.  Out: a value that gives the object where a variable of a captured frame holds it.
-Generated code makes the reference where the graph ends; what it refers to lives then as in eager: an existing object by itself,
-a new one where something else leads to it (of a tensor `Head.only_referred` asks that: torch may hold one unseen).
+In: `weakref.ref(obj)` without a callback.  Out: a value that returns the object while a variable of a captured frame
+holds it. Generated code creates the reference where the graph ends.  The referent must live then as in eager.  An
+existing object does; a new one does if another object refers to it.  For a tensor see `Head.only_referred`, since torch
+may hold it invisibly.
 """
 
 from __future__ import annotations
@@ -13,16 +14,20 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.base import Capture, Cell, Lazy, Value
+from pycompiler.capture.values.base import Capture, Cell, LazyObject, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.iterators import ends_others
+from pycompiler.capture.values.containers.iterators import runs_code_at_end
 
 if TYPE_CHECKING:
     from pycompiler.capture.values.interface import Frame
 
 
 class MadeReference(Value):
-    """One of them.  From now on the end of what it refers to is seen, as is its own: variables keep both beyond a break."""
+    """A new weak reference.
+
+    From its creation on, the ends of the referent and of the reference are observable: variables keep both across a
+    graph break.
+    """
 
     def __init__(self, referent: Value, made_at: int | None) -> None:
         self.referent = referent
@@ -33,7 +38,9 @@ class MadeReference(Value):
         return weakref.ReferenceType
 
     def identity(self) -> object:
-        raise Break("unsupported-operation", "which weak reference it is: one that there was may be given once more")
+        raise Break(
+            "unsupported-operation", "the identity of a weak reference: weakref.ref() may return an existing one"
+        )
 
     def truth(self, cx: Capture) -> bool:
         return True
@@ -43,12 +50,12 @@ class MadeReference(Value):
 
     def call(self, cx: Capture, args: list[Value], kwargs: dict[str, Value]) -> Value:
         if args or kwargs or not is_held(cx, self.referent):
-            raise Break("builtin-call", "a weak reference to an object of which the frame may have let go")
+            raise Break("builtin-call", "a weak reference to an object that the frame may have dropped")
         return self.referent
 
 
-class Registered(Value):
-    """What the handle of a hook refers to: the dict that the hook is in."""
+class HookDictReference(Value):
+    """The weak reference in a hook's handle: it refers to the dict of hooks."""
 
     def __init__(self, entries: Value, made_at: int | None) -> None:
         self.entries = entries
@@ -62,21 +69,21 @@ class Registered(Value):
 
 
 FIRST = 2**61
-"""Numbers that no handle has."""
+"""Numbers that no real handle has."""
 
 
 class HookNumber(Const):
-    """The number of a handle that the frame makes: it stands for the one that generated code takes."""
+    """The number of a handle that the frame creates.  Generated code replaces it by a real one."""
 
 
 def is_held(cx: Capture, value: Value) -> bool:
-    """Whether a variable of a captured frame holds an object, or what `locals()` gave there, which lives as long."""
+    """Whether a variable of a captured frame, or the dict of its `locals()`, holds an object."""
     return any(_holds((*_variables(frame), *_shown(frame)), value) for frame in cx.frames)
 
 
-def shows_an_end(frame: Frame) -> bool:
-    """Whether what `locals()` gave in a frame, which lives as long as the frame, holds what ends visibly."""
-    return any(map(ends_others, _shown(frame)))
+def locals_observe_end(frame: Frame) -> bool:
+    """Whether the dict of a frame's `locals()`, which lives as long as the frame, holds an object whose end is observable."""
+    return any(map(runs_code_at_end, _shown(frame)))
 
 
 def _variables(frame: Frame) -> list[Value]:
@@ -85,13 +92,13 @@ def _variables(frame: Frame) -> list[Value]:
 
 
 def _shown(frame: Frame) -> list[Value]:
-    if frame.shown is None or sys.version_info >= (3, 13):  # where each call makes a dict of its own
+    if frame.shown is None or sys.version_info >= (3, 13):  # since 3.13 each call creates a new dict
         return []
     return [*frame.shown.entries.values()]
 
 
 def _holds(held: Iterable[Value], value: Value) -> bool:
-    return any(v is value or (isinstance(v, Lazy) and v.seen is value) for v in held)
+    return any(v is value or (isinstance(v, LazyObject) and v.seen is value) for v in held)
 
 
-__all__ = ["FIRST", "HookNumber", "MadeReference", "Registered", "is_held", "shows_an_end"]
+__all__ = ["FIRST", "HookDictReference", "HookNumber", "MadeReference", "is_held", "locals_observe_end"]

@@ -1,8 +1,10 @@
-"""What the frame warns of, and what torch warns of in a call of the graph, is noted in the journal: `shown` shows it.
+"""Recording of warnings: warnings of the frame, and warnings that torch raises in a call of the graph.  `replay` prints
+them.
 
-In: a text and the frame that it is about; what was heard while a call ran on fakes.  Out: an effect, or a `Break` where the
-line is none that is captured.
-Example: `softmax` without a dimension warns about its caller's line; ``x.T`` of three dimensions about the line itself, once.
+In: a message and the frame it is about; the warnings heard while a call ran on fakes.
+Out: an effect, or a `Break` if the warning's line is outside the captured frames.
+Example: `softmax` without a dimension warns about its caller's line; ``x.T`` of three dimensions about the line
+itself, once.
 """
 
 from __future__ import annotations
@@ -17,42 +19,55 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from pycompiler.capture import polyfills
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.effects import UNKNOWN, Warned
-from pycompiler.capture.shown import ONCE, OfTorch
+from pycompiler.capture.effects.side_effects import UNKNOWN, DeferredWarning
+from pycompiler.capture.semantics import polyfills
 from pycompiler.capture.values.base import Capture
-from pycompiler.ir.heard import ALWAYS, IN_C, Heard, Listening, Place, line_of_call, lines_of
-from pycompiler.ir.kernels import tensors_of
-from pycompiler.ir.symbols import Specialise
+from pycompiler.capture.warnings.replay import ONCE, TorchWarning
+from pycompiler.operators.kernel_type_checks import tensors_of
+from pycompiler.symbolic.symbols import Specialise
+from pycompiler.torch_compat.warning_listener import (
+    ALWAYS,
+    IN_C,
+    CapturedWarning,
+    Listening,
+    WarningLine,
+    line_of_call,
+    lines_of,
+)
 
 if TYPE_CHECKING:
-    from pycompiler.capture.interpreter import Frame
-    from pycompiler.capture.on_fakes import Call
+    from pycompiler.capture.interpreter.evaluation import Frame
+    from pycompiler.capture.recording.fake_calls import RecordedCall
 
-SHOWN = ("filters", "showwarning", "_showwarnmsg_impl")
-STAND = {of.__code__ for of in (polyfills.engine_of_hook, polyfills.backward_of_hook, polyfills.method_of_hook)}
-"""What stands for torch's callers of hooks."""
+WARNING_GLOBALS = ("filters", "showwarning", "_showwarnmsg_impl")
+HOOK_CALLERS = {of.__code__ for of in (polyfills.engine_of_hook, polyfills.backward_of_hook, polyfills.method_of_hook)}
+"""Polyfills that stand for torch's callers of hooks."""
 CALLS_HOOKS = torch.nn.Module._call_impl.__code__
-FOR_C = frozenset(f"pycompiler.capture.{name}" for name in ("polyfills", "heaps", "groups", "composed"))
-"""Modules whose functions are inlined for functions in C, which have no frames."""
+POLYFILL_MODULES = frozenset((
+    "pycompiler.capture.semantics.polyfills", "pycompiler.capture.semantics.heap_polyfills",
+    "pycompiler.capture.semantics.exception_groups", "pycompiler.capture.semantics.torch_polyfills",
+))  # fmt: skip
+"""Modules whose functions are inlined in place of C functions, which have no frames."""
 ONLY_FAKES = (
     "pycompiler.", "torch._ops", "torch._subclasses", "torch._refs", "torch._prims", "torch._decomp",
     "torch._meta_registrations", "torch._library", "torch.utils._python_dispatch", "torch.fx",
 )  # fmt: skip
-"""Modules whose functions run between a call and its shape function, where eager runs a kernel."""
+"""Modules whose functions run between a call and its shape function; eager runs a kernel there."""
 
 
-def note(cx: Capture, place: Place, message: str, category: type[Warning], by: OfTorch | None = None) -> None:
-    """The frame warns of this; `by`: torch does, when this is called."""
-    known = [cx.effects.globals.get((id(vars(warnings)), name), UNKNOWN) for name in SHOWN]
+def note(
+    cx: Capture, place: WarningLine, message: str, category: type[Warning], by: TorchWarning | None = None
+) -> None:
+    """The frame raises this warning; `by`: the torch call that raises it."""
+    known = [cx.effects.globals.get((id(vars(warnings)), name), UNKNOWN) for name in WARNING_GLOBALS]
     if any(v is not UNKNOWN for v in known) or id(warnings.filters) in cx.by_id:
-        raise Break("builtin-call", f"warnings.warn({message!r}, ...): the frame has changed what becomes of it")
-    cx.effects.warn(Warned(message, category, place.code.co_filename, place.lineno, place.namespace, by))
+        raise Break("builtin-call", f"warnings.warn({message!r}, ...): the frame has changed how warnings are handled")
+    cx.effects.warn(DeferredWarning(message, category, place.code.co_filename, place.lineno, place.namespace, by))
 
 
-def place_at(cx: Capture, level: Any) -> Place | None:
-    """The line that `stacklevel` means; None where eager would have others in between, or means one outside."""
+def place_at(cx: Capture, level: Any) -> WarningLine | None:
+    """The line that `stacklevel` means. None if eager would have other frames in between, or the line is outside."""
     if type(level) is not int or level <= 0:
         return None
     found = list(itertools.islice(_places(cx), level))
@@ -64,52 +79,52 @@ def place_at(cx: Capture, level: Any) -> Place | None:
     return place
 
 
-def line(cx: Capture) -> Place | None:
-    """The line that is called from: of the program, or of a library, but of nothing that stands for C."""
+def line(cx: Capture) -> WarningLine | None:
+    """The calling line, of the program or of a library, but not of a polyfill for C code."""
     return next((p for p, _ in _places(cx) if not p.module.startswith("pycompiler.")), None)
 
 
-def _places(cx: Capture) -> Iterator[tuple[Place, bool]]:
-    """Where the frames are, the innermost first, and whether the next one is what called it."""
+def _places(cx: Capture) -> Iterator[tuple[WarningLine, bool]]:
+    """The places of the frames, innermost first, and whether the next frame is the direct caller."""
     for frame in reversed(cx.frames):
-        if frame.globals.get("__name__") in FOR_C and frame.code not in STAND:
+        if frame.globals.get("__name__") in POLYFILL_MODULES and frame.code not in HOOK_CALLERS:
             continue
-        yield _place_of(frame), frame.follows or frame.code in STAND
+        yield _place_of(frame), frame.follows or frame.code in HOOK_CALLERS
         if frame.of_module:
             yield from ((place, True) for place in _lines_of_modules())
 
 
-def _place_of(frame: Frame) -> Place:
+def _place_of(frame: Frame) -> WarningLine:
     at = frame.user_frame().lineno or 0
-    return Place(frame.code, _ways_of_modules().get(at, at) if frame.code is CALLS_HOOKS else at, frame.globals)
+    return WarningLine(frame.code, _ways_of_modules().get(at, at) if frame.code is CALLS_HOOKS else at, frame.globals)
 
 
 @functools.cache
 def _ways_of_modules() -> dict[int, int]:
-    """Where a module's call goes on if it is compiled, and where otherwise."""
+    """Line of a module's compiled call → its line otherwise."""
     lines = lines_of(CALLS_HOOKS, "inner")
     return dict(itertools.pairwise(lines[-2:]))
 
 
 @functools.cache
-def _lines_of_modules() -> tuple[Place, ...]:
+def _lines_of_modules() -> tuple[WarningLine, ...]:
     """The lines of `nn.Module.__call__` between a call of a module without hooks and its `forward`."""
     calls = ((torch.nn.Module._call_impl, 0), (torch.nn.Module._wrapped_call_impl, -1))
-    return tuple(Place(fn.__code__, line_of_call(fn.__code__, which), fn.__globals__) for fn, which in calls)
+    return tuple(WarningLine(fn.__code__, line_of_call(fn.__code__, which), fn.__globals__) for fn, which in calls)
 
 
 def note_once(cx: Capture, what: str) -> None:
     place = line(cx)
     if place is None:
-        raise Break("builtin-call", f"torch warns of {what}, about a line outside")
+        raise Break("builtin-call", f"torch warns of {what}, about a line outside of captured code")
     with ALWAYS, Listening() as heard:
         ONCE[what]()
     for said in heard:
-        by = OfTorch.of(ONCE[what], False, (), {}) if IN_C in said.message else None
+        by = TorchWarning.of(ONCE[what], False, (), {}) if IN_C in said.message else None
         note(cx, place, said.message, said.category, by)
 
 
-def _few(call: Call, result: Any) -> bool:
+def _few(call: RecordedCall, result: Any) -> bool:
     """Whether no degrees of freedom are left."""
     given, results = _operands(call)[0], tensors_of(result)
     flags = [a for a in call.fakes if isinstance(a, bool)]  # `unbiased` comes first
@@ -119,16 +134,16 @@ def _few(call: Call, result: Any) -> bool:
     return bool(given.numel() <= correction * results[0].numel()) or results[0].numel() == 0
 
 
-def _made_real(call: Call, result: Any) -> bool:
+def _made_real(call: RecordedCall, result: Any) -> bool:
     made = [t.dtype for t in (tensors_of(result) or _operands(call)[:1])]
     return any(t.is_complex() for t in _operands(call)) and not any(d.is_complex or d is torch.bool for d in made)
 
 
-def _operands(call: Call) -> list[torch.Tensor]:
+def _operands(call: RecordedCall) -> list[torch.Tensor]:
     return [n.meta["example_value"] for n in call.operands]
 
 
-KERNELS: dict[str, Callable[[Call, Any], bool]] = {
+KERNELS: dict[str, Callable[[RecordedCall, Any], bool]] = {
     **dict.fromkeys(("std", "var", "std_mean", "var_mean"), _few),
     **dict.fromkeys(
         ("to", "type", "type_as", "copy_", "double", "float", "half", "bfloat16", "long", "int", "short", "char", "byte",
@@ -144,14 +159,17 @@ KERNELS: dict[str, Callable[[Call, Any], bool]] = {
 """Operators whose kernels may warn otherwise than their shape functions, and when (`test_warnings_of_samples.py`)."""
 
 
-def note_call(cx: Capture, call: Call, heard: Sequence[Heard], result: Any) -> list[str]:
-    """What a call of the graph warned of on fakes, eager's call warns of, in C++ what its kernel says; the texts."""
+def note_call(cx: Capture, call: RecordedCall, heard: Sequence[CapturedWarning], result: Any) -> list[str]:
+    """Record the warnings of a graph call; returns the messages.
+
+    Eager raises the warnings that the call raised on fakes; in C++ it raises the kernel's.
+    """
     like = (call.target, call.op == "call_method", call.fakes, call.kfakes)
     texts, lines = list[str](), set[tuple[str, int]]()
     of_kernel = call.name in KERNELS and KERNELS[call.name](call, result)
     if not (heard or of_kernel):
         return texts
-    by = OfTorch.of(*like, kernel=of_kernel)
+    by = TorchWarning.of(*like, kernel=of_kernel)
     if of_kernel:
         with ALWAYS:
             heard = [*(said for said in heard if IN_C not in said.message), *by.listen()]
@@ -161,40 +179,43 @@ def note_call(cx: Capture, call: Call, heard: Sequence[Heard], result: Any) -> l
         if IN_C in said.message:
             place = called[-1] if called else line(cx)
         elif len(called) < len(theirs):
-            continue  # a shape function's own
+            continue  # raised by a shape function itself
         else:
             _settle_names(cx, call, said)
             place = _place_meant(cx, said, len(called))
         if place is None:
-            raise Break("builtin-call", f"{call.name}, which warns about a line outside: {said.message}")
+            raise Break(
+                "builtin-call", f"{call.name}, which warns about a line outside of captured code: {said.message}"
+            )
         texts.append(said.message)
         if IN_C not in said.message:
             note(cx, place, said.message, said.category)
-        elif (at := (place.code.co_filename, place.lineno)) not in lines:  # `by` tells all of a line
+        elif (at := (place.code.co_filename, place.lineno)) not in lines:  # `by` reports all warnings of one line
             lines.add(at)
             note(cx, place, said.message, said.category, by)
     return texts
 
 
-def note_evaluated(cx: Capture, heard: Sequence[Heard], evaluates: CodeType) -> None:
-    """What a call with constants warned of, eager's call warns of; `evaluates`: the code that has made it."""
+def note_evaluated(cx: Capture, heard: Sequence[CapturedWarning], evaluates: CodeType) -> None:
+    """Record the warnings of a call with constants, which eager raises, too; `evaluates`: the code that made the
+    call."""
     for said in heard:
         called = sum(1 for _ in itertools.takewhile(lambda p: p.code is not evaluates, said.frames))
         own = said.frames[0].module.startswith("pycompiler.")
         place = line(cx) if own else _place_meant(cx, said, called)
         if place is None:
-            raise Break("builtin-call", f"a warning about a line outside: {said.message}")
+            raise Break("builtin-call", f"a warning about a line outside of captured code: {said.message}")
         note(cx, place, said.message, said.category)
 
 
-def _settle_names(cx: Capture, call: Call, said: Heard) -> None:
+def _settle_names(cx: Capture, call: RecordedCall, said: CapturedWarning) -> None:
     hints = cx.sizes.symbols.hints if cx.sizes.symbols else {}
     if names := frozenset(re.findall(r"\w+", said.message)) & hints.keys():
-        raise Specialise(sorted(names), f"{call.name} warns of it")
+        raise Specialise(sorted(names), f"a warning of {call.name} shows the number")
 
 
-def _place_meant(cx: Capture, said: Heard, called: int) -> Place | None:
-    """Of the frames of what was called, or of those that called it, the one that a warning is about."""
+def _place_meant(cx: Capture, said: CapturedWarning, called: int) -> WarningLine | None:
+    """The frame that a warning is about, among the frames of the call and its callers."""
     at = next(
         (i for i, p in enumerate(said.frames) if (p.code.co_filename, p.lineno) == (said.filename, said.lineno)), None
     )

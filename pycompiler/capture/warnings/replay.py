@@ -1,7 +1,9 @@
-"""Generated code shows what the frame warns of after the graph, where showing runs no code of the program's, and nobody looks.
+"""Replay of warnings: generated code raises the frame's warnings after the graph.
 
-Before the graph it asks (`only_shown`): `warnings` is as it was imported, and it records into a list, or prints to a stream of
-CPython's own; the frame reaches neither that list nor a registry of warnings.  Else `Unfit`: the frame runs eagerly.
+This requires that a warning runs no code of the program, and that the frame does not see its traces.  Before the
+graph, generated code checks this (`check_only_printed`).  `warnings` is unchanged since its import; it records into a list,
+or prints to a CPython stream.  The frame reaches neither that list nor a warning registry.  Otherwise `Unfit`: the
+frame runs eagerly.
 """
 
 from __future__ import annotations
@@ -22,21 +24,21 @@ import torch
 
 from pycompiler.capture.values.attributes import MISSING, instance_dict
 from pycompiler.errors import Unfit
-from pycompiler.ir import begun
-from pycompiler.ir.heard import IN_C, Heard, Listening
+from pycompiler.ir import iterator_state
 from pycompiler.ir.source import mro_of, namespace_of
-from pycompiler.ir.strides import in_order
-from pycompiler.ir.symbols import hint_of
+from pycompiler.operators.result_strides import in_order
+from pycompiler.symbolic.symbols import hint_of
+from pycompiler.torch_compat.warning_listener import IN_C, CapturedWarning, Listening
 
 SHOWS = ("showwarning", "_showwarnmsg")
 PRINTS = ("_showwarnmsg_impl", "formatwarning", "_formatwarnmsg", "_formatwarnmsg_impl")
-"""The functions of `warnings` that run to show one, and those that run to print it."""
+"""The functions of `warnings` that run for each warning, and the functions that print it."""
 SHOWS_ALL = (*SHOWS, *PRINTS)
 BUFFERED, RAW = (io.BufferedWriter, io.BufferedRandom), (io.FileIO, io.BytesIO)
 Namespaces = tuple[dict[str, Any], ...]
 Line = tuple[str, int]
-Said = list[tuple[str, type[Warning], Line | None]]
-"""Texts, and of a call of Python's the line of it that each is about."""
+Messages = list[tuple[str, type[Warning], Line | None]]
+"""Messages and categories; for a Python function in the call also the line that each is about."""
 
 
 def warn(message: str, category: type[Warning], filename: str, lineno: int, namespace: dict[str, Any]) -> None:
@@ -46,7 +48,7 @@ def warn(message: str, category: type[Warning], filename: str, lineno: int, name
 
 
 @dataclass(frozen=True)
-class Like:
+class TensorLike:
     """A tensor without its memory."""
 
     shape: tuple[int, ...]
@@ -57,7 +59,7 @@ class Like:
 
     @staticmethod
     def of(value: Any, kernel: bool = False) -> Any:
-        """The same of what a call is given; of a `kernel`, with no more than two elements a dimension."""
+        """The stand-ins for a call's arguments; for a `kernel`, with at most two elements per dimension."""
         if isinstance(value, torch.Tensor):
             shape = tuple(map(hint_of, value.shape))
             lies = value if value.layout is torch.strided else torch.empty(shape, device="meta")
@@ -66,12 +68,12 @@ class Like:
                 dense = in_order(shape, strides) == strides
                 shape = tuple(min(n, 2) for n in shape)
                 strides = in_order(shape, strides) if dense else strides
-            return Like(shape, strides, value.dtype, value.requires_grad, "cpu" if kernel else "meta")
+            return TensorLike(shape, strides, value.dtype, value.requires_grad, "cpu" if kernel else "meta")
         return hint_of(value)
 
     @staticmethod
     def made(value: Any) -> Any:
-        if not isinstance(value, Like):
+        if not isinstance(value, TensorLike):
             return value
         with torch.no_grad():
             made = torch.empty_strided(value.shape, value.stride, dtype=value.dtype, device=value.device)
@@ -90,19 +92,19 @@ def _mapped(of: Callable[[Any], Any], value: Any) -> Any:
 
 
 @dataclass
-class Told:
-    """What a call says now, in this process, and each time, once that is known."""
+class WarningsHeard:
+    """The warnings of a call now, in this process, and its warnings on every call, once these are known."""
 
-    now: Said = field(default_factory=list)
-    always: Said | None = None
+    now: Messages = field(default_factory=list)
+    always: Messages | None = None
 
 
 @dataclass(frozen=True, eq=False)
-class OfTorch:
-    """A call of which torch warns in C++: each time, or once a process, which torch counts.
+class TorchWarning:
+    """A call that makes torch warn in C++: on every call, or once per process, which torch counts.
 
-    It is asked ahead of the graph, which may make the same call.  What it says then it would say again if it said it twice; until
-    torch is told to warn always, that is all.
+    The call runs on stand-ins before the graph, since the graph may make the same call.  It runs twice: the second
+    run gives the warnings of every later call, until torch is set to warn always.
     """
 
     target: Any
@@ -112,19 +114,19 @@ class OfTorch:
 
     @property
     def is_spent(self) -> bool:
-        """Whether it says nothing any more, until torch is told to warn always."""
+        """Whether the call warns no more, until torch is set to warn always."""
         state = self.told
         return state.always == [] and not state.now
 
     @property
-    def told(self) -> Told:
-        return self.__dict__.setdefault("_told", Told())  # type: ignore[no-any-return]
+    def told(self) -> WarningsHeard:
+        return self.__dict__.setdefault("_told", WarningsHeard())  # type: ignore[no-any-return]
 
     @staticmethod
-    def of(target: Any, method: bool, args: Any, kwargs: Any, *, kernel: bool = False) -> OfTorch:
-        """`kernel`: what warns is no more than the kernel of the host, whatever the sizes."""
-        like = partial(Like.of, kernel=kernel)
-        return OfTorch(target, method, tuple(_mapped(like, list(args))), _mapped(like, dict(kwargs)))
+    def of(target: Any, method: bool, args: Any, kwargs: Any, *, kernel: bool = False) -> TorchWarning:
+        """The record of a call; `kernel`: only the host's kernel warns, whatever the sizes."""
+        like = partial(TensorLike.of, kernel=kernel)
+        return TorchWarning(target, method, tuple(_mapped(like, list(args))), _mapped(like, dict(kwargs)))
 
     def ask(self) -> None:
         state = self.told
@@ -133,11 +135,11 @@ class OfTorch:
         else:
             state.now = self.heard() if torch.is_warn_always_enabled() else state.always
 
-    def heard(self) -> Said:
+    def heard(self) -> Messages:
         return [(said.message, said.category, _line_inside(said)) for said in self.listen()]
 
-    def listen(self) -> list[Heard]:
-        args, kwargs = _mapped(Like.made, self.args), _mapped(Like.made, self.kwargs)
+    def listen(self) -> list[CapturedWarning]:
+        args, kwargs = _mapped(TensorLike.made, self.args), _mapped(TensorLike.made, self.kwargs)
         with Listening() as heard, torch._C.DisableTorchFunction(), contextlib.suppress(Exception):
             if self.method:
                 getattr(args[0], self.target)(*args[1:], **kwargs)
@@ -146,7 +148,7 @@ class OfTorch:
         return [said for said in heard if IN_C in said.message]
 
     def tell(self, filename: str, lineno: int, namespace: dict[str, Any]) -> None:
-        """What it says about this line, once; of a call in C all is about the line that calls."""
+        """Raise the call's warnings about this line, once; all warnings of a C call are about the calling line."""
         state, lines = self.told, (None, (filename, lineno))
         told, state.now = state.now, [said for said in state.now if said[2] not in lines]
         for text, category, at in told:
@@ -154,8 +156,8 @@ class OfTorch:
                 warn(text, category, filename, lineno, namespace)
 
 
-def _line_inside(said: Heard) -> Line | None:
-    """The line of the program's or of torch's that it is about, if it is one of what was called."""
+def _line_inside(said: CapturedWarning) -> Line | None:
+    """The line inside the called Python code that a warning is about, of the program or of torch; otherwise None."""
     inside = said.inside > 0 and not said.frames[0].module.startswith("pycompiler.")
     return (said.filename, said.lineno) if inside else None
 
@@ -181,43 +183,46 @@ ONCE: dict[str, Callable[[], None]] = {
     "a short signal": _short_signal, "no window": _no_window, "the gradient of no leaf": _no_leaf,
     "a tensor of a tensor": _tensor_of_tensor,
 }  # fmt: skip
-"""Calls of which torch warns."""
+"""Calls that make torch warn."""
 
 
-def only_shown(
-    categories: tuple[type[Warning], ...], namespaces: Namespaces, calls: tuple[OfTorch, ...], *looked_at: Any
+def check_only_printed(
+    categories: tuple[type[Warning], ...], namespaces: Namespaces, calls: tuple[TorchWarning, ...], *looked_at: Any
 ) -> None:
-    """Raises `Unfit` when a warning of these classes, of modules with these namespaces, would do more than be shown, or change
-    what the frame reaches.  Then torch is asked what it says of these calls."""
+    """Raise `Unfit` if a warning of these classes would do more than be printed.
+
+    This includes a change of an object that the frame reaches.
+    `namespaces`: the modules that warn.  Then torch's warnings for these calls are collected.
+    """
     ours = vars(warnings)
     log = getattr(ours.get("_showwarnmsg_impl"), "__self__", None)
     listed = type(log) is list and ours["_showwarnmsg_impl"] == log.append
     if not _are_originals(SHOWS if listed else SHOWS_ALL) or not (listed or _only_writes(sys.stderr)):
-        raise Unfit("a warning that the program shows")
+        raise Unfit("a warning that code of the program would show")
     registries = [found for n in namespaces if (found := n.get("__warningregistry__")) is not None]
     changed = [*([log] if listed else ()), ours.get("onceregistry"), *namespaces, *registries]
     if looked_at and _reach(looked_at, changed):
-        raise Unfit("a warning that the program sees")
+        raise Unfit("a warning that changes an object of the program")
     if (
         any(map(_may_raise, categories))
         or ours.get("defaultaction") == "error"
         or getattr(sys.flags, "context_aware_warnings", False)
     ):
-        raise Unfit("a warning that is an error")
+        raise Unfit("a warning that would be raised as an error")
     for call in calls:
         call.ask()
 
 
-def only_told(
-    categories: tuple[type[Warning], ...], namespaces: Namespaces, calls: tuple[OfTorch, ...], *looked_at: Any
+def check_torch_only(
+    categories: tuple[type[Warning], ...], namespaces: Namespaces, calls: tuple[TorchWarning, ...], *looked_at: Any
 ) -> None:
-    """The same where torch warns of all: mostly it has done so, once a process."""
+    """The same, if only torch warns: mostly it has done so already, once per process."""
     if torch.is_warn_always_enabled() or not all(call.is_spent for call in calls):
-        only_shown(categories, namespaces, calls, *looked_at)
+        check_only_printed(categories, namespaces, calls, *looked_at)
 
 
 def _may_raise(category: type[Warning]) -> bool:
-    """Whether the filter that comes first may make an error of a warning of this class."""
+    """Whether the first matching filter may turn a warning of this class into an error."""
     for action, text, asked, module, lineno in warnings.filters:
         if issubclass(category, asked):
             if action == "error":
@@ -227,7 +232,7 @@ def _may_raise(category: type[Warning]) -> bool:
     return False
 
 
-_originals: dict[tuple[str, ...], tuple[Any, ...]] = {}  # what was found to be CPython's
+_originals: dict[tuple[str, ...], tuple[Any, ...]] = {}  # functions found to be CPython's
 
 
 def _are_originals(names: tuple[str, ...]) -> bool:
@@ -260,13 +265,13 @@ def _only_writes(stream: Any) -> bool:
 
 
 def _reach(values: tuple[Any, ...], changed: list[Any]) -> bool:
-    """Whether one of `values` is one of those objects, or an iterator over it, or that asks one."""
+    """Whether one of `values` is one of these objects, or an iterator that refers to one."""
     todo, places, seen = [*values], {*map(id, changed)}, set()
     while todo:
         value = todo.pop()
         if id(value) in places:
             return True
-        if type(value) in (tuple, *begun.TELLING, *begun.ASKING) and id(value) not in seen:
+        if type(value) in (tuple, *iterator_state.READABLE, *iterator_state.COMPOSED) and id(value) not in seen:
             seen.add(id(value))
             todo += gc.get_referents(value)
     return False

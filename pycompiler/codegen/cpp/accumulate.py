@@ -1,4 +1,4 @@
-"""Folds over the outer loop: one running value (or array of them) per thread, put together when all are done."""
+"""Folds over the outer loop: each thread has a running value (or an array of them), combined after all threads are done."""
 
 from __future__ import annotations
 
@@ -10,14 +10,18 @@ from pycompiler.codegen.cpp.body import Context, store
 from pycompiler.codegen.cpp.folds import COMBINE, EXTREMES, Fold, declare_total, fold_total, result
 from pycompiler.codegen.cpp.lines import InnerLoop, indent, nested
 from pycompiler.codegen.cpp.types import ctype, identity
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Dim
+from pycompiler.symbolic.expr import Expr
 
 
 @dataclass
 class Accumulators:
-    """What the accumulating stages of a nest add around its loop.  `shared`: before the threads start; `begin`, `end`:
-    in each thread before and after the loop; `finish`: after all threads."""
+    """The code that accumulating stages add around a nest's loop.
+
+    - `shared`: before the threads start.
+    - `begin`, `end`: in each thread, before and after the loop.
+    - `finish`: after all threads.
+    """
 
     context: Context
     inner: list[Dim]
@@ -70,7 +74,7 @@ class Accumulators:
         self.finish.append(f"pyc_release({slots});")
 
     def array(self, f: Fold, name: str, t: str, size: str) -> None:
-        """Declares one array per thread, filled with the fold's identity."""
+        """Declare one array per thread, filled with the fold's identity."""
         self.shared.append(f"{t}* const {name} = ({t}*)pyc_allocate({self.count} * {size} * sizeof({t}));")
         fill = f"{name}[k] = {identity(f.kind, f.dtype)};"
         self.shared.append(f"for (int64_t k = 0; k < {self.count} * {size}; k++) {fill}")

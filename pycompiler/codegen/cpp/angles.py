@@ -1,13 +1,13 @@
-"""sin and cos in a vector loop: a look at all arguments first, then one of two loops.
+"""sin and cos in a vector loop: first a check of all arguments, then one of two loops.
 
-In: the innermost loop.  Out: the same, or where it has sines of floats
+In: the innermost loop.  Out: the same loop, or if it computes sines of floats
 
     int32_t far1 = 0;
     #pragma omp simd reduction(|:far1)
     for (...) { what the arguments need; far1 |= pyc_is_far(t3); }
     if (far1) the loop; else the loop with pyc_sin_near
 
-The reduction of far angles needs doubles and a table, which a vector loop computes for every element or not at all.
+The reduction of large angles needs doubles and a table.  A vector loop computes it for every element or for none.
 """
 
 from __future__ import annotations
@@ -21,14 +21,14 @@ DEFINITION = re.compile(r"const (\w+) (t\d+) = ")
 NAME = re.compile(r"\bt\d+\b")
 
 
-def near_and_far(simd: list[str], loop: InnerLoop, lines: list[str]) -> list[str]:
-    """`simd`: the pragma of a loop that can be vectorised, else nothing."""
+def split_by_angle(simd: list[str], loop: InnerLoop, lines: list[str]) -> list[str]:
+    """`simd`: the pragma of a loop that can be vectorised, or an empty list."""
     whole = [*simd, *nested([loop], lines)]
     arguments = {m[2] for line in lines if line.startswith("const float ") for m in CALL.finditer(line)}
     if not simd or not arguments:
         return whole
     needed = slice_for(arguments, lines)
-    if any(CALL.search(line) for line in needed):  # the sine of a sine: its argument is not known before
+    if any(CALL.search(line) for line in needed):  # the sine of a sine: its argument is not known before the loop
         return whole
     far = f"far_{min(arguments)}"
     tests = [f"{far} |= pyc_is_far({a});" for a in sorted(arguments)]

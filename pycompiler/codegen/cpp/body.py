@@ -14,16 +14,16 @@ import torch
 from pycompiler.codegen.cpp import ops
 from pycompiler.codegen.cpp.index import c_index
 from pycompiler.codegen.cpp.types import cast, constant, ctype, load, stored
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import LOADS, Stage, Unsupported
 from pycompiler.ir.loops import INDEX_RULES, Buffer, Op
-from pycompiler.ir.plan import UNTOLD, WRONG_INDEX
+from pycompiler.ir.plan import WITHOUT_NUMBERS, WRONG_INDEX
 from pycompiler.ir.target import Target
+from pycompiler.symbolic.expr import Expr
 
 
 @dataclass
-class Scope:
-    """Lines of one block; `known`: what was computed in it -> name."""
+class CodeBlock:
+    """Lines of one block.  `known`: key of a computed value -> its C name."""
 
     lines: list[str] = field(default_factory=list)
     known: dict[tuple[object, ...], str] = field(default_factory=dict)
@@ -31,10 +31,13 @@ class Scope:
 
 
 @dataclass
-class Function:
-    """What is shared by all nests of one C++ function.  `shared`: buffers that live in the memory of an input which
-    the function reads too; all accesses go through one pointer, so that the others need not fear aliases.  `scalars`:
-    the symbols of sizes."""
+class CppFunction:
+    """The common part of all nests of one C++ function.
+
+    - `shared`: buffers in the memory of an input that the function reads too.  All accesses go through one pointer, so
+      that the other pointers have no aliases.
+    - `scalars`: the symbols of sizes.
+    """
 
     buffers: Mapping[str, Buffer]
     pointers: dict[str, str]  # buffer -> C name
@@ -54,48 +57,56 @@ class Function:
 
 @dataclass
 class Context:
-    """Where the values of a nest are.  `names`: variables -> C names; `inner`: variables of inner loops;
-    `held`: buffers whose value at this point is in a variable; `scratch`: buffers kept in a row array."""
+    """The locations of a nest's values.
 
-    function: Function
+    - `names`: variables -> C names.
+    - `inner`: variables of inner loops.
+    - `held`: buffers whose value at this point is in a variable.
+    - `scratch`: buffers stored in a row array.
+    """
+
+    function: CppFunction
     names: dict[str, str]
     ranges: dict[str, Expr]
     inner: set[str]
-    row: Scope
+    row: CodeBlock
     held: dict[str, str] = field(default_factory=dict)
     scratch: dict[str, str] = field(default_factory=dict)
     scratch_at: str = "0"
     column_at: dict[str, str] = field(default_factory=dict)  # position in the array of a column fold
-    staged: dict[tuple[str, Expr], str] = field(default_factory=dict)  # loads that a tile holds -> place in it
-    scalar_only: bool = False  # something in the pass cannot be vectorised
-    flags: dict[str, int] = field(default_factory=dict)  # checks of values in the pass -> what they report
+    staged: dict[tuple[str, Expr], str] = field(default_factory=dict)  # loads that a tile holds -> place in the tile
+    scalar_only: bool = False  # the pass cannot be vectorised
+    flags: dict[str, int] = field(default_factory=dict)  # flags of checks in the pass -> error sites
 
     def index(self, e: Expr, local: Mapping[str, str] | None = None) -> str:
         return c_index(e, {**self.names, **local} if local else self.names, self.ranges)
 
 
 class BodyWriter:
-    """Writes one stage's body; `inside` is the innermost scope (the row scope itself for row stages)."""
+    """Writes one stage's body.  `inside`: the innermost scope (the row scope itself for row stages)."""
 
-    def __init__(self, context: Context, stage: Stage, inside: Scope) -> None:
+    def __init__(self, context: Context, stage: Stage, inside: CodeBlock) -> None:
         self.c, self.stage, self.inside = context, stage, inside
         self.value: list[str] = []
         self.exact: list[bool] = []
 
     def write(self) -> list[str]:
-        """Names of the results."""
+        """The names of the results."""
         for op in self.stage.loop.body:
             self.value.append(self.op(op))
             self.exact.append(self.is_exact(op))
         return [self.value[r] for r in self.stage.loop.results]
 
     def local(self, e: Expr) -> dict[str, str]:
-        """Text of the indirect symbols in an index.  gcc 12 gathers at -1 for an index 1 that it knows to be a truth, so it
-        may not look into them (`tests/codegen/test_arithmetic.py`)."""
+        """C text of the indirect symbols in an index.
+
+        gcc 12 gathers at -1 for an index 1 that it knows to be a bool.  PYC_KEPT hides the value from it
+        (`tests/codegen/test_arithmetic.py`).
+        """
         return {s: f"PYC_KEPT((int64_t){self.value[int(s[1:])]})" for s in e.symbols if s.startswith("%")}
 
-    def scope_for(self, args: list[str], exprs: list[Expr]) -> Scope:
-        """The row scope when nothing varies inside it."""
+    def scope_for(self, args: list[str], exprs: list[Expr]) -> CodeBlock:
+        """The row scope if the value does not vary inside it, else the inner one."""
         row = self.c.row
         if self.inside is row:
             return row
@@ -107,7 +118,7 @@ class BodyWriter:
     def _values_in(self, e: Expr) -> list[str]:
         return [self.value[int(s[1:])] for s in e.symbols if s.startswith("%")]
 
-    def define(self, key: tuple[object, ...], text: str, kind: str, scope: Scope) -> str:
+    def define(self, key: tuple[object, ...], text: str, kind: str, scope: CodeBlock) -> str:
         for s in (self.c.row, self.inside):
             if key in s.known:
                 return s.known[key]
@@ -139,14 +150,14 @@ class BodyWriter:
         return self.define((text, op.dtype), text, ctype(op.dtype).compute, scope)
 
     def is_exact(self, op: Op) -> bool:
-        """Whether the value is a bf16 number, held in a float."""
+        """Whether the value is exactly a bf16 number, stored in a float."""
         if op.name in (*LOADS, "cast") and op.dtype == torch.bfloat16:
             return True
         kept = op.name in ("neg", "abs") or (op.name == "cast" and op.dtype == torch.float32)
         return kept and self.exact[op.args[0]]
 
-    def may_fail(self, scope: Scope) -> None:
-        """The text sets the error code, which a vector loop cannot."""
+    def may_fail(self, scope: CodeBlock) -> None:
+        """Note that the code sets the error code, which a vector loop cannot do."""
         self.c.function.may_fail = True
         self.c.scalar_only |= scope is self.inside
 
@@ -168,7 +179,8 @@ class BodyWriter:
         return self.define((text,), text, "int64_t", scope)
 
     def flagged(self, value: str, site: int) -> str:
-        """An index that can only be 0: a vector loop notes whether another one was there, and its end reports it."""
+        """An index that can only be 0.  A vector loop sets a flag for any other value, and the code after it reports
+        the error."""
         if ("flag", value, site) not in self.inside.known:
             flag = self.c.function.fresh("wrong")
             self.inside.lines.append(f"{flag} |= {value} != 0;")
@@ -182,7 +194,7 @@ class BodyWriter:
         return self.memory(op) if kept is None else self.masked(op, kept)
 
     def kept(self, op: Op) -> str | None:
-        """The element, where the nest has it already: in a variable, or in an array of the row or of the tile."""
+        """The element if the nest holds it: in a variable, or in an array of the row or of the tile; else None."""
         name, index = op.attrs[0], op.attrs[1]
         if name in self.c.held:
             return self.c.held[name]
@@ -195,7 +207,7 @@ class BodyWriter:
         return self.define((place,), load(op.dtype, place), ctype(op.dtype).compute, self.inside)
 
     def masked(self, op: Op, value: str) -> str:
-        """`value`, where the mask of the load allows."""
+        """`value` where the mask of the load is true."""
         if op.name != "masked_load":
             return value
         guard, other = (self.value[a] for a in op.args)
@@ -214,11 +226,11 @@ class BodyWriter:
         return self.define((name, text, op.dtype), text, ctype(op.dtype).compute, scope)
 
     def in_range(self, symbol: str) -> bool:
-        """Whether an index symbol is a loop variable, a size, or a value that was checked."""
+        """Whether an index symbol is a loop variable, a size, or a checked value."""
         return not symbol.startswith("%") or self.stage.loop.body[int(symbol[1:])].name == "wrap_index"
 
-    def address(self, name: str, index: Expr, scope: Scope, guard: str | None) -> str:
-        """Text of a position in a buffer; indirect ones are checked (and only where the guard holds)."""
+    def address(self, name: str, index: Expr, scope: CodeBlock, guard: str | None) -> str:
+        """C text of a position in a buffer; indirect ones are checked (and only where the guard is true)."""
         text = self.c.index(index, self.local(index))
         if all(self.in_range(s) for s in index.symbols) and storage_extent(self.c.function.buffers[name]) != 0:
             return text
@@ -230,15 +242,18 @@ class BodyWriter:
 
 
 def error_site(op: Op) -> int:
-    """What a kernel reports of a checked index, as far as it is known here (`ir.plan.KernelErrors`)."""
+    """The error site of a checked index, as far as it is known here (`ir.plan.KernelErrors`)."""
     _, rule, dim = op.attrs
     key = WRONG_INDEX + list(INDEX_RULES).index(rule)
-    return key | dim << 8 if dim < 16 else key + UNTOLD
+    return key | dim << 8 if dim < 16 else key + WITHOUT_NUMBERS
 
 
 def checked_index(c: Context, index: Expr, local: Mapping[str, str], name: str) -> str:
-    """`index` with its indirect part checked: the one indirect value against the largest that keeps the access inside
-    the buffer whatever the loop variables are; otherwise the whole against the storage."""
+    """`index` with its indirect part checked.
+
+    A single indirect value is compared with the largest one that stays inside the buffer for all loop variables.
+    Otherwise the whole index is compared with the storage.
+    """
     extent = storage_extent(c.function.buffers[name])
     if extent == 0:
         raise Unsupported(f"indirect access to {name}, which is empty")
@@ -256,7 +271,7 @@ def checked_index(c: Context, index: Expr, local: Mapping[str, str], name: str) 
 
 
 def storage_extent(b: Buffer) -> Expr:
-    """Elements from a buffer's first to its last."""
+    """Number of elements from a buffer's first to its last."""
     extent = Expr.of(1)
     for n, s in zip(b.shape, b.stride, strict=True):
         if n == 0:
@@ -265,12 +280,12 @@ def storage_extent(b: Buffer) -> Expr:
     return extent
 
 
-# Operations whose bf16 result is a bf16 number exactly, held in a float.
+# Operations whose bf16 result is exactly a bf16 number, stored in a float.
 EXACT = ("cast", "load", "masked_load", "const", "where", "neg", "abs", "maximum", "minimum")
 
 
 def store(buffer: Buffer, place: str, value: str, dtype: torch.dtype, made_by: str = "") -> str:
-    """`made_by`: the operation that made the value; one that is exact needs no second rounding."""
+    """A store.  `made_by`: the operation that computed the value; an exact one needs no second rounding."""
     if dtype == buffer.dtype == torch.bfloat16 and made_by in EXACT:
         return f"{place} = pyc_narrow_bf16({value});"
     if dtype != buffer.dtype:

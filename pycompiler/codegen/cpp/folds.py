@@ -1,8 +1,8 @@
-"""Running values of reductions as C++: declaration, one more value, two partial results, the end.
+"""Running values of reductions as C++: declaration, one more value, combination of two partial results, the end.
 
-Sums and products of floats run in double: the result does not depend on the order of the values, but for the last bits of
-that double.  A sum of doubles that is made of pieces keeps what their addition rounds off (`<name>_low`).  An extreme of
-floats carries whether a NaN was seen beside it (`<name>_nan`), argmax its position (`<name>_at`).
+Sums and products of floats run in double, so the order of the values affects only the last bits of the double.  A sum
+of doubles in pieces keeps the rounding errors of their addition (`<name>_low`).  An extreme of floats also records
+whether a NaN was seen (`<name>_nan`), and argmax its position (`<name>_at`).
 """
 
 from __future__ import annotations
@@ -21,8 +21,10 @@ FIRST = "0x7fffffffffffffffl"  # a position after all others
 
 @dataclass
 class Fold:
-    """The running value of one reduction, of C++ type `compute`.  `partial`: folded by the innermost loop; `total`: what
-    partials go into."""
+    """The running value of one reduction, of C++ type `compute`.
+
+    `partial`: folded by the innermost loop.  `total`: partial results are folded into it.
+    """
 
     stage: Stage
     kind: str
@@ -46,7 +48,7 @@ class Fold:
 
     @property
     def fields(self) -> list[tuple[str, str, str]]:
-        """(suffix of the name, C++ type, first value) of the variables that the total is made of."""
+        """(suffix of the name, C++ type, first value) of the variables of the total."""
         found = [("", self.compute, identity(self.kind, self.dtype))]
         found += [("_at", "int64_t", FIRST)] if self.is_arg else []
         found += [("_nan", "int32_t", "0")] if self.has_nan else []
@@ -89,7 +91,7 @@ def fold_position(f: Fold, into: str, value: str, position: str) -> list[str]:
 
 
 def fold_total(f: Fold, into: str, value: str, *, whole: bool = False) -> list[str]:
-    """Statements that fold one running value into another; `whole`: the value is a total too."""
+    """Statements that fold one running value into another.  `whole`: the value is a total too."""
     if f.is_arg:
         return fold_position(f, into, value, f"{value}_at")
     if f.has_low:
@@ -102,7 +104,7 @@ def fold_total(f: Fold, into: str, value: str, *, whole: bool = False) -> list[s
 
 
 def result(f: Fold, name: str) -> str:
-    """Text of the folded value."""
+    """C text of the folded value."""
     if f.is_arg:
         return f"{name}_at"
     if f.has_nan:
@@ -113,7 +115,7 @@ def result(f: Fold, name: str) -> str:
 
 
 def clauses(f: Fold) -> list[str]:
-    """Of `omp simd`, for the partial value."""
+    """Clauses of `omp simd` for the partial value."""
     if f.is_arg:
         return []
     if f.kind in EXTREMES:

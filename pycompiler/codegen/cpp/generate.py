@@ -4,7 +4,7 @@ In: the schedule.  Out: `CppSource(text, symbols)`: a function per kernel group,
 
     extern "C" int64_t <symbol>(void** ptrs, const int64_t* scalars, int32_t threads);
 
-whose pointers are the group's reads, then its writes, and whose scalars are the values of its size symbols.
+whose pointers are the group's reads, then its writes.  The scalars are the values of its size symbols.
 """
 
 from __future__ import annotations
@@ -15,21 +15,21 @@ from dataclasses import dataclass, field
 from itertools import groupby
 
 from pycompiler import config
-from pycompiler.codegen.cpp.body import Function
+from pycompiler.codegen.cpp.body import CppFunction
 from pycompiler.codegen.cpp.index import c_index
+from pycompiler.codegen.cpp.joined_parts import join_parts
 from pycompiler.codegen.cpp.nest import NestCode, NestWriter, is_serial, nest_work, shared_stores
-from pycompiler.codegen.cpp.parts import join_parts
 from pycompiler.codegen.cpp.types import ctype
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.hints import hinted
 from pycompiler.ir.kernel import KernelGroup, Nest, Schedule, Unsupported, loads
 from pycompiler.ir.loops import Buffer
 from pycompiler.ir.target import Target
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.hints import hinted
 
 __all__ = ["CppSource", "Unsupported", "generate"]
 
-MANY_NESTS = 4  # nests of a kernel from which each becomes a function that equal ones share
-MANY_CALLS = 4  # in a row from which they become a loop over a table of pointers
+MANY_NESTS = 4  # with so many nests, each nest of a kernel becomes a function that equal nests share
+MANY_CALLS = 4  # so many calls in a row become a loop over a table of pointers
 PRELUDE_NAME = re.compile(r"\b(?:pyc|PYC)_\w+")
 SMALL = frozenset(
     (
@@ -54,7 +54,7 @@ class CppSource:
 
 @dataclass
 class Unit:
-    """The translation unit being written.  `parts` of a nest that several kernels have: text -> function's name."""
+    """The translation unit under construction.  `parts`: text of a nest's function -> its name, shared by kernels."""
 
     buffers: Mapping[str, Buffer]
     target: Target
@@ -62,16 +62,20 @@ class Unit:
     parts: dict[str, str] = field(default_factory=dict)
 
     def part(self, text: str, comments: list[str]) -> str:
-        """The name of the function of this text (parameters and body), which is written unless it was."""
+        """The name of the function with this text (parameters and body), written at the first request."""
         if text not in self.parts:
             self.parts[text] = f"part{len(self.parts)}"
             self.lines += [*comments, f"static __attribute__((noinline)) void {self.parts[text]}{text}", ""]
         return self.parts[text]
 
 
-class Call(str):
-    """A line that calls a part; `places[i]` is the position in `ptrs` of the part's pointer i, `rest` what it takes after
-    them.  `whole`: one thread runs all of it."""
+class PartCall(str):
+    """A line that calls a part.
+
+    - `places[i]`: the index in `ptrs` of the part's pointer i.
+    - `rest`: arguments after the pointers.
+    - `whole`: one thread runs the whole part.
+    """
 
     part: str
     types: list[str]
@@ -80,15 +84,17 @@ class Call(str):
     whole: bool
 
     @classmethod
-    def of(cls, part: str, types: list[str], pointers: list[str], rest: list[str], whole: bool) -> Call:
+    def of(cls, part: str, types: list[str], pointers: list[str], rest: list[str], whole: bool) -> PartCall:
         made = cls(f"{part}({', '.join([*pointers, *rest])});")
         made.part, made.types, made.places, made.rest, made.whole = part, types, [p[1:] for p in pointers], rest, whole
         return made
 
 
 def generate(schedule: Schedule) -> CppSource:
-    """Raises Unsupported when something has no C++ form.  Kernels that do the same (layers of a model) share one
-    function: `KernelGroup.symbol` is set to its name."""
+    """The C++ source; raises Unsupported if a part has no C++ form.
+
+    Equal kernels (layers of a model) share one function: `KernelGroup.symbol` is set to its name.
+    """
     with hinted(schedule.program.hints):
         return _generate(schedule)
 
@@ -113,12 +119,12 @@ def _generate(schedule: Schedule) -> CppSource:
 
 
 def header_of(text: str) -> str:
-    """The least header that declares what `text` uses."""
+    """The smallest header that declares all names in `text`."""
     return "pyc_small.h" if SMALL.issuperset(PRELUDE_NAME.findall(text)) else "pyc_prelude.h"
 
 
 def describe(group: KernelGroup, buffers: Mapping[str, Buffer]) -> list[str]:
-    """Comment lines: what the pointers are."""
+    """Comment lines that describe the pointers."""
     lines = []
     for k, name in enumerate(group.pointers):
         b = buffers[name]
@@ -127,9 +133,9 @@ def describe(group: KernelGroup, buffers: Mapping[str, Buffer]) -> list[str]:
 
 
 def write_function(unit: Unit, group: KernelGroup) -> tuple[list[str], list[str]]:
-    """(declarations, statements); neither says which buffers and sizes they are for, beyond what the code needs."""
+    """(declarations, statements), naming only those buffers and sizes that the code needs."""
     buffers = unit.buffers
-    function = Function(buffers, {name: f"p{k}" for k, name in enumerate(group.pointers)}, unit.target, group.shared)
+    function = CppFunction(buffers, {name: f"p{k}" for k, name in enumerate(group.pointers)}, unit.target, group.shared)
     function.scalars = tuple(group.scalars)
     written = set(group.writes) | set(group.shared.values())
     types = [f"{'' if n in written else 'const '}{ctype(buffers[n].dtype).storage}*" for n in group.pointers]
@@ -156,8 +162,11 @@ def indent(lines: list[str]) -> list[str]:
 
 
 def regions(group: KernelGroup) -> list[list[Nest]]:
-    """Runs of nests that do not depend on each other: the threads need not wait in between.  (Two that write one
-    buffer write different parts of it, but for what adds or scatters: that goes on from what was written before.)"""
+    """Runs of independent nests, between which the threads need not wait.
+
+    Two nests that write one buffer write different parts of it.  Exceptions are adding and scattering nests, which
+    depend on the earlier writes.
+    """
     found: list[list[Nest]] = []
     written: set[str] = set()
     read: set[str] = set()
@@ -176,7 +185,7 @@ def regions(group: KernelGroup) -> list[list[Nest]]:
     return found
 
 
-def write_region(unit: Unit, function: Function, nests: list[Nest], types: list[str], many: bool) -> list[str]:
+def write_region(unit: Unit, function: CppFunction, nests: list[Nest], types: list[str], many: bool) -> list[str]:
     works = [nest_work(n) for n in nests]
     total = sum(works, Expr.of(0))
     parallel = (total.const is None or total.const >= unit.target.parallel_work) and not is_serial(nests[0])
@@ -196,15 +205,16 @@ def write_region(unit: Unit, function: Function, nests: list[Nest], types: list[
         body = join_calls(body, parallel=True)
         apart = total.const is None and not lines and not finish
         body = (
-            team_or_one(unit, function, body, types, total)
+            optional_team(unit, function, body, types, total)
             if apart
             else team_of(body, function.may_fail, total, unit.target)
         )
     return [*lines, *body, *finish]
 
 
-def team_or_one(unit: Unit, function: Function, body: list[str], types: list[str], work: Expr) -> list[str]:
-    """`body` of a size that a call tells, as a function: a team of one costs as much as a small kernel."""
+def optional_team(unit: Unit, function: CppFunction, body: list[str], types: list[str], work: Expr) -> list[str]:
+    """`body`, whose amount of work is known only in a call, as a function: a team of one thread costs as much as a
+    small kernel."""
     text = "\n".join(body)
     pointers = sorted({int(k) for k in NAMED_POINTER.findall(text)})
     words = set(WORD.findall(text))
@@ -214,29 +224,33 @@ def team_or_one(unit: Unit, function: Function, body: list[str], types: list[str
     part = unit.part("\n".join([f"({', '.join(taken)}) {{", *indent(body), "}"]), [])
     call = f"    {part}({', '.join([*(f'p{k}' for k in pointers), *scalars, 'ptrs', 'threads', 'error'])});"
     error = " reduction(max:error)" if function.may_fail else ""
-    return [f"if (threads > 1 && {pays(work, unit.target)}) {{", f"#pragma omp parallel num_threads(threads){error}", call,
+    return [f"if (threads > 1 && {threads_condition(work, unit.target)}) {{",
+            f"#pragma omp parallel num_threads(threads){error}", call,
             "} else {", call, "}"]  # fmt: skip
 
 
-def pays(work: Expr, target: Target) -> str:
-    """Whether threads pay in a call."""
+def threads_condition(work: Expr, target: Target) -> str:
+    """The C condition that threads are worthwhile in a call."""
     return f"{c_index(work, {s: s for s in work.symbols}, {})} >= {target.parallel_work}"
 
 
 def team_of(body: list[str], may_fail: bool, work: Expr, target: Target) -> list[str]:
-    """`body`, run by all threads; of symbolic sizes a call says whether threads pay."""
+    """`body` run by all threads; for symbolic sizes each call decides whether threads are worthwhile."""
     error = " reduction(max:error)" if may_fail else ""
-    much = f" && {pays(work, target)}" if work.const is None else ""
+    much = f" && {threads_condition(work, target)}" if work.const is None else ""
     return [f"#pragma omp parallel num_threads(threads) if(threads > 1{much}){error}", "{", *indent(body), "}"]
 
 
 def join_calls(lines: list[str], *, parallel: bool) -> list[str]:
-    """Calls in a row become a loop: 50 of them with 150 pointers by name compile for 20 ms longer.  A team shares out the
-    calls of one part; without one, those of several parts (the layers of a model) are made in order."""
+    """Turn calls in a row into a loop: 50 calls with 150 named pointers need 20 ms more to compile.
+
+    A team shares out the calls of one part.  Without a team, calls of several parts (the layers of a model) run in
+    order.
+    """
     out: list[str] = []
-    for kind, group in groupby(lines, lambda line: isinstance(line, Call) and (line.part if parallel else "any")):
+    for kind, group in groupby(lines, lambda line: isinstance(line, PartCall) and (line.part if parallel else "any")):
         run = list(group)
-        calls = [line for line in run if isinstance(line, Call)]
+        calls = [line for line in run if isinstance(line, PartCall)]
         if len(calls) >= MANY_CALLS:
             out += loop_of(calls, parallel)
         elif kind and parallel and calls[0].whole:
@@ -246,8 +260,8 @@ def join_calls(lines: list[str], *, parallel: bool) -> list[str]:
     return out
 
 
-def loop_of(calls: list[Call], parallel: bool) -> list[str]:
-    """A loop over a table: which part (where there are several), and where its pointers are in `ptrs`."""
+def loop_of(calls: list[PartCall], parallel: bool) -> list[str]:
+    """A loop over a table: the number of the part (if there are several), and its pointers' indices in `ptrs`."""
     parts = {c.part: c for c in calls}
     number = {part: str(k) for k, part in enumerate(parts)}
     first = int(len(parts) > 1)
@@ -268,29 +282,32 @@ def loop_of(calls: list[Call], parallel: bool) -> list[str]:
     ]
 
 
-def write_part(unit: Unit, function: Function, nest: Nest, parallel: bool) -> NestCode:
-    """The nest as a function of its own, shared with its equals: 100 parameters of one shape compile once."""
+def write_part(unit: Unit, function: CppFunction, nest: Nest, parallel: bool) -> NestCode:
+    """The nest as a function of its own, shared by equal nests: 100 parameters of one shape compile once."""
     call = part_of(unit, function, nest, parallel)
     return NestCode([], [], [call], [])
 
 
-def write_sum_part(unit: Unit, function: Function, nest: Nest, parallel: bool, work: Expr) -> NestCode:
-    """A nest that folds over its outer loops, as a function of its own.  Threads share out small ones whole; a big one
-    has its own team, and is called where no other is at work."""
+def write_sum_part(unit: Unit, function: CppFunction, nest: Nest, parallel: bool, work: Expr) -> NestCode:
+    """A nest that folds over its outer loops, as a function of its own.
+
+    A small one runs whole in one thread, and threads share out several of them.  A large one has a team of its own, and
+    is called outside of any other team.
+    """
     if not parallel or (work.const is not None and work.const < unit.target.parallel_work):
         return NestCode([], [], [part_of(unit, function, nest, parallel=False)], [])
     call = part_of(unit, function, nest, parallel=True, team=True)
     return NestCode([], [call], [], [])
 
 
-def part_of(unit: Unit, function: Function, nest: Nest, parallel: bool, team: bool = False) -> Call:
-    """The call of the nest's part, which is written unless an equal one was."""
+def part_of(unit: Unit, function: CppFunction, nest: Nest, parallel: bool, team: bool = False) -> PartCall:
+    """The call of the nest's part, which is written unless an equal one exists."""
     writes = [n for s in nest.stages for n in s.outputs if s.place[n] == "memory"]
     made = {n for s in nest.stages for n in s.outputs}
     reads = [n for s in nest.stages for n in ([s.loop.init] if s.loop.init else []) + [x for x, _ in loads(s.loop)]]
     shared = {b: function.shared[b] for b in writes if function.shared.get(b) in reads}
     used = list(dict.fromkeys([n for n in reads if n not in made] + [n for n in writes if n not in shared]))
-    inner = Function(function.buffers, {name: f"p{k}" for k, name in enumerate(used)}, unit.target, shared)
+    inner = CppFunction(function.buffers, {name: f"p{k}" for k, name in enumerate(used)}, unit.target, shared)
     code = NestWriter(inner, nest, parallel).write()
     function.may_fail |= inner.may_fail
     written = {*writes, *shared.values()}
@@ -300,8 +317,8 @@ def part_of(unit: Unit, function: Function, nest: Nest, parallel: bool, team: bo
     lines = [*code.shared, *body, *code.finish]
     numbers = {"threads": "int32_t", **dict.fromkeys(function.scalars, "int64_t")}
     words = set(WORD.findall("\n".join(lines)))
-    taken = [n for n in numbers if n in words]  # by their names: calls of one part pass the same (`loop_of`)
+    taken = [n for n in numbers if n in words]  # by their names: calls of one part pass the same arguments (`loop_of`)
     arguments += [f"{numbers[n]} {n}" for n in taken]
     part = unit.part("\n".join([f"({', '.join(arguments)}) {{", *indent(lines), "}"]), code.comments)
     rest = ["error", *taken]
-    return Call.of(part, types, [function.pointers[n] for n in used], rest, whole=not parallel)
+    return PartCall.of(part, types, [function.pointers[n] for n in used], rest, whole=not parallel)

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pycompiler.ir.expr import Atom, Expr
+from pycompiler.symbolic.expr import Atom, Expr
 
 _FLOOR = {"//": "pyc_floordiv_index", "%": "pyc_mod_index", "min": "pyc_min_index", "max": "pyc_max_index"}
 _C = {"//": "/", "%": "%"}
 
 
 def c_index(e: Expr, names: Mapping[str, str], ranges: Mapping[str, Expr]) -> str:
-    """Text of `e`; divisions are unsigned where the dividend is known not to be negative (32 bits where it fits)."""
+    """C++ text of `e`.  Divisions are unsigned if the dividend is known to be non-negative (32 bits if it fits)."""
     if e.is_const:
         value = e.as_int()
         return f"{value}l" if abs(value) > 2**31 - 1 else str(value)

@@ -1,7 +1,7 @@
-"""Nests that write parts of one buffer (cat, stack), in one loop.
+"""Nests that write parts of one buffer (cat, stack), joined in one loop.
 
-In: nests in order and their code.  Out: the same, neighbours with equal outer loops put together: a row of the result is
-written as a whole, and what several parts read is in the cache.
+In: nests in order and their code.  Out: the same, with neighbours of equal outer loops joined.  A row of the result is
+written as a whole, and values that several parts read stay in the cache.
 """
 
 from __future__ import annotations

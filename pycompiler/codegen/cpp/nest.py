@@ -1,6 +1,6 @@
 """One nest as C++: an outer parallel loop, in it passes over the inner loops, then the accumulated results.
 
-In: a `Nest` with places and levels.  Out: lines.  The shape of what is written (softmax has three passes):
+In: a `Nest` with places and levels.  Out: lines.  The form of the result (softmax has three passes):
 
     #pragma omp parallel num_threads(team)
       #pragma omp for
@@ -20,28 +20,33 @@ import torch
 
 from pycompiler.codegen.cpp import folds
 from pycompiler.codegen.cpp.accumulate import Accumulators
-from pycompiler.codegen.cpp.angles import near_and_far
-from pycompiler.codegen.cpp.blocks import in_blocks
-from pycompiler.codegen.cpp.body import BodyWriter, Context, Function, Scope, checked_index, store
+from pycompiler.codegen.cpp.angles import split_by_angle
+from pycompiler.codegen.cpp.body import BodyWriter, CodeBlock, Context, CppFunction, checked_index, store
 from pycompiler.codegen.cpp.folds import Fold
 from pycompiler.codegen.cpp.lines import InnerLoop, closed, indent, nested, opened
+from pycompiler.codegen.cpp.load_store_blocks import in_blocks
 from pycompiler.codegen.cpp.types import ctype, identity
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.hints import likely
 from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, loads, numel, space_of
 from pycompiler.ir.loops import Buffer, Op
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.hints import likely
 
-CHUNK = 4096  # points of a piece of a long inner loop, which is summed up by itself
-SUMMED = 1024  # doubles that the lanes of a vector add up before the sum goes on exactly
+CHUNK = 4096  # points per piece of a long inner loop, each with a partial sum of its own
+SUMMED = 1024  # doubles that vector lanes add up before the sum continues exactly
 
 
 @dataclass
 class Pass:
-    """One pass over the inner loops.  `inside`: the innermost block; `before`, `after`: around the innermost loop;
-    `pending`: (stage, declaration, name) of values complete after the pass; `columns`: folds into an array; `chunk`: points
-    of the innermost loop between `before` and `after`, 0 where they are around all of it."""
+    """One pass over the inner loops.
 
-    inside: Scope
+    - `inside`: the innermost block.
+    - `before`, `after`: around the innermost loop.
+    - `pending`: (stage, declaration, name) of values complete after the pass.
+    - `columns`: folds into an array.
+    - `chunk`: points of the innermost loop between `before` and `after`; 0: all of them.
+    """
+
+    inside: CodeBlock
     clauses: list[str] = field(default_factory=list)
     before: list[str] = field(default_factory=list)
     after: list[str] = field(default_factory=list)
@@ -52,8 +57,13 @@ class Pass:
 
 @dataclass
 class NestCode:
-    """`shared`: before the threads start; `body`: what each thread runs; `finish`: after all threads.  `loops`, `rows`: the
-    body's outer loops and what is in them, where nothing else is around."""
+    """The code of a nest.
+
+    - `shared`: before the threads start.
+    - `body`: run by each thread.
+    - `finish`: after all threads.
+    - `loops`, `rows`: the body's outer loops and their contents, if the body has nothing else.
+    """
 
     comments: list[str]
     shared: list[str]
@@ -64,7 +74,7 @@ class NestCode:
 
 
 def nest_work(nest: Nest) -> Expr:
-    """Element operations."""
+    """The number of element operations."""
     total = Expr.of(0)
     for s in nest.stages:
         points = math.prod((n for _, n in space_of(s.loop)), start=Expr.of(max(1, len(s.loop.body) // 4)))
@@ -73,13 +83,13 @@ def nest_work(nest: Nest) -> Expr:
 
 
 def is_far(stride: Expr) -> bool:
-    """Whether neighbours are not side by side in memory."""
+    """Whether neighbouring elements are not adjacent in memory."""
     known = likely(stride)
     return known is not None and abs(known) > 1
 
 
 def is_serial(nest: Nest) -> bool:
-    """Whether two points may write one place."""
+    """Whether two points may write the same place."""
     return shared_stores(nest) and spread_var(nest) is None
 
 
@@ -88,7 +98,7 @@ def shared_stores(nest: Nest) -> bool:
 
 
 def spread_var(nest: Nest) -> str | None:
-    """A last dimension whose different values never write one place (the columns of an embedding's gradient)."""
+    """A last dimension along which no two points write the same place (the columns of an embedding's gradient)."""
     if len(nest.dims) < 2 or nest.split is not None:
         return None
     v, n = nest.dims[-1]
@@ -101,7 +111,7 @@ def spread_var(nest: Nest) -> str | None:
 
 @dataclass
 class NestWriter:
-    function: Function
+    function: CppFunction
     nest: Nest
     parallel: bool = False
     comments: list[str] = field(default_factory=list)
@@ -146,7 +156,7 @@ class NestWriter:
         return self.nest.dims[:-1], self.nest.dims[-1:]
 
     def tiled_dim(self) -> int | None:
-        """A dimension along which something is read contiguously while the last one is far apart."""
+        """A dimension along which a load is contiguous while the last dimension's stride is large; or None."""
         dims, edge = self.nest.dims, self.function.target.edge
         if len(dims) < 2 or (likely(dims[-1][1]) or edge) < edge:
             return None
@@ -176,7 +186,7 @@ class NestWriter:
         self.inner_loops = [InnerLoop(self.names[v], "0", self.size(n)) for v, n in self.inner_dims]
         if self.nest.split is None and self.inner_dims:
             self.chunk_flat()
-        row = Scope()
+        row = CodeBlock()
         context = Context(self.function, self.names, self.ranges, {v for v, _ in self.inner_dims}, row)
         context.scratch_at = self.inner_flat()
         self.context = context
@@ -191,12 +201,13 @@ class NestWriter:
         return [*ahead, *nested([self.part], row.lines)] if tiled else row.lines
 
     def size(self, n: Expr) -> str:
-        return Context(self.function, self.names, {}, set(), Scope()).index(n)
+        return Context(self.function, self.names, {}, set(), CodeBlock()).index(n)
 
     def chunk_flat(self) -> None:
-        """A flat nest's inner loops in pieces, whose beginnings become outer loops: pieces are shared out to threads."""
+        """Split a flat nest's inner loops into pieces.  Their starts become outer loops, so that threads share out the
+        pieces."""
         if shared_stores(self.nest):
-            if spread_var(self.nest) is not None:  # each thread has its columns, and takes the rows in order
+            if spread_var(self.nest) is not None:  # each thread has its own columns, and visits the rows in order
                 v, n = self.inner_dims[0]
                 begin, end = f"{self.names[v]}_from", self.size(n)
                 share = f"pyc_share({end}, {'threads' if self.parallel else '1'})"
@@ -214,7 +225,7 @@ class NestWriter:
             self.inner_loops[k] = InnerLoop(self.names[v], begin, f"pyc_min_index({begin} + {CHUNK}, {end})")
 
     def tile(self) -> None:
-        """The last two dimensions in tiles: rows of tiles along the first one are the outer loops' points."""
+        """Split the last two dimensions into tiles: rows of tiles along the first one are the points of the outer loops."""
         edge = self.function.target.edge
         part = edge * self.function.target.tiles
         (u, n), (v, m) = ((self.names[w], self.size(size)) for w, size in self.inner_dims)
@@ -225,8 +236,10 @@ class NestWriter:
         ]
 
     def stage_tiles(self) -> list[str]:
-        """Reads that run along the other dimension of the tile are done first, along it, into a small array.  What comes
-        before a row of tiles: the cache lines that they read are fetched all at once."""
+        """Perform loads that run along the other dimension of the tile first, into a small array.
+
+        Returns the code before a row of tiles, which prefetches the cache lines of these loads.
+        """
         c, ahead, target = self.context, list[str](), self.function.target
         (u, _), (v, _) = self.inner_dims
         for s in self.nest.stages:
@@ -256,7 +269,7 @@ class NestWriter:
         return self.size_of(at)
 
     def size_of(self, e: Expr) -> str:
-        return Context(self.function, self.names, self.ranges, set(), Scope()).index(e)
+        return Context(self.function, self.names, self.ranges, set(), CodeBlock()).index(e)
 
     def declare_accumulator(self, s: Stage) -> None:
         assert s.loop.reduction is not None
@@ -275,11 +288,13 @@ class NestWriter:
     # ---- passes ----------------------------------------------------------------------------------------------------
 
     def write_pass(self, stages: list[Stage]) -> None:
-        """One pass: row values, then the inner loop, then the folds that it completes.  Without inner loops all values are
-        of the row, in order."""
+        """One pass: row values, then the inner loop, then the folds that it completes.
+
+        Without inner loops all values belong to the row, in order.
+        """
         c = self.context
         c.scalar_only, c.flags = False, {}
-        inside = Scope() if self.inner_loops else c.row
+        inside = CodeBlock() if self.inner_loops else c.row
         current, inner = Pass(inside), list[Stage]()
         for s in stages:
             if s.role == "row" or (s.role == "accumulate" and not self.covers_inner(s)):
@@ -308,8 +323,8 @@ class NestWriter:
             return
         self.put(s, values, c.row)
 
-    def put(self, s: Stage, values: list[str], scope: Scope) -> None:
-        """Keeps a stage's values where they were decided to live."""
+    def put(self, s: Stage, values: list[str], scope: CodeBlock) -> None:
+        """Store a stage's values where `placement.py` put them."""
         c = self.context
         results = [s.loop.body[r] for r in s.loop.results]
         for b, value, at, op in zip(s.loop.out, values, s.loop.store_index, results, strict=True):
@@ -372,7 +387,7 @@ class NestWriter:
             current.pending.append((s, f"const {compute} {result} = ({compute}){after_row};", result))
 
     def write_column(self, s: Stage, value: str, current: Pass) -> None:
-        """Folds into an array of the row; `close_columns` turns it into values when the pass is over."""
+        """Fold into an array of the row; `close_columns` reads the values when the pass is over."""
         assert s.loop.reduction is not None
         c = self.context
         fold = self.new_fold(s, s.loop.reduction.kind, s.loop.body[s.loop.results[0]].dtype, two_levels=False)
@@ -405,14 +420,14 @@ class NestWriter:
             c.scratch[b.name], c.column_at[b.name] = array, place
 
     def chunk_of(self, f: Fold) -> int:
-        """Points of the innermost loop that the fold takes before its total goes on; 0: all of them."""
+        """Points of the innermost loop per partial result of the fold; 0: all of them."""
         size = numel(self.inner_dims[-1:])
         if f.kind == "sum" and f.dtype == torch.float64:
             return SUMMED if size is None or size > SUMMED else 0
         return CHUNK if self.nest.split is not None and (size is None or size > 2 * CHUNK) else 0
 
-    def write_scatter(self, s: Stage, writer: BodyWriter, values: list[str], inside: Scope) -> None:
-        """Stores at positions that the body computed."""
+    def write_scatter(self, s: Stage, writer: BodyWriter, values: list[str], inside: CodeBlock) -> None:
+        """Store at positions that the body computed."""
         c = self.context
         for b, value, at, r in zip(s.loop.out, values, s.loop.store_index, s.loop.results, strict=True):
             local = writer.local(at)
@@ -421,7 +436,7 @@ class NestWriter:
                 c.scalar_only = c.function.may_fail = True
                 where = c.function.fresh("t")
                 inside.lines.append(f"const int64_t {where} = {checked_index(c, at, local, b.name)};")
-            # two points of the innermost loop may store in one place, unless its variable spreads them
+            # two points of the innermost loop may store to one place, unless its variable spreads them
             c.scalar_only |= spread_var(self.nest) is None
             place, dtype = f"{self.function.pointers[b.name]}[{where}]", s.loop.body[r].dtype
             text = value
@@ -441,7 +456,7 @@ class NestWriter:
         return self.size_of(at)
 
     def fold_inner(self, f: Fold, value: str, current: Pass) -> None:
-        """Folds a value of the innermost loop."""
+        """Fold a value of the innermost loop."""
         if f.two_levels:
             current.before += folds.declare_partial(f)
             current.after += folds.fold_total(f, f.total, f.partial)
@@ -466,7 +481,7 @@ class NestWriter:
         blocks = None
         if simd and self.nest.split is None and len(loops) == 1 and not (before or after or current.clauses):
             blocks = in_blocks(last, current.inside.lines, numel(self.inner_dims), self.function.target.block)
-        block = blocks or [*before, *near_and_far(simd, last, current.inside.lines), *after]
+        block = blocks or [*before, *split_by_angle(simd, last, current.inside.lines), *after]
         if current.chunk:
             block = nested([InnerLoop(last.start, loops[-1].start, loops[-1].end, current.chunk)], block)
         if len(loops) > 1:
@@ -488,17 +503,17 @@ class NestWriter:
         return InnerLoop(whole.var, begin, end if even else f"pyc_min_index({end}, {whole.end})")
 
     def assemble(self, loops: list[str], rows: list[str]) -> tuple[list[str], list[str]]:
-        """(what each thread runs, what follows when all are done): the outer loops around the row block."""
+        """(code of each thread, code after all threads): the outer loops around the row block."""
         around = self.around
         body = around_rows(loops, rows, self.parallel, collapse=not shared_stores(self.nest))
         body = ["{", *indent([*around.begin, *body, *around.end]), "}"]
-        if self.parallel and not loops:  # one thread takes it, whichever comes first
+        if self.parallel and not loops:  # the first thread to arrive runs it
             body = ["#pragma omp single nowait", *body]
         return body, around.finish
 
 
 def around_rows(loops: list[str], rows: list[str], parallel: bool, *, collapse: bool) -> list[str]:
-    """The outer loops, shared out to the threads."""
+    """The outer loops, distributed over the threads."""
     body = [*opened(loops), *indent(rows, len(loops)), *closed(len(loops))]
     if not (parallel and loops):
         return body

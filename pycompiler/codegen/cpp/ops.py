@@ -1,4 +1,4 @@
-"""Pointwise operations as C++ text: one row an operation, by the kind of its arguments.
+"""Pointwise operations as C++ text: one row per operation, by the kind of its arguments.
 
 {0} {1} {2} are the argument values (names), {T} the compute type of the result, {E} the address of the error code.
 """
@@ -22,7 +22,7 @@ def _calls(*names: str) -> dict[str, str]:
 FLOAT: dict[str, str] = {
     "add": "{0} + {1}", "sub": "{0} - {1}", "mul": "{0} * {1}", "truediv": "{0} / {1}",
     "floordiv": "pyc_floordiv({0}, {1})", "truncdiv": "pyc_trunc({0} / {1})", "mod": "pyc_mod({0}, {1})",
-    "fmod": "pyc_fmod({0}, {1})", "neg": "-{0}", "maximum": "pyc_max({0}, {1})", "minimum": "pyc_min({0}, {1})",
+    "fmod": "pyc_fmod({0}, {1})", "neg": "pyc_neg({0})", "maximum": "pyc_max({0}, {1})", "minimum": "pyc_min({0}, {1})",
     "fma": "pyc_fma({0}, {1}, {2})", "reciprocal": "({T})1 / {0}", "square": "{0} * {0}", "pow": "pyc_pow({0}, {1})",
     "copysign": "pyc_copysign({0}, {1})", "nextafter": "pyc_nextafter({0}, {1})", "hypot": "pyc_hypot({0}, {1})",
     "atan2": "pyc_atan2({0}, {1})",
@@ -61,7 +61,7 @@ ANY: dict[str, str] = {
 }  # fmt: skip
 
 BY_KIND = {"float": FLOAT, "int": INT, "bool": BOOL}
-# integer division cannot share a vector loop with its error code
+# integer division cannot be in one vector loop with its error code
 SCALAR_ONLY = ("floordiv", "truncdiv", "mod", "fmod")
 
 
@@ -71,8 +71,7 @@ def pointwise(name: str, args: Sequence[str], arg_dtypes: Sequence[torch.dtype],
         return cast(args[0], arg_dtypes[0], dtype)
     if name == "bitcast":
         return bitcast(args[0], arg_dtypes[0], dtype)
-    subject = arg_dtypes[-1] if name == "where" else arg_dtypes[0]
-    form = ANY.get(name) or BY_KIND[ctype(subject).kind].get(name)
+    form = ANY.get(name) or BY_KIND[ctype(arg_dtypes[0]).kind].get(name)
     if form is None:
-        raise Unsupported(f"operation {name} on {subject}")
+        raise Unsupported(f"operation {name} on {arg_dtypes[0]}")
     return form.format(*args, T=ctype(dtype).compute, E="&error")

@@ -35,8 +35,8 @@ CTYPES: dict[torch.dtype, CType] = {
     torch.bool: CType("uint8_t", "bool", "bool"),
 }
 HALF = (torch.bfloat16, torch.float16)
-# Integer type -> the one by way of which ATen's kernels make it of a float.
-_BY_WAY_OF = {
+# Integer type -> the type through which ATen's kernels convert a float to it.
+_CONVERTED_THROUGH = {
     "int8_t": "int32_t", "int16_t": "int32_t", "uint16_t": "int32_t", "int32_t": "int32_t",
     "uint8_t": "int64_t", "uint32_t": "int64_t", "int64_t": "int64_t", "uint64_t": "uint64_t",
 }  # fmt: skip
@@ -60,7 +60,7 @@ def stored(dtype: torch.dtype, value: str) -> str:
 
 
 def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
-    """C text converting a value computed for `source` into one for `target`."""
+    """C text that converts a value computed for `source` into one for `target`."""
     a, b = ctype(source), ctype(target)
     if target in HALF:
         if source == target:
@@ -71,7 +71,7 @@ def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
     if b.kind == "bool":
         return f"pyc_cast<bool>({value})"
     if (a.kind, b.kind) == ("float", "int"):
-        return f"pyc_float_to_int<{b.compute}, {_BY_WAY_OF[b.compute]}>({value})"
+        return f"pyc_float_to_int<{b.compute}, {_CONVERTED_THROUGH[b.compute]}>({value})"
     return f"({b.compute}){value}"
 
 
@@ -85,7 +85,7 @@ def bitcast(value: str, source: torch.dtype, target: torch.dtype) -> str:
 
 
 def constant(value: object, dtype: torch.dtype) -> str:
-    """A literal of the compute type, with the value that torch gives the number in `dtype`."""
+    """A literal of the compute type, with torch's value of the number in `dtype`."""
     t = ctype(dtype)
     number = torch.tensor(value, dtype=dtype).item()
     if t.kind == "bool":

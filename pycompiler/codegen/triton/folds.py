@@ -1,7 +1,7 @@
-"""Folds as Triton text: what they start from, how a tile joins an accumulator, how a tile collapses along an axis.
+"""Folds as Triton text: initial values, joining a tile and an accumulator, collapsing a tile along an axis.
 
-A fold's state is one value a lane, or several (argmax: value and position; welford: mean, sum of squared gaps, count).
-`partial` kinds fold states that an earlier kernel left in memory.
+A fold's state is one value per lane, or several (argmax: value and position; welford: mean, sum of squared gaps,
+count). `partial` kinds fold states that an earlier kernel stored in memory.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class Fold:
 
     @property
     def state(self) -> list[torch.dtype]:
-        """dtypes of the state; those of a workspace in memory as well."""
+        """dtypes of the state, also of a workspace in memory."""
         if self.base in ARG:
             return [self.dtype, torch.int64 if self.wide else torch.int32]
         if self.base == "welford":
@@ -67,7 +67,7 @@ class Fold:
         return ["tl.int32" if d == torch.bool else compute(d) for d in self.state]
 
     def combine(self) -> str:
-        """The name of the function of two states in helpers.py."""
+        """The name of the function in `kernels/triton/helpers.py` that combines two states."""
         if self.base in ("max", "min", *ARG) and self.dtype.is_floating_point:
             return f"pyc_nan_{self.base}"
         names = {"sum": "pyc_sum", "prod": "pyc_product", "any": "pyc_max", "all": "pyc_min", "max": "pyc_max",
@@ -79,7 +79,7 @@ class Fold:
         return found
 
     def collapsed(self, states: Sequence[str], axis: int) -> str:
-        """Text whose value is the state (a tuple when it has several values) folded along `axis`, without that axis."""
+        """Triton text of the state (a tuple if it has several values) folded along `axis`, without that axis."""
         if self.base == "sum":
             return f"tl.sum({states[0]}, {axis})"
         if len(states) > 1:

@@ -1,6 +1,6 @@
 """Schedule -> Triton source: one Python module per graph, a `@triton.jit` function per nest of its kernel groups.
 
-In: `ir.kernel.Schedule`.  Out: the text of the module; each group's `kernels` say how its functions are started.
+In: `ir.kernel.Schedule`.  Out: the text of the module.  Each group's `kernels` say how its functions are launched.
 `tiles.py` decides how a nest becomes tiles, `nest.py` writes it.
 """
 
@@ -16,19 +16,19 @@ import torch
 
 from pycompiler.codegen.triton.nest import NestWriter
 from pycompiler.codegen.triton.tiles import tiles_of
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.hints import hinted
 from pycompiler.ir.kernel import DeviceKernel, KernelGroup, Nest, Schedule, Unsupported, loads
 from pycompiler.ir.loops import Buffer
+from pycompiler.symbolic.expr import Expr
+from pycompiler.symbolic.hints import hinted
 
 HEADER = """import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-from pycompiler.codegen.triton.helpers import *  # {helpers}
+from pycompiler.kernels.triton.helpers import *  # {helpers}
 """
 
-# Triton's names of a pointer's target.
+# Triton's names of pointer types.
 POINTERS = {torch.float32: "*fp32", torch.float64: "*fp64", torch.bfloat16: "*bf16", torch.float16: "*fp16",
             torch.int64: "*i64", torch.int32: "*i32", torch.int16: "*i16", torch.int8: "*i8", torch.uint8: "*u8",
             torch.bool: "*i1"}  # fmt: skip
@@ -36,13 +36,13 @@ POINTERS = {torch.float32: "*fp32", torch.float64: "*fp64", torch.bfloat16: "*bf
 
 @functools.cache
 def header() -> str:
-    """What a module begins with; as kernels hang on the helpers' text, so does the module's."""
-    text = Path(__file__).with_name("helpers.py").read_bytes()
+    """The head of a module.  It contains a hash of `kernels/triton/helpers.py`, since kernels depend on that text."""
+    text = (Path(__file__).parents[2] / "kernels" / "triton" / "helpers.py").read_bytes()
     return HEADER.format(helpers=hashlib.sha256(text).hexdigest()[:16])
 
 
 def generate(schedule: Schedule) -> str:
-    """Raises Unsupported when something has no Triton form."""
+    """The module's text, "" without kernels; raises Unsupported if a part has no Triton form."""
     module = _Module(schedule)
     with hinted(schedule.program.hints):
         for group in schedule.kernels:
@@ -56,7 +56,7 @@ class _Module:
     parts: list[str] = field(default_factory=lambda: [header()])
 
     def group(self, group: KernelGroup) -> Iterator[DeviceKernel]:
-        """Nothing, where there are no points."""
+        """The kernels of a group, without nests that have no points."""
         for i, nest in enumerate(group.nests):
             try:
                 yield from self.nest(f"{group.name}_nest{i}", nest, group, {})
@@ -64,7 +64,7 @@ class _Module:
                 raise Unsupported(str(refused), nest.origin) from None
 
     def nest(self, name: str, nest: Nest, group: KernelGroup, spaces: dict[str, Buffer]) -> Iterator[DeviceKernel]:
-        """The kernels of a nest; `spaces`: workspaces that those before it have filled, by the name of their pointer."""
+        """The kernels of a nest.  `spaces`: workspaces that earlier kernels have filled, by the name of their pointer."""
         if any(n == 0 for _, n in nest.dims):
             return
         used = _used(nest)
@@ -94,7 +94,7 @@ class _Module:
 
 
 def _used(nest: Nest) -> set[str]:
-    """Buffers in memory that a nest touches."""
+    """Buffers in memory that a nest accesses."""
     stored = {name for s in nest.stages for name, place in s.place.items() if place == "memory"}
     return stored | {name for s in nest.stages for name, _ in loads(s.loop)}
 

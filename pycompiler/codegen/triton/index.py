@@ -1,19 +1,20 @@
 """Index expressions as Triton text over tensors of positions.
 
-Triton divides towards zero, as C does; a quotient or rest of what may be negative goes through helpers that round down.
+Triton divides towards zero, as C does.  The quotient or remainder of a possibly negative number uses helpers that round
+down.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
-from pycompiler.ir.expr import Atom, Expr
+from pycompiler.symbolic.expr import Atom, Expr
 
 _FLOOR = {"//": "pyc_floordiv_int", "%": "pyc_mod_int", "min": "tl.minimum", "max": "tl.maximum"}
 
 
 def index_text(e: Expr, names: Mapping[str, str], ranges: Mapping[str, Expr]) -> str:
-    """Text of `e`; `ranges`: extents of its variables, for what is known not to be negative."""
+    """Triton text of `e`.  `ranges`: extents of its variables, to prove that parts are non-negative."""
     if e.is_const:
         return str(e.as_int())
     parts: list[str] = []

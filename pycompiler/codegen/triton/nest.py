@@ -1,10 +1,11 @@
 """One nest as one Triton kernel.
 
-In: `Nest`, its `Tiles`, the names of the pointers.  Out: `KernelText`: the function's text, its grid, its constants,
-and, where it folds over outer dimensions, the workspace of partial states and the nest that folds those.
+In: `Nest`, its `Tiles`, the names of the pointers.  Out: `KernelText`: the function's text, its grid, its constants.
+If the nest folds over outer dimensions, also the workspace of partial states and the nest that folds those.
 
-A value has the shape [XBLOCK or 1, RBLOCK or 1], after what it depends on (`Value`).  Stages are evaluated in order; in
-a walked nest, pass by pass, values of an earlier pass again where a later one reads them.
+A value has the shape [XBLOCK or 1, RBLOCK or 1], according to the axes it depends on (`TileValue`).  Stages are evaluated
+in order. In a walked nest they are evaluated pass by pass; values of an earlier pass are computed again if a later pass
+reads them.
 """
 
 from __future__ import annotations
@@ -21,18 +22,18 @@ from pycompiler.codegen.triton.folds import PARTIAL, Fold
 from pycompiler.codegen.triton.index import index_text
 from pycompiler.codegen.triton.tiles import Tiles, points
 from pycompiler.codegen.triton.types import HALF, cast, compute, constant, storage
-from pycompiler.ir.expr import Expr
 from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, space_of
 from pycompiler.ir.loops import INDEX_RULES, Buffer, Loop, Op, Reduction
+from pycompiler.symbolic.expr import Expr
 
 SCATTER_ADD = (torch.float32, torch.float64, torch.int32, torch.int64)
-WIDE = 2**31  # from here positions are 64-bit numbers
+WIDE = 2**30  # from here positions are 64-bit numbers, since the last tiles extend beyond the last element
 MOST_BLOCKS = 65535  # programs along the second axis of a grid
 
 
 @dataclass(frozen=True)
-class Value:
-    """A name and along which axes of the tile its values differ."""
+class TileValue:
+    """A name, and the axes of the tile along which its values differ."""
 
     text: str
     x: bool = False
@@ -45,8 +46,12 @@ class Value:
 
 @dataclass
 class KernelText:
-    """`workspaces`: named as their pointers; `sizes`: symbols whose values follow them; `finish`: nests that fold the
-    workspaces into the outputs."""
+    """The text of a kernel.
+
+    - `workspaces`: named like their pointers.
+    - `sizes`: symbols whose values follow the pointers.
+    - `finish`: nests that fold the workspaces into the outputs.
+    """
 
     text: str
     grid: tuple[Expr, Expr]
@@ -66,8 +71,8 @@ class NestWriter:
     name: str
     lines: list[str] = field(default_factory=list)
     depth: int = 1
-    held: dict[str, Value] = field(default_factory=dict)
-    known: dict[str, Value] = field(default_factory=dict)
+    held: dict[str, TileValue] = field(default_factory=dict)
+    known: dict[str, TileValue] = field(default_factory=dict)
     counter: int = 0
     checks: bool = False
     sizes: dict[str, str] = field(default_factory=dict)  # symbol -> parameter
@@ -101,7 +106,7 @@ class NestWriter:
         self.lines.append("    " * self.depth + text)
 
     def size(self, e: Expr) -> str:
-        """A number that a call tells, or that is known."""
+        """Triton text of a constant, or of a size known only in a call."""
         if e.is_const:
             return str(e.as_int())
         return f"({index_text(e, {s: self.parameter(s) for s in e.symbols}, {})})"
@@ -110,7 +115,7 @@ class NestWriter:
         return self.sizes.setdefault(symbol, f"size{len(self.sizes)}")
 
     def is_flat(self) -> bool:
-        """Whether the programs have one axis, as there may be more than the second one has room for."""
+        """Whether the programs use one axis, since the second axis may be too short for them."""
         blocks = self.tiles.grid[1]
         return blocks.const is None or blocks.const > MOST_BLOCKS
 
@@ -175,7 +180,7 @@ class NestWriter:
             stride = stride * n
 
     def passes(self) -> None:
-        """A walked nest: per level the row values, then one walk along the row."""
+        """A walked nest: for each level the row values, then one walk along the row."""
         for level in sorted({s.level for s in self.nest.stages}):
             now = [s for s in self.nest.stages if s.level == level]
             self.stages([s for s in now if s.role == "row"])
@@ -215,7 +220,7 @@ class NestWriter:
             results = [(v.text, d) for v, d in zip(inputs, dtypes, strict=True)]
             wide = stage.role == "point"
             for (value, d), v, b, i in zip(results, inputs, stage.loop.out, stage.loop.store_index, strict=True):
-                self.output(stage, b, Value(value, v.x, v.r), d, i, values, (True, wide and bool(self.rvars)))
+                self.output(stage, b, TileValue(value, v.x, v.r), d, i, values, (True, wide and bool(self.rvars)))
         elif id(stage) in states:
             self.join(stage, states[id(stage)], inputs)
         else:
@@ -226,7 +231,7 @@ class NestWriter:
             self.output(stage, b, self.define(text, x, r), dtype, index, [], (x, r))
 
     def output(
-        self, stage: Stage, b: Buffer, value: Value, dtype: torch.dtype, index: Expr, values: Sequence[Value],
+        self, stage: Stage, b: Buffer, value: TileValue, dtype: torch.dtype, index: Expr, values: Sequence[TileValue],
         shape: tuple[bool, bool],
     ) -> None:  # fmt: skip
         if dtype != b.dtype:
@@ -235,7 +240,7 @@ class NestWriter:
         if stage.place.get(b.name) != "memory":
             return
         where = self.index(index, values)
-        whole = Value("", *shape)
+        whole = TileValue("", *shape)
         at = f"{self.pointers[b.name]} + tl.broadcast_to({where.text}, {whole.shape})"
         stored = f"({value.text}).to({storage(b.dtype)})" if b.dtype in HALF else value.text
         stored, mask = f"tl.broadcast_to({stored}, {whole.shape})", self.mask(*shape)
@@ -260,12 +265,12 @@ class NestWriter:
             self.emit(f"{name} = tl.full([XBLOCK, RBLOCK], {value}, {kind})")
         return names
 
-    def results(self, stage: Stage) -> list[Value]:
+    def results(self, stage: Stage) -> list[TileValue]:
         values = self.evaluate(stage.loop)
         return [values[r] for r in stage.loop.results]
 
-    def states(self, stage: Stage, inputs: Sequence[Value], wide: bool = True) -> list[str]:
-        """The tile of states that a stage folds, identities where the tile is not of the space; a column unless `wide`."""
+    def states(self, stage: Stage, inputs: Sequence[TileValue], wide: bool = True) -> list[str]:
+        """The tile of states that a stage folds, with identities outside of its space; a column unless `wide`."""
         fold, reduction = self.fold_of(stage), stage.loop.reduction
         assert reduction is not None
         position, stride = Expr.of(0), Expr.of(1)
@@ -275,7 +280,7 @@ class NestWriter:
         ones = f"tl.full({shape}, 1.0, {fold.lanes[0]})"
         space = {v for v, _ in space_of(stage.loop)}
         tile = self.names if wide else {v: self.names[v] for v, _ in self.tiles.outer}
-        once = [f"({name} == 0)" for v, name in tile.items() if v not in space]  # the values do not differ there
+        once = [f"({name} == 0)" for v, name in tile.items() if v not in space]  # the values do not differ along these
         mask = " & ".join([m for m in [self.mask(True, wide), *once] if m])
         out = []
         prepared = fold.prepared([v.text for v in inputs], self.index(position, []).text, ones)
@@ -284,7 +289,7 @@ class NestWriter:
             out.append(self.define(f"tl.where({mask}, {lanes}, {default})" if mask else lanes, True, wide).text)
         return out
 
-    def fold(self, stage: Stage, inputs: Sequence[Value]) -> list[tuple[str, torch.dtype]]:
+    def fold(self, stage: Stage, inputs: Sequence[TileValue]) -> list[tuple[str, torch.dtype]]:
         """The results of a fold along the whole of r."""
         fold = self.fold_of(stage)
         if fold.kind != "welford":
@@ -298,7 +303,7 @@ class NestWriter:
         gap = self.define(gap, True, True).text
         return [(mean, fold.dtype), (f"tl.sum({gap} * {gap}, 1)[:, None]", fold.dtype)]
 
-    def join(self, stage: Stage, states: Sequence[str], inputs: Sequence[Value]) -> None:
+    def join(self, stage: Stage, states: Sequence[str], inputs: Sequence[TileValue]) -> None:
         fold = self.fold_of(stage)
         new = self.states(stage, inputs)
         self.emit(f"{', '.join(states)} = {fold.combine()}({', '.join([*states, *new])})")
@@ -312,7 +317,7 @@ class NestWriter:
         return names
 
     def leave(self, stage: Stage, states: list[str]) -> None:
-        """Partial states go to memory: one for each program along x (and point of r that the output keeps)."""
+        """Store partial states in memory: one per program along x (and per point of r that the output keeps)."""
         fold, t, loop = self.fold_of(stage), self.tiles, stage.loop
         assert loop.reduction is not None
         keeps = bool(set(loop.vars) & self.rvars)
@@ -349,27 +354,27 @@ class NestWriter:
         self.finish.append(Nest([*kept, *folded], len(kept), [Stage(final, "reduce", 0, dict(stage.place))]))
 
     # values ---------------------------------------------------------------------------------------------------
-    def define(self, text: str, x: bool, r: bool) -> Value:
-        """A name for the value of `text`, the same for the same text."""
+    def define(self, text: str, x: bool, r: bool) -> TileValue:
+        """The name of the value of `text`, the same for equal texts."""
         found = self.known.get(text)
         if found is None:
             self.counter += 1
-            found = self.known[text] = Value(f"t{self.counter}", x, r)
+            found = self.known[text] = TileValue(f"t{self.counter}", x, r)
             self.emit(f"{found.text} = {text}")
         return found
 
     def mask(self, x: bool, r: bool) -> str:
-        """The condition that points lie in the space, empty when all do."""
+        """The condition that points lie in the space; empty if all do."""
         parts = (["xmask"] if x and not self.exact_x else []) + (["rmask"] if r and not self.exact_r else [])
         return " & ".join(parts)
 
-    def evaluate(self, loop: Loop) -> list[Value]:
-        values: list[Value] = []
+    def evaluate(self, loop: Loop) -> list[TileValue]:
+        values: list[TileValue] = []
         for op in loop.body:
             values.append(self.op(loop, op, values))
         return values
 
-    def op(self, loop: Loop, op: Op, values: Sequence[Value]) -> Value:
+    def op(self, loop: Loop, op: Op, values: Sequence[TileValue]) -> TileValue:
         if op.name == "const":
             return self.define(constant(op.attrs[0], op.dtype), False, False)
         if op.name == "index":
@@ -386,8 +391,9 @@ class NestWriter:
         dtypes = [loop.body[a].dtype for a in op.args]
         return self.define(ops.pointwise(op.name, [a.text for a in arguments], dtypes, op.dtype), x, r)
 
-    def wrapped(self, value: Value, size: str, wraps: bool) -> Value:
-        """A user's index.  Out of range, the device stops the program, as eager does; memory is not touched with it."""
+    def wrapped(self, value: TileValue, size: str, wraps: bool) -> TileValue:
+        """A checked index.  Out of range, the device stops the program, as in eager, and no memory is accessed with the
+        index."""
         self.checks = True
         v = value.text
         inside = self.define(f"tl.where({v} < 0, {v} + {size}, {v})", value.x, value.r) if wraps else value
@@ -398,7 +404,7 @@ class NestWriter:
         last = f"{size} - 1"
         return self.define(f"tl.minimum(tl.maximum({inside.text}, 0), {last})", value.x, value.r)
 
-    def load(self, op: Op, values: Sequence[Value]) -> Value:
+    def load(self, op: Op, values: Sequence[TileValue]) -> TileValue:
         name, index = op.attrs[0], op.attrs[1]
         if name in self.made and name not in self.held:
             stage = self.made[name]
@@ -414,37 +420,37 @@ class NestWriter:
         dtype = self.buffers[name].dtype
         if op.name == "masked_load":
             allowed = values[op.args[0]]
-            shape = Value("", at.x or allowed.x, at.r or allowed.r)
+            shape = TileValue("", at.x or allowed.x, at.r or allowed.r)
             mask = f"tl.broadcast_to({self.also(allowed.text, shape)}, {shape.shape})"
             raw = self.define(self.loaded(name, at, shape, mask), shape.x, shape.r)
-            return self.masked(op, Value(self.up(raw.text, dtype), shape.x, shape.r), values)
-        shape = Value("", at.x, at.r)
+            return self.masked(op, TileValue(self.up(raw.text, dtype), shape.x, shape.r), values)
+        shape = TileValue("", at.x, at.r)
         mask = self.mask(at.x, at.r)
         mask = f"tl.broadcast_to({mask}, {shape.shape})" if mask else ""
         return self.define(self.up(self.loaded(name, at, shape, mask), dtype), at.x, at.r)
 
-    def masked(self, op: Op, value: Value, values: Sequence[Value]) -> Value:
-        """`value`, where the mask of the load allows."""
+    def masked(self, op: Op, value: TileValue, values: Sequence[TileValue]) -> TileValue:
+        """`value` where the mask of the load is true."""
         if op.name != "masked_load":
             return value
         allowed, other = values[op.args[0]], values[op.args[1]]
         x, r = value.x or allowed.x or other.x, value.r or allowed.r or other.r
         return self.define(f"tl.where({allowed.text}, {value.text}, {other.text})", x, r)
 
-    def also(self, condition: str, shape: Value) -> str:
+    def also(self, condition: str, shape: TileValue) -> str:
         mask = self.mask(shape.x, shape.r)
         return f"({mask}) & {condition}" if mask else condition
 
-    def loaded(self, name: str, at: Value, shape: Value, mask: str) -> str:
+    def loaded(self, name: str, at: TileValue, shape: TileValue, mask: str) -> str:
         masked = f", mask={mask}, other=0" if mask else ""
         return f"tl.load({self.pointers[name]} + tl.broadcast_to({at.text}, {shape.shape}){masked})"
 
     def up(self, text: str, dtype: torch.dtype) -> str:
-        """What memory holds as a value that is computed with."""
+        """The value in the compute type of an element in memory."""
         return f"{text}.to(tl.float32)" if dtype in HALF else f"({text} != 0)" if dtype == torch.bool else text
 
-    def index(self, e: Expr, values: Sequence[Value], *, large: bool = False) -> Value:
-        """A position, as a tensor of two axes; `large`: the program's own number, which may be larger than any position."""
+    def index(self, e: Expr, values: Sequence[TileValue], *, large: bool = False) -> TileValue:
+        """A position, as a tensor with two axes.  `large`: a number of the program, which may exceed any position."""
         names, x, r = dict(self.names), False, False
         if large and not self.wide and not _fits(e, dict(self.nest.dims)):
             names = {v: f"{name}.to(tl.int64)" for v, name in names.items()}
@@ -459,11 +465,11 @@ class NestWriter:
         text = index_text(e, names, dict(self.nest.dims))
         if all(s in self.sizes for s in e.symbols):
             text = f"tl.full((1, 1), {text}, {'tl.int64' if self.wide or e.symbols else 'tl.int32'})"
-        return Value(f"({text})", x, r)
+        return TileValue(f"({text})", x, r)
 
 
 def _fits(e: Expr, ranges: Mapping[str, Expr]) -> bool:
-    """Whether every part of an index is known to be a 32-bit number."""
+    """Whether every part of an index is known to fit into 32 bits."""
     if e.const is not None:
         return abs(e.const) < WIDE
     total = 0

@@ -1,7 +1,7 @@
-"""Pointwise operations as Triton text: one row an operation.
+"""Pointwise operations as Triton text: one row per operation.
 
-{0} {1} {2} are the argument values (names), {T} the compute type of the result.  `helpers.py` has the functions
-named `pyc_*`.
+{0} {1} {2} are the argument values (names), {T} the compute type of the result.  The functions `pyc_*` are in
+`kernels/triton/helpers.py`.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ BOOL: dict[str, str] = {
     "mul": "{0} & {1}", "maximum": "{0} | {1}", "minimum": "{0} & {1}", "abs": "{0}", "sign": "{0}", "square": "{0}",
 }  # fmt: skip
 
-FLOAT64: dict[str, str] = {"sqrt": "tl.sqrt({0})"}  # what differs from FLOAT
+FLOAT64: dict[str, str] = {"sqrt": "tl.sqrt({0})"}  # differences from FLOAT
 
 ANY: dict[str, str] = {
     "eq": "({0} == {1})", "ne": "({0} != {1})", "lt": "({0} < {1})", "le": "({0} <= {1})", "gt": "({0} > {1})",

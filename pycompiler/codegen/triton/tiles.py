@@ -1,9 +1,10 @@
-"""How a nest becomes a grid of tiles.
+"""Tiles: how a nest becomes a grid.
 
 In: `Nest`.  Out: `Tiles`: the dimensions along a tile's rows (x) and columns (r), block sizes, and how programs walk
 them.  A program computes `tiles` tiles of XBLOCK x RBLOCK points one after the other along x.  Along r it holds the
 whole inner space at once, or walks it in chunks once per level (`walked`), or has one block of it (`blocked`).
-Sizes may be symbolic: they decide how many programs and steps there are, and what they probably are decides the blocks.
+
+Sizes may be symbolic: they decide the numbers of programs and steps.  Their hints decide the block sizes.
 """
 
 from __future__ import annotations
@@ -12,11 +13,11 @@ import functools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from pycompiler.ir.expr import Expr
-from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, likely_points, numel, space_of
+from pycompiler.ir.kernel import Dim, Nest, Stage, Unsupported, hinted_points, numel, space_of
 from pycompiler.ir.target import Target
+from pycompiler.symbolic.expr import Expr
 
-UNKNOWN = 1 << 20  # points of a space of which nothing is known
+UNKNOWN = 1 << 20  # points of a space without hints
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,7 @@ class Tiles:
 
 
 def points(dims: Sequence[Dim]) -> Expr:
-    """How many there are."""
+    """The number of points."""
     return functools.reduce(lambda total, dim: total * dim[1], dims, Expr.of(1))
 
 
@@ -57,9 +58,9 @@ def ceiling(n: Expr, by: Expr) -> Expr:
     return (n + by - 1) // by
 
 
-def guess(dims: Sequence[Dim]) -> int:
-    """How many there are, or probably are: any number is right, for it only decides how large tiles are."""
-    known = likely_points(dims)
+def estimated_points(dims: Sequence[Dim]) -> int:
+    """The number of points, or an estimate.  Any number is correct, since it only decides the size of tiles."""
+    known = hinted_points(dims)
     return UNKNOWN if known is None else known
 
 
@@ -80,34 +81,36 @@ def tiles_of(nest: Nest, target: Target) -> Tiles:
 
 
 def _flat(dims: list[Dim], target: Target) -> Tiles:
-    return Tiles(dims, [], min(target.flat, max(32, power_of_two(guess(dims)))), 1)
+    return Tiles(dims, [], min(target.flat, max(32, power_of_two(estimated_points(dims)))), 1)
 
 
-def held(inner: list[Dim], target: Target) -> int | None:
-    """The width of a tile that has the whole inner space; None where it is too large for that, or a call tells its size."""
+def whole_width(inner: list[Dim], target: Target) -> int | None:
+    """The width of a tile with the whole inner space; None if it is too large, or known only in a call."""
     known = numel(inner)
     return None if known is None or power_of_two(known) > target.held else power_of_two(known)
 
 
 def _rows(outer: list[Dim], inner: list[Dim], target: Target) -> Tiles:
-    width = held(inner, target)
+    width = whole_width(inner, target)
     if width is None:
-        chunk = min(target.chunk, max(32, power_of_two(guess(inner))))
-        return Tiles(outer, inner, max(1, min(power_of_two(guess(outer)), target.tile // chunk)), chunk, walked=True)
-    return Tiles(outer, inner, max(1, min(power_of_two(guess(outer)), target.tile // width)), width)
+        chunk = min(target.chunk, max(32, power_of_two(estimated_points(inner))))
+        return Tiles(
+            outer, inner, max(1, min(power_of_two(estimated_points(outer)), target.tile // chunk)), chunk, walked=True
+        )
+    return Tiles(outer, inner, max(1, min(power_of_two(estimated_points(outer)), target.tile // width)), width)
 
 
 def _strided(outer: list[Dim], inner: list[Dim], target: Target) -> Tiles:
-    """Memory is contiguous along x: wide tiles."""
-    xblock = min(64, power_of_two(guess(outer)))
-    width = held(inner, target)
+    """Memory is contiguous along x, so tiles are wide along x."""
+    xblock = min(64, power_of_two(estimated_points(outer)))
+    width = whole_width(inner, target)
     if width is None or xblock * width > 2 * target.chunk:
         return Tiles(outer, inner, xblock, target.chunk // xblock, walked=True)
     return Tiles(outer, inner, xblock, width)
 
 
 def _columns(stages: Sequence[Stage], inner: list[Dim]) -> set[str]:
-    """The inner variables that all column folds keep; they become rows, as each of their points is a fold of its own."""
+    """The inner variables that all column folds keep.  They become rows, since each of their points is a fold of its own."""
     if any(s.role == "reduce" for s in stages):
         raise Unsupported("folds over different inner dimensions in one kernel")
     kept = [{v for v, _ in inner} & set(s.loop.vars) for s in stages if s.role == "column"]
@@ -122,7 +125,7 @@ def _accumulate(nest: Nest, outer: list[Dim], inner: list[Dim], target: Target) 
     if "column" in roles:
         raise Unsupported("column folds and folds over outer dimensions in one kernel")
     if "reduce" in roles:
-        width = held(inner, target)
+        width = whole_width(inner, target)
         if width is None:
             columns = {v for v, _ in inner}
             if any(columns & {v for v, _ in space_of(s.loop)} for s in folds):
@@ -131,11 +134,11 @@ def _accumulate(nest: Nest, outer: list[Dim], inner: list[Dim], target: Target) 
         xblock, rblock, blocked = max(1, target.tile // width), width, False
     elif all(not s.loop.vars for s in folds) and "row" not in roles:
         outer, inner = outer + inner, []
-        xblock, rblock, blocked = min(target.flat, power_of_two(guess(outer))), 1, False
+        xblock, rblock, blocked = min(target.flat, power_of_two(estimated_points(outer))), 1, False
     else:
-        rblock = min(128, power_of_two(guess(inner)))
+        rblock = min(128, power_of_two(estimated_points(inner)))
         xblock, blocked = max(1, target.tile // rblock), True
-    xblock = max(1, min(xblock, power_of_two(guess(outer))))
-    blocks = -(-guess(inner) // rblock) if blocked else 1
+    xblock = max(1, min(xblock, power_of_two(estimated_points(outer))))
+    blocks = -(-estimated_points(inner) // rblock) if blocked else 1
     steps = ceiling(ceiling(points(outer), Expr.of(xblock)), Expr.of(max(1, target.programs // max(blocks, 1))))
     return Tiles(outer, inner, xblock, rblock, tiles=Expr.max(steps, Expr.of(1)), blocked=blocked)

@@ -25,7 +25,7 @@ TYPES: dict[torch.dtype, tuple[str, str]] = {
 }
 
 
-# Narrow integer -> the one by way of which eager's kernels make it of a float.
+# Narrow integer -> the type through which eager's kernels convert a float to it.
 _BY_WAY_OF = {torch.uint8: "tl.int64", torch.int8: "tl.int32", torch.int16: "tl.int32"}
 
 
@@ -45,20 +45,28 @@ def _row(dtype: torch.dtype) -> tuple[str, str]:
 
 
 def cast(value: str, source: torch.dtype, target: torch.dtype) -> str:
-    """Text converting a value computed for `source` into one for `target` (rounded to it)."""
-    if target in HALF:
-        return value if source == target else f"({value}).to({storage(target)}).to(tl.float32)"
+    """Triton text that converts a value computed for `source` into one for `target` (rounded to it)."""
+    if target in HALF:  # through float32, as in eager: a double is rounded twice
+        if source in (torch.int32, torch.int64):
+            single = f"pyc_to_single({value})"
+        else:
+            single = value if compute(source) == "tl.float32" else f"({value}).to(tl.float32)"
+        return value if source == target else f"({single}).to({storage(target)}).to(tl.float32)"
     if target == torch.bool:
         return value if source == torch.bool else f"({value} != 0)"
     if compute(source) == compute(target):
         return value
-    if source.is_floating_point and target in _BY_WAY_OF:
-        return f"({value}).to({_BY_WAY_OF[target]}).to({compute(target)})"
+    if target.is_floating_point:
+        return f"({value}).to({compute(target)})"
+    if source.is_floating_point:
+        via = _BY_WAY_OF.get(target, compute(target))
+        whole = f"pyc_to_{via.removeprefix('tl.')}({value})"
+        return whole if via == compute(target) else f"{whole}.to({compute(target)})"
     return f"({value}).to({compute(target)})"
 
 
 def constant(value: object, dtype: torch.dtype) -> str:
-    """A literal, with the value that torch gives the number in `dtype`."""
+    """A literal with torch's value of the number in `dtype`."""
     number = torch.tensor(value, dtype=dtype).item()
     if isinstance(number, float) and not math.isfinite(number):
         return f'float("{number}")'
@@ -68,7 +76,7 @@ def constant(value: object, dtype: torch.dtype) -> str:
 
 
 def identity(kind: str, dtype: torch.dtype) -> str:
-    """The value that a fold starts from."""
+    """The initial value of a fold."""
     if kind in ("sum", "any", "xor_sum", "welford"):
         return "0"
     if kind in ("prod", "all"):

@@ -1,7 +1,8 @@
-// Elementary functions for float and double, written so that a loop over them vectorises (no call, no branch).
-// Errors in ulp against float64 are asserted in tests/kernels/test_math.py.  Coefficients: minimax fits (float),
-// Taylor (double).  Edge cases as torch's, except that exp and sigmoid give 0 where the result would be denormal,
-// as ATen's vectorised exp does: denormals make what follows many times slower.
+// Elementary functions for float and double, without calls and branches, so that a loop over them vectorises.  (The
+// last sections call libm, one element at a time.)  tests/kernels/test_math.py asserts their errors in ulp against
+// float64.  Coefficients are minimax fits (float) and Taylor series (double).  Edge cases are torch's, with one
+// exception: exp and sigmoid return 0 for a denormal result, as ATen's vectorised exp does.  Denormals would slow down
+// later operators many times.
 #pragma once
 
 extern "C" {
@@ -17,7 +18,8 @@ float erfcf(float); float lgammaf(float); float nextafterf(float, float); float 
 float fmodf(float, float);
 }
 
-// The only contraction: generated code is compiled with -ffp-contract=off.  A processor without the instruction rounds twice.
+// The only contraction: generated code is compiled with -ffp-contract=off.  A processor without the instruction rounds
+// twice.
 #if defined(__FMA__) || defined(__aarch64__)
 PYC_INLINE float pyc_fma(float a, float b, float c) { return __builtin_fmaf(a, b, c); }
 PYC_INLINE double pyc_fma(double a, double b, double c) { return __builtin_fma(a, b, c); }
@@ -46,6 +48,9 @@ template <class T> PYC_INLINE bool pyc_isnan(T a) { return a != a; }
 PYC_INLINE bool pyc_isinf(float a) { return __builtin_fabsf(a) == __builtin_inff(); }
 PYC_INLINE bool pyc_isinf(double a) { return __builtin_fabs(a) == __builtin_inf(); }
 template <class T> PYC_INLINE bool pyc_isinf(T) { return false; }
+// gcc merges a negation and an fma, which changes the sign of zeros.  So the sign bit is flipped.
+PYC_INLINE float pyc_neg(float a) { return pyc_bits<float>(pyc_bits<uint32_t>(a) ^ 0x80000000u); }
+PYC_INLINE double pyc_neg(double a) { return pyc_bits<double>(pyc_bits<uint64_t>(a) ^ 0x8000000000000000u); }
 PYC_INLINE bool pyc_signbit(float a) { return (int32_t)pyc_bits<uint32_t>(a) < 0; }
 PYC_INLINE bool pyc_signbit(double a) { return (int64_t)pyc_bits<uint64_t>(a) < 0; }
 template <class T> PYC_INLINE bool pyc_signbit(T a) { return (T)-1 < 0 && a < 0; }
@@ -53,7 +58,7 @@ PYC_INLINE float pyc_sign(float a) { return a > 0.0f ? 1.0f : a < 0.0f ? -1.0f :
 PYC_INLINE double pyc_sign(double a) { return a > 0.0 ? 1.0 : a < 0.0 ? -1.0 : 0.0; }
 template <class T> PYC_INLINE T pyc_sign(T a) { return (T)((a > 0) - (a < 0)); }
 
-// max and min in which a NaN wins, and of equal zeros the second, as in torch's vectors.
+// max and min.  A NaN wins.  Of two equal zeros the second wins, as in torch's vectors.
 template <class T> PYC_INLINE T pyc_max(T a, T b) {
     return a > b || a != a ? a : b;
 }
@@ -76,10 +81,11 @@ PYC_INLINE float pyc_expm1_poly(float r) {
     return pyc_fma(p, r * r, r);
 }
 
-// Adding 1.5 * 2^23 rounds to an integer, which is then in the low bits of the sum; shifted by 23 it is an exponent.
+// Adding 1.5 * 2^23 rounds to an integer, stored in the low bits of the sum.  Shifted by 23, that integer is an
+// exponent.
 #define PYC_ROUND 12582912.0f
 
-// x in [-87.3, 88.7]: the exponent of the result is set by adding to its bits.
+// x in [-87.3, 88.7].  The exponent of the result is set by adding to its bits.
 PYC_INLINE float pyc_exp_core(float x) {
     float shifted = pyc_fma(x, 1.44269504f, PYC_ROUND), n = shifted - PYC_ROUND;
     float r = pyc_fma(n, -PYC_LN2_LO, pyc_fma(n, -PYC_LN2_HI, x));
@@ -92,9 +98,9 @@ PYC_INLINE float pyc_exp_core(float x) {
 }
 
 PYC_INLINE float pyc_exp(float x) {
-    float e = pyc_exp_core(x);  // outside its range any bits, not used
+    float e = pyc_exp_core(x);  // outside its range the bits are arbitrary, and unused
     e = x < -87.33654f ? 0.0f : e;
-    return x <= 88.72283f ? e : x + __builtin_inff();  // overflow, and NaN as itself
+    return x <= 88.72283f ? e : x + __builtin_inff();  // overflow; NaN stays NaN
 }
 
 PYC_INLINE float pyc_exp2(float x) {
@@ -116,7 +122,7 @@ PYC_INLINE float pyc_expm1(float x) {
     return x <= 88.0f ? e : pyc_exp(x);
 }
 
-// f in [sqrt(1/2) - 1, sqrt(2) - 1]: log(1 + f) - f
+// log(1 + f) - f for f in [sqrt(1/2) - 1, sqrt(2) - 1]
 PYC_INLINE float pyc_log1p_tail(float f) {
     float p = pyc_fma(-7.865781337e-02f, f, 1.288341135e-01f);
     p = pyc_fma(p, f, -1.312699020e-01f);
@@ -129,7 +135,7 @@ PYC_INLINE float pyc_log1p_tail(float f) {
 }
 
 struct pyc_split { float k, f; };
-// x = 2^k (1 + f), x positive (denormals included)
+// Splits x = 2^k (1 + f).  x is positive (denormals included).
 PYC_INLINE pyc_split pyc_split_log(float x) {
     float scaled = x < 1.17549435e-38f ? x * 8388608.0f : x;
     float shift = x < 1.17549435e-38f ? -23.0f : 0.0f;
@@ -140,7 +146,7 @@ PYC_INLINE pyc_split pyc_split_log(float x) {
 PYC_INLINE float pyc_log_edges(float x, float r) {
     r = x == 0.0f ? -__builtin_inff() : r;
     r = x < 0.0f ? __builtin_nanf("") : r;
-    return x < __builtin_inff() ? r : x;  // inf and NaN as themselves
+    return x < __builtin_inff() ? r : x;  // inf and NaN stay the same
 }
 PYC_INLINE float pyc_log(float x) {
     pyc_split s = pyc_split_log(x);
@@ -171,7 +177,7 @@ PYC_INLINE float pyc_log1p(float x) {
 
 PYC_INLINE float pyc_sigmoid(float x) { return 1.0f / (1.0f + pyc_exp(-x)); }
 
-// exp(x) - 1 for x in [-87, 88], relative error small everywhere
+// exp(x) - 1 for x in [-87, 88].  The relative error is small everywhere.
 PYC_INLINE float pyc_expm1_core(float x) {
     float shifted = pyc_fma(x, 1.44269504f, PYC_ROUND), n = shifted - PYC_ROUND;
     float r = pyc_fma(n, -PYC_LN2_LO, pyc_fma(n, -PYC_LN2_HI, x));
@@ -200,9 +206,9 @@ PYC_INLINE float pyc_erf(float x) {
     return pyc_copysign(pyc_expm1_core(-pyc_fma(t, q, t)), x);
 }
 
-// 1 + erf(x), of which gelu is made: 2^y with a polynomial y of |x|, or 2 less that, so that no digit is lost near 0
+// 1 + erf(x), as gelu needs it: 2^y with a polynomial y of |x|, or 2 minus that.  So no digit is lost near 0.
 PYC_INLINE float pyc_one_plus(float x, float power) {
-    float e = pyc_abs(x) > 4.0f ? 0.0f : power;  // outside, any bits
+    float e = pyc_abs(x) > 4.0f ? 0.0f : power;  // outside, the bits are arbitrary
     return x < 0.0f ? e : 2.0f - e;
 }
 PYC_INLINE float pyc_one_plus_erf(float x) {
@@ -284,8 +290,8 @@ PYC_INLINE double pyc_pow(double x, double y) { return pow(x, y); }
 
 // ---- sin, cos: float ---------------------------------------------------------------------------------------------
 
-// 2^e * 2/pi modulo 4, as a sum of two doubles: the reduction of arguments above 2^30.  (Two tables: gcc does not
-// vectorise reads from an array of pairs.)
+// 2^e * 2/pi modulo 4, as a sum of two doubles.  Used to reduce arguments above 2^30.  Two tables, because gcc does not
+// vectorise reads from an array of pairs.
 static const double pyc_two_over_pi_high[105] = {
     0x1.45f306dc9c883p-1, 0x1.45f306dc9c883p+0, 0x1.45f306dc9c883p+1, 0x1.17cc1b727220bp+0,
     0x1.17cc1b727220bp+1, 0x1.7cc1b727220a9p-2, 0x1.7cc1b727220a9p-1, 0x1.7cc1b727220a9p+0,
@@ -350,7 +356,7 @@ PYC_INLINE pyc_angle pyc_reduce_angle(float x) {
     double a = (double)x;
     double n = __builtin_rint(a * 0x1.45f306dc9c883p-1);
     double r = pyc_fma(n, -0x1.1a62633145c07p-54, pyc_fma(n, -0x1.921fb54442d18p+0, a));
-    // x = m 2^e with a 24 bit integer m; m * (2^e * 2/pi mod 4) is x in quadrants
+    // x = m 2^e with a 24-bit integer m.  m * (2^e * 2/pi mod 4) is x in quadrants.
     uint32_t u = pyc_bits<uint32_t>(x);
     int32_t e = (int32_t)((u >> 23) & 255u) - 150;
     e = e < 0 ? 0 : e > 104 ? 104 : e;
@@ -376,8 +382,8 @@ PYC_INLINE float pyc_sin_quadrant(float r, int32_t quadrant) {
     float v = quadrant & 1 ? cosine : sine;
     return pyc_bits<float>(pyc_bits<uint32_t>(v) ^ ((uint32_t)(quadrant & 2) << 30));
 }
-// Near angles need no double and no table.  The three parts of pi/2 are positive, the first a multiple of 2^-23, so that
-// x - n * part is exact.
+// Near angles need no double and no table.  The three parts of pi/2 are positive.  The first is a multiple of 2^-23, so
+// that x - n * part is exact.
 PYC_INLINE bool pyc_is_far(float x) { return pyc_abs(x) > 10000.0f; }
 PYC_INLINE pyc_angle pyc_near_angle(float x) {
     float shifted = pyc_fma(x, 0.636619747f, PYC_ROUND), n = shifted - PYC_ROUND;
@@ -386,7 +392,7 @@ PYC_INLINE pyc_angle pyc_near_angle(float x) {
     r = pyc_fma(n, -0x1.846988p-48f, r);
     return pyc_angle{r, pyc_bits<int32_t>(shifted)};
 }
-// Generated loops call these where no argument is far: the values are those of pyc_sin and pyc_cos.
+// For generated loops in which no argument is far.  The results equal pyc_sin and pyc_cos.
 PYC_INLINE float pyc_sin_near(float x) {
     pyc_angle a = pyc_near_angle(x);
     return x == 0.0f ? x : pyc_sin_quadrant(a.r, a.quadrant);
@@ -425,7 +431,7 @@ PYC_INLINE double pyc_one_plus_erf(double x) { return 1.0 + erf(x); }
 PYC_INLINE float pyc_fmod(float a, float b) { return fmodf(a, b); }
 PYC_INLINE double pyc_fmod(double a, double b) { return fmod(a, b); }
 
-// remainder with the divisor's sign; floor division as c10::div_floor_floating
+// Remainder with the divisor's sign, and floor division as in c10::div_floor_floating.
 template <class T> PYC_INLINE T pyc_mod(T a, T b) {
     T r = pyc_fmod(a, b);
     return r != 0 && (b < 0) != (r < 0) ? r + b : r;
@@ -439,7 +445,7 @@ template <class T> PYC_INLINE T pyc_floordiv(T a, T b) {
     return b == 0 ? a / b : f;
 }
 
-// Inverse error function: Winitzki's approximation (2e-3), then Halley's steps in double.
+// Inverse error function: Winitzki's approximation (error 2e-3), then Halley's steps in double.
 PYC_INLINE double pyc_erfinv(double y) {
     double a = pyc_abs(y);
     if (!(a < 1.0)) return a == 1.0 ? pyc_copysign(__builtin_inf(), y) : __builtin_nan("");

@@ -1,6 +1,6 @@
-// What generated C++ includes: types, conversions, integer helpers.  The rest is in the two headers below.
-// No system header: a translation unit's compile time is the user's waiting time.
-// Every function is branch-free where it matters, so that gcc and clang vectorise the loops that call it.
+// The prelude of generated C++: types, conversions, integer helpers.  It includes the other two headers at its end.  No
+// system header is included, because the user waits for each translation unit.  Functions are branch-free where it
+// matters, so that gcc and clang vectorise the loops that call them.
 #pragma once
 
 typedef signed char int8_t;
@@ -40,14 +40,14 @@ template <class To, class From> PYC_INLINE To pyc_bits(From value) {
 
 PYC_INLINE float pyc_from_bf16(bf16 v) { return pyc_bits<float>((uint32_t)v.bits << 16); }
 
-// Round to nearest, ties to even; every NaN becomes the quiet NaN 0x7fc0, as c10::BFloat16 makes it.
+// Rounds to nearest, ties to even.  Every NaN becomes the quiet NaN 0x7fc0, as in c10::BFloat16.
 PYC_INLINE bf16 pyc_to_bf16(float v) {
     uint32_t u = pyc_bits<uint32_t>(v);
     uint32_t rounded = (u + 0x7fffu + ((u >> 16) & 1u)) >> 16;
     return bf16{(uint16_t)(v != v ? 0x7fc0u : rounded)};
 }
 
-// Of a float that is a bf16 number exactly.
+// Converts a float that is exactly a bf16 number.
 PYC_INLINE bf16 pyc_narrow_bf16(float v) { return bf16{(uint16_t)(pyc_bits<uint32_t>(v) >> 16)}; }
 
 PYC_INLINE float pyc_from_f16(f16 v) {
@@ -62,13 +62,13 @@ PYC_INLINE float pyc_from_f16(f16 v) {
 PYC_INLINE f16 pyc_to_f16(float v) {
     uint32_t u = pyc_bits<uint32_t>(v), sign = (u >> 16) & 0x8000u, m = u & 0x7fffffffu;
     uint32_t normal = (m - (112u << 23) + 0xfffu + ((m >> 13) & 1u)) >> 13;
-    // Below 2^-14: adding 0.5 aligns the result's last bit with the float's, and rounds to even on the way.
+    // Below 2^-14: adding 0.5 aligns the result's last bit with the float's, and rounds to even at the same time.
     uint32_t denormal = pyc_bits<uint32_t>(pyc_bits<float>(m < 0x38800000u ? m : 0u) + 0.5f) - 0x3f000000u;
     uint32_t h = m > 0x7f800000u ? 0x7e00u : m >= 0x477ff000u ? 0x7c00u : m < 0x38800000u ? denormal : normal;
     return f16{(uint16_t)(h | sign)};
 }
 
-// Storage type -> compute type, and back.  bool is stored as a byte and computed as bool.
+// Converts the storage type to the compute type, and back.  bool is stored as a byte and computed as bool.
 PYC_INLINE float pyc_load(bf16 v) { return pyc_from_bf16(v); }
 PYC_INLINE float pyc_load(f16 v) { return pyc_from_f16(v); }
 template <class T> PYC_INLINE T pyc_load(T v) { return v; }
@@ -84,8 +84,8 @@ template <> struct pyc_as<bool> {
 };
 template <class To, class From> PYC_INLINE To pyc_store(From v) { return pyc_as<To>::store(v); }
 template <class To, class From> PYC_INLINE To pyc_cast(From v) { return pyc_as<To>::cast(v); }
-// An integer that the optimiser does not look through: gcc takes one made of a float, and made a float again, for the float
-// truncated, which has a sign of zero, NaN, and no range.
+// Hides an integer from the optimiser.  gcc treats float -> integer -> float as a truncation of the float.  The
+// truncated float may be -0 or NaN, and has no integer range.
 #if __has_builtin(__builtin_assoc_barrier)
 #define PYC_KEPT(v) __builtin_assoc_barrier(v)
 #elif defined(__clang__)
@@ -93,9 +93,9 @@ template <class To, class From> PYC_INLINE To pyc_cast(From v) { return pyc_as<T
 #else
 #define PYC_KEPT(v) ({ auto pyc_v = (v); __asm__("" : "+r"(pyc_v)); pyc_v; })
 #endif
-// A float as an integer.  Narrow integers come by way of the one that ATen's conversion passes: truncation, then wrap-around.
-// Out of range, and of NaN, the processor gives the least integer; in C that is undefined, and compilers fold constants to
-// other numbers.
+// Converts a float to an integer: truncation, then wrap-around.  Narrow integers go through the same wider type as in
+// ATen.  Out of range, and for NaN, the processor returns the least integer.  In C this is undefined, and compilers
+// fold constants to other values.
 template <class Via> struct pyc_bound;
 template <> struct pyc_bound<int32_t> { static constexpr double top = 2147483648.0; };
 template <> struct pyc_bound<int64_t> { static constexpr double top = 9223372036854775808.0; };
@@ -111,13 +111,13 @@ template <class To, class From> struct pyc_to_int<To, uint64_t, From> {
 };
 template <class To, class Via, class From> PYC_INLINE To pyc_float_to_int(From v) { return pyc_to_int<To, Via, From>::of(v); }
 
-// Rounds a float to the precision of bf16/f16 and back (a `cast` to those types inside a body).
+// Rounds a float to the precision of bf16 or f16 and back (a `cast` to those types inside a body).
 PYC_INLINE float pyc_round_bf16(float v) { return pyc_from_bf16(pyc_to_bf16(v)); }
 PYC_INLINE float pyc_round_f16(float v) { return pyc_from_f16(pyc_to_f16(v)); }
 
 // ---- integers ----------------------------------------------------------------------------------------------------
 
-// A zero divisor sets *error to 2 and gives 0: the caller raises.  MIN / -1 wraps.
+// A zero divisor sets *error to 2 and returns 0; the caller raises.  MIN / -1 wraps.
 template <class T> PYC_INLINE T pyc_truncdiv(T a, T b, int64_t* error) {
     if (__builtin_expect(b == 0, 0)) { *error = 2; return 0; }
     return b == (T)-1 && (T)-1 < 0 ? (T)(0 - (uint64_t)a) : (T)(a / b);
@@ -145,21 +145,22 @@ PYC_INLINE int64_t pyc_share(int64_t n, int32_t threads) {
     return share < 16 ? (n < 16 ? n : 16) : (share + 15) / 16 * 16;
 }
 
-// An indirect position checked against the storage's limit: never an access outside it.
+// Checks an indirect position against the storage's limit, so that no access is outside.
 PYC_INLINE int64_t pyc_checked(int64_t at, int64_t limit, int64_t* error) {
     if (__builtin_expect((uint64_t)at >= (uint64_t)limit, 0)) { *error = 1; return 0; }
     return at;
 }
 
-// The error code of a user's index (see ir/plan.py: KernelErrors).  `site`: the rule's key, and the dimension above it.
+// The error code of a user's index (see ir/plan.py: KernelErrors).  `site` has the rule's key, and the dimension above
+// it.
 static __attribute__((noinline, cold)) int64_t pyc_wrong_index(int64_t at, int64_t size, int32_t site) {
     const int64_t base = (int64_t)1 << 30;
     if (at < -base || at >= base || size >> 20) return site + 16;
     return site | size << 12 | (at + base) << 32;
 }
 
-// A user's index into a dimension of `size` elements, and one that may count from the end.  The first wrong one is told
-// (in a team of threads each starts from the least number, which is no error).
+// Checks a user's index into a dimension of `size` elements; pyc_wrap_index also accepts negative indices.  Only the
+// first wrong index is reported.  (In a team, each thread starts with the least integer, which is no error.)
 PYC_INLINE int64_t pyc_index(int64_t at, int64_t size, int32_t site, int64_t* error) {
     if (__builtin_expect((uint64_t)at >= (uint64_t)size, 0)) {
         if (*error <= 0) *error = pyc_wrong_index(at, size, site);

@@ -1,7 +1,7 @@
-// Folding: what a reduction starts from and how two partial results are put together.
+// Reductions: initial values, and functions that combine two partial results.
 #pragma once
 
-// Mean and sum of squared distances of n values (Chan et al.): the partial results of two disjoint sets.
+// Mean and sum of squared distances of n values (Chan et al.).  pyc_combine joins the results of two disjoint sets.
 template <class T> struct pyc_welford { T mean, m2; double n; };
 template <class T> PYC_INLINE pyc_welford<T> pyc_combine(pyc_welford<T> a, pyc_welford<T> b) {
     double n = a.n + b.n;
@@ -11,7 +11,7 @@ template <class T> PYC_INLINE pyc_welford<T> pyc_combine(pyc_welford<T> a, pyc_w
     return pyc_welford<T>{a.mean + delta * share, a.m2 + b.m2 + delta * delta * (T)(a.n) * share, n};
 }
 
-// A sum of doubles, and in `low` what its additions rounded off (Knuth's two-sum; of infinities the sum alone counts).
+// Adds a double; `low` collects the rounding errors (Knuth's two-sum).  For an infinite sum, `low` is ignored.
 PYC_INLINE void pyc_add_exactly(double& sum, double& low, double value) {
     double s = sum + value, part = s - sum;
     low += (sum - (s - part)) + (value - part);
@@ -19,7 +19,7 @@ PYC_INLINE void pyc_add_exactly(double& sum, double& low, double value) {
 }
 PYC_INLINE double pyc_exact_sum(double sum, double low) { return sum - sum == 0.0 ? sum + low : sum; }
 
-// Value and first position of an extremum; a NaN wins over every number.
+// Value and first position of an extremum.  A NaN wins over every number.
 template <class T> struct pyc_arg { T value; int64_t at; };
 template <class T> PYC_INLINE bool pyc_arg_before_max(T v, int64_t at, T best, int64_t best_at) {
     bool nan = v != v, best_nan = best != best;

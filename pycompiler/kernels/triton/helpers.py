@@ -6,7 +6,7 @@ import triton
 import triton.language as tl
 from triton.language.extra import libdevice
 
-# Elementary functions are the device library's, as in eager's kernels; Triton's own are approximations.
+# Elementary functions come from the device library, as in eager's kernels; Triton's own are approximations.
 
 if triton.knobs.runtime.interpret:  # the interpreter has no device library
 
@@ -45,6 +45,18 @@ if triton.knobs.runtime.interpret:  # the interpreter has no device library
         return tl.where(tl.abs(x) < 0.15, series, whole)
 
     @triton.jit
+    def pyc_to_int32(x):  # type: ignore[no-untyped-def]
+        return x.to(tl.int32)
+
+    @triton.jit
+    def pyc_to_int64(x):  # type: ignore[no-untyped-def]
+        return x.to(tl.int64)
+
+    @triton.jit
+    def pyc_to_single(x):  # type: ignore[no-untyped-def]
+        return x.to(tl.float32)
+
+    @triton.jit
     def pyc_exp(x):  # type: ignore[no-untyped-def]
         return tl.exp(x)
 
@@ -77,7 +89,7 @@ if triton.knobs.runtime.interpret:  # the interpreter has no device library
         return tl.erf(x)
 
 else:
-    # The device library takes denormal numbers for zeros; these instructions do not.
+    # The device library treats denormal numbers as zero; these instructions do not.
 
     @triton.jit
     def pyc_floor(x):  # type: ignore[no-untyped-def]
@@ -106,6 +118,31 @@ else:
             return tl.inline_asm_elementwise("cvt.rni.f64.f64 $0, $1;", "=d,d", [x], tl.float64, True, 1)
         else:
             return tl.inline_asm_elementwise("cvt.rni.f32.f32 $0, $1;", "=f,f", [x], tl.float32, True, 1)
+
+    # LLVM leaves the conversion of a float beyond the integers undefined: for a known float, the result had arbitrary
+    # bits.
+
+    @triton.jit
+    def pyc_to_int32(x):  # type: ignore[no-untyped-def]
+        if x.dtype == tl.float64:
+            return tl.inline_asm_elementwise("cvt.rzi.s32.f64 $0, $1;", "=r,d", [x], tl.int32, True, 1)
+        else:
+            return tl.inline_asm_elementwise("cvt.rzi.s32.f32 $0, $1;", "=r,f", [x], tl.int32, True, 1)
+
+    @triton.jit
+    def pyc_to_int64(x):  # type: ignore[no-untyped-def]
+        if x.dtype == tl.float64:
+            return tl.inline_asm_elementwise("cvt.rzi.s64.f64 $0, $1;", "=l,d", [x], tl.int64, True, 1)
+        else:
+            return tl.inline_asm_elementwise("cvt.rzi.s64.f32 $0, $1;", "=l,f", [x], tl.int64, True, 1)
+
+    # LLVM merges the conversions integer -> float32 -> half precision into one rounding.
+    @triton.jit
+    def pyc_to_single(x):  # type: ignore[no-untyped-def]
+        if x.dtype == tl.int64:
+            return tl.inline_asm_elementwise("cvt.rn.f32.s64 $0, $1;", "=f,l", [x], tl.float32, True, 1)
+        else:
+            return tl.inline_asm_elementwise("cvt.rn.f32.s32 $0, $1;", "=f,r", [x], tl.float32, True, 1)
 
     @triton.jit
     def pyc_rsqrt(x):  # type: ignore[no-untyped-def]
@@ -167,7 +204,7 @@ def pyc_sigmoid(x):  # type: ignore[no-untyped-def]
     return pyc_reciprocal(1.0 + pyc_exp(-x))
 
 
-# Shifts by counts that the type does not have, as eager's kernels do them.
+# Shifts by counts beyond the type's width, as in eager's kernels.
 
 
 @triton.jit
@@ -204,8 +241,8 @@ def pyc_mod_int(a, b):  # type: ignore[no-untyped-def]
     return tl.where((r != 0) & ((r < 0) != (b < 0)), r + b, r)
 
 
-# Numbers of a program may be divided by zero, which LLVM leaves undefined: it took what came for a number of the type.
-# The device's own quotient has all bits set, and its remainder is the dividend.
+# A program's numbers may be divided by zero, which LLVM leaves undefined: its result was an arbitrary number. The
+# device's own quotient has all bits set, and its remainder is the dividend.
 
 
 @triton.jit
@@ -241,7 +278,7 @@ def pyc_mod_float(a, b):  # type: ignore[no-untyped-def]
 
 @triton.jit
 def pyc_floordiv_float(a, b):  # type: ignore[no-untyped-def]
-    # as ATen: the quotient of what the remainder leaves, which is nearly whole, rounded to the whole number
+    # As ATen: without the remainder the quotient is nearly whole, and is rounded to the whole number.
     r = pyc_fmod(a, b)
     q = pyc_divide(a - r, b)
     q = tl.where((r != 0) & ((r < 0) != (b < 0)), q - 1.0, q)
@@ -286,7 +323,7 @@ def pyc_min(a, b):  # type: ignore[no-untyped-def]
     return tl.where(a < b, a, b)
 
 
-# Of equal values the lower position wins; a NaN wins against every number.
+# For equal values the lower position wins; a NaN wins against every number.
 @triton.jit
 def pyc_argmax(a, i, b, j):  # type: ignore[no-untyped-def]
     first = (a > b) | ((a == b) & (i < j))

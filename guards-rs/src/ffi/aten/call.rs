@@ -1,4 +1,4 @@
-//! Calls of operators: functions of the C ABI, and the dispatcher with its encoding of arguments.
+//! Calls of operators: functions of the C ABI, and the dispatcher with its argument encoding.
 
 use std::ffi::{c_void, CStr};
 
@@ -18,7 +18,7 @@ pub const SHIM_WORDS: usize = 24;
 pub const SHIM_FLOATS: usize = 8;
 
 impl Shim {
-    /// None where the loaded torch does not export it, or where the calling convention is not one that `call` knows.
+    /// None if the loaded torch does not export the function, or if `call` does not support the calling convention.
     pub fn find(name: &'static str) -> Option<Shim> {
         if !cfg!(all(target_os = "linux", any(target_arch = "x86_64", target_arch = "aarch64"))) {
             return None;
@@ -31,8 +31,8 @@ impl Shim {
 
     /// Calls the function with `words` as its pointer and integer arguments in order and `floats` as its doubles.
     ///
-    /// The System V x86-64 and AAPCS64 conventions pass integers and doubles in separate register files, integers
-    /// beyond the registers in 8-byte stack slots, and let the caller clean up: surplus arguments are harmless.
+    /// The System V x86-64 and AAPCS64 conventions pass integers and doubles in separate register files.  Further integers
+    /// go to 8-byte stack slots, and the caller cleans up.  So surplus arguments are harmless.
     pub fn call(self, words: &[usize], floats: &[f64]) -> Outcome<()> {
         if words.len() > SHIM_WORDS || floats.len() > SHIM_FLOATS {
             return Err(Failure(format!("{}: too many arguments", self.name)));
@@ -41,8 +41,8 @@ impl Shim {
         w[..words.len()].copy_from_slice(words);
         let mut f = [0f64; SHIM_FLOATS];
         f[..floats.len()].copy_from_slice(floats);
-        // SAFETY: the caller (plan/aten.rs) encodes the arguments by a schema that equals, as text, the one that this
-        // function was declared for; pointers are to live memory for the duration of the call.
+        // SAFETY: the caller (plan/aten.rs) encodes the arguments by a schema.  It equals, as a string, the schema that
+        // this function was declared for.  Pointers refer to memory that lives during the call.
         let code = unsafe {
             (self.call)(
                 w[0], w[1], w[2], w[3], w[4], w[5], w[6], w[7], w[8], w[9], w[10], w[11], w[12], w[13], w[14], w[15],
@@ -58,7 +58,7 @@ pub fn adopt(word: usize) -> Option<Tensor> {
     (word != 0).then_some(Tensor(word as *mut c_void))
 }
 
-/// The argument stack of one dispatcher call; what `push` allocates is consumed by `call`.
+/// The argument stack of one dispatcher call.  `call` consumes the allocations of `push`.
 pub struct Stack {
     values: Vec<u64>,
 }
@@ -72,13 +72,13 @@ impl Stack {
         self.values.push(value);
     }
 
-    /// Calls the operator; the first `n_results` words of the stack are then its results.
+    /// Calls the operator.  Its results are then the first `n_results` words of the stack.
     pub fn call(mut self, name: &CStr, overload: &CStr, n_results: usize) -> Outcome<Vec<u64>> {
         let api = api()?;
         self.values.resize(self.values.len().max(n_results), 0);
         let stack = self.values.as_mut_ptr();
-        // SAFETY: the stack holds one value an argument, encoded by the schema (plan/aten.rs), and has room for the
-        // results; both names are NUL-terminated.
+        // SAFETY: the stack holds one value for each argument, encoded by the schema (plan/aten.rs), and has room for
+        // the results; both names are NUL-terminated.
         let code = match (api.call_dispatcher_versioned, api.call_dispatcher) {
             // SAFETY: as above.
             (Some(call), _) => unsafe { call(name.as_ptr(), overload.as_ptr(), stack, api.abi_version) },
@@ -92,7 +92,7 @@ impl Stack {
     }
 }
 
-/// True when arguments of list type can be encoded.
+/// Whether arguments of list type can be encoded.
 pub fn has_lists() -> bool {
     api().is_ok_and(|api| api.list_new.is_some() && api.list_push.is_some())
 }
@@ -106,7 +106,7 @@ pub fn encode_tensor(handle: Handle) -> Outcome<u64> {
     Ok(handle.to_owned()?.into_raw() as u64)
 }
 
-/// A present optional: a heap cell that the callee frees.
+/// A present optional value: a heap cell that the callee frees.
 pub fn encode_some(value: u64) -> Outcome<u64> {
     let mut cell: *mut u64 = std::ptr::null_mut();
     match api()?.new_stable_ivalue {
@@ -133,7 +133,7 @@ pub fn encode_list(values: impl ExactSizeIterator<Item = Outcome<u64>>) -> Outco
     // SAFETY: room for the new list.
     checked(unsafe { new(values.len(), &mut list) }, "torch_new_list_reserve_size")?;
     for value in values {
-        // SAFETY: the list made above, not yet given away.
+        // SAFETY: the list created above, not yet given away.
         checked(unsafe { push(list, value?) }, "torch_list_push_back")?;
     }
     Ok(list as u64)

@@ -1,6 +1,7 @@
-//! The form of a tensor: what guards compare, and what kernels rely on beside an address.
+//! The form of a tensor: the properties that guards compare, and that kernels rely on besides an address.
 //!
-//! In: a `Handle`.  Out: a `Form`: sizes, strides, dtype and device.  Printed as `float32[2, 3] with strides [3, 1] on cpu`.
+//! In: a `Handle`.  Out: a `Form`: sizes, strides, dtype and device.  Printed as `float32[2, 3] with strides [3, 1] on
+//! cpu`.
 
 use std::fmt;
 
@@ -26,7 +27,7 @@ impl Form {
         let mut words = SmallVec::new();
         let mut copy = |get: GetWords, call: &str| -> Outcome<()> {
             let mut found = std::ptr::null();
-            // SAFETY: as above; what is found is `dims` words, which live until the tensor is changed.
+            // SAFETY: as above; the result is `dims` words, which live until the tensor is changed.
             unsafe {
                 checked(get(handle.0, &mut found), call)?;
                 (0..dims).for_each(|dim| words.push(*found.add(dim)));
@@ -47,8 +48,8 @@ impl Form {
         self.words.split_at(self.words.len() / 2)
     }
 
-    /// Whether code made for tensors of this form reads the other one rightly: the strides of a dimension of size 1 are not read,
-    /// nor those of a tensor without elements.
+    /// Whether code generated for tensors of this form reads the other form correctly.  Strides of a dimension of size
+    /// 1, and of a tensor without elements, are never read.
     pub fn fits(&self, other: &Form) -> bool {
         let ((sizes, strides), (sizes2, strides2)) = (self.parts(), other.parts());
         let same_stride = |((size, a), b): ((&i64, &i64), &i64)| *size == 1 || a == b;
@@ -79,7 +80,7 @@ const DTYPES: &[&str] = &[
 ];
 const DEVICES: &[&str] = &["cpu", "cuda", "meta", "xpu", "mps", "privateuse1"];
 
-/// The name whose code torch's C ABI gives.
+/// The name whose code in torch's C ABI is `code`.
 fn name_of(prefix: &str, names: &[&'static str], code: i32) -> Option<&'static str> {
     names.iter().find(|name| code_of(&format!("{prefix}{name}")) == Some(code)).copied()
 }

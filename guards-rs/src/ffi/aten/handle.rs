@@ -1,4 +1,4 @@
-//! Tensors: owned and borrowed handles, and the Python objects around them.
+//! Tensors: owned and borrowed handles, and their Python objects.
 
 use std::ffi::c_void;
 use std::marker::PhantomData;
@@ -10,23 +10,23 @@ use pyo3::types::{PyCapsule, PyType};
 use smallvec::SmallVec;
 
 use super::symbols::{self, api, Api};
-use super::{checked, slow, Failure, Outcome};
+use super::{checked, slow, thrown, Failure, Outcome};
 use crate::ffi::torch::named;
 
-/// An `at::Tensor` that somebody else keeps alive for as long as this value is used: an input, a constant, or a slot.
+/// A borrowed `at::Tensor`: an input, a constant or a slot keeps it alive while this value is used.
 #[derive(Clone, Copy, Debug)]
 pub struct Handle(pub(super) *mut c_void);
 
-// SAFETY: the TensorImpl behind a handle is reference counted atomically; reading its metadata from several threads is
-// what torch itself does.
+// SAFETY: the TensorImpl behind a handle has an atomic reference count; torch itself reads its metadata from several
+// threads.
 unsafe impl Send for Handle {}
 // SAFETY: as above.
 unsafe impl Sync for Handle {}
 
-/// Whether a write was counted.  `Refused`: an inference tensor may not be written here; `Unknown`: the loaded torch exports
-/// no way to do it.
+/// The result of counting a write.  `Refused`: an inference tensor must not be written here.  `Unknown`: the loaded
+/// torch exports no function for it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counted {
+pub enum VersionCount {
     Yes,
     Refused,
     Unknown,
@@ -50,7 +50,7 @@ impl Drop for Tensor {
     }
 }
 
-/// Where an allocation goes: codes of `aoti_torch_device_type_*` and an index.
+/// The device of an allocation: a code of `aoti_torch_device_type_*` and an index.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Device {
     pub kind: i32,
@@ -62,7 +62,7 @@ impl Tensor {
         Handle(self.0)
     }
 
-    /// Gives the handle up to C code that takes ownership.
+    /// Gives the handle to C code that takes ownership.
     pub(super) fn into_raw(self) -> *mut c_void {
         let raw = self.0;
         std::mem::forget(self);
@@ -83,13 +83,16 @@ impl Tensor {
         Ok(Tensor(out))
     }
 
-    /// The result as Python's `torch.Tensor` (a new reference); consumes the handle.  Needs the GIL.
+    /// The tensor as Python's `torch.Tensor` (a new reference).  Consumes the handle.  Needs the GIL.
     pub fn into_py(self, py: Python<'_>) -> PyResult<Bound<'_, PyAny>> {
         let api = api()?;
         if let (Some(wrap), false) = (api.wrap_move.or(api.wrap_copy), slow()) {
-            // SAFETY: `wrap` takes a reference to a TensorBase, which is what the handle's address is; GIL held (`py`).
-            // A tensor that was moved from is undefined, and deleted like any other when `self` is dropped.
-            let object = unsafe { wrap(self.0) };
+            // SAFETY: `wrap` takes a reference to a TensorBase, which is the address in the handle; GIL held (`py`).  A
+            // tensor that was moved from is undefined, and is deleted like any other when `self` is dropped.
+            let Some(object) = (unsafe { thrown::caught(wrap, self.0) }) else {
+                let unknown = || Failure("torch threw while it wrapped a tensor".into()).into();
+                return Err(PyErr::take(py).unwrap_or_else(unknown));
+            };
             // SAFETY: a new reference, or null with the exception set.
             return unsafe { Bound::from_owned_ptr_or_err(py, object) };
         }
@@ -112,7 +115,7 @@ impl Tensor {
     }
 }
 
-/// Bytes from the first element to behind the last of dimensions of (size, stride); 0 without elements.
+/// Bytes from the first element to the end of the last one, for dimensions of (size, stride).  0 without elements.
 pub fn extent(dims: impl Iterator<Item = (i64, i64)> + Clone, itemsize: i64) -> Outcome<usize> {
     if dims.clone().any(|(size, _)| size == 0) {
         return Ok(0);
@@ -158,7 +161,7 @@ impl Handle {
         self.read(|api| api.get_dim)
     }
 
-    /// The size of one dimension; None when there is no such dimension.
+    /// The size of one dimension.  None if there is no such dimension.
     pub fn size(self, dim: i64) -> Option<i64> {
         let api = api().ok()?;
         let mut out = 0;
@@ -170,7 +173,7 @@ impl Handle {
         (code == 0).then_some(out)
     }
 
-    /// Bytes an item.
+    /// Bytes of an item.
     pub fn itemsize(self) -> Outcome<i64> {
         // SAFETY: a code that torch returned.
         let size = unsafe { (api()?.element_size)(self.dtype()) } as i64;
@@ -206,7 +209,7 @@ impl Handle {
         out
     }
 
-    /// Addresses from the first byte to behind the last; two equal ones for a tensor without elements.
+    /// Addresses of the first byte and of the end.  Both are equal for a tensor without elements.
     pub fn span(self) -> Outcome<(usize, usize)> {
         let start = self.data_ptr()?;
         let bytes = self.extent()?;
@@ -215,7 +218,7 @@ impl Handle {
         Ok((start, end))
     }
 
-    /// Bytes from the first element to behind the last.
+    /// Bytes from the first element to the end of the last one.
     fn extent(self) -> Outcome<usize> {
         let api = api()?;
         let mut dims: SmallVec<[(i64, i64); 8]> = SmallVec::new();
@@ -230,7 +233,7 @@ impl Handle {
         extent(dims.iter().copied(), self.itemsize()?)
     }
 
-    /// Whether the storage holds all of its elements.
+    /// Whether the storage contains all elements of the tensor.
     pub fn is_backed(self) -> bool {
         let needed = || -> Outcome<bool> {
             let behind = self.storage_offset().checked_mul(self.itemsize()?).and_then(|n| usize::try_from(n).ok());
@@ -242,7 +245,7 @@ impl Handle {
         needed().unwrap_or(false)
     }
 
-    /// Addresses from the first byte of the storage to behind its last.
+    /// Addresses of the first byte and of the end of the storage.
     pub fn storage_span(self) -> Outcome<(usize, usize)> {
         let size = self.storage_size().max(0) as usize;
         if size == 0 {
@@ -252,8 +255,8 @@ impl Handle {
         Ok((start, start.wrapping_add(size)))
     }
 
-    /// The number in a tensor on the host that has one element of this floating-point dtype (`wide`: of double precision), and
-    /// the addresses around it; None for any other.
+    /// The number in a host tensor with one element of this floating-point dtype, and the addresses of its bytes.
+    /// `wide`: double precision.  None for any other tensor.
     pub fn number(self, dtype: i32, wide: bool) -> Option<(f64, (usize, usize))> {
         if self.dtype() != dtype || self.device_kind() != HOST || self.numel() != 1 {
             return None;
@@ -263,7 +266,7 @@ impl Handle {
         if start == 0 || start < first || start + bytes > last {
             return None;
         }
-        // SAFETY: the storage, which lives as long as the tensor, has these bytes; all of them are floats.
+        // SAFETY: the storage, which lives as long as the tensor, has these bytes; all bit patterns are floats.
         let value = unsafe {
             match wide {
                 true => std::ptr::read_unaligned(start as *const f64),
@@ -281,7 +284,7 @@ impl Handle {
         self.dim() == sizes.len() as i64 && (0..).zip(sizes).all(|(dim, size)| self.size(dim) == Some(*size))
     }
 
-    /// Whether an element of a tensor of these sizes, which are its own, lies where the strides say.
+    /// Whether the tensor has these strides, ignoring strides that are never read.  `sizes` must be its own sizes.
     pub fn has_strides(self, sizes: &[i64], strides: &[i64]) -> bool {
         let Ok(api) = api() else { return false };
         let same = |dim: i64, stride: i64| {
@@ -293,24 +296,24 @@ impl Handle {
             || (0..).zip(sizes.iter().zip(strides)).all(|(dim, (size, stride))| *size == 1 || same(dim, *stride))
     }
 
-    /// The tensor's version counts a write.
-    pub fn count_version(self) -> Counted {
-        let Ok(api) = api() else { return Counted::Unknown };
+    /// Increments the tensor's version for a write.
+    pub fn count_version(self) -> VersionCount {
+        let Ok(api) = api() else { return VersionCount::Unknown };
         let (Some(bump), Some(is_inference), Some(in_mode), false) =
             (api.bump_version, api.is_inference, api.in_inference_mode, slow())
         else {
-            return Counted::Unknown;
+            return VersionCount::Unknown;
         };
-        // SAFETY: a live tensor; these read and count.  Only a tensor without a counter, which an inference tensor is, would
-        // make `bump` throw.
+        // SAFETY: a live tensor; these read and count.  `bump` would throw only for a tensor without a counter, which
+        // an inference tensor is.
         unsafe {
             if !is_inference(self.0) {
                 bump(self.0);
             } else if !in_mode() {
-                return Counted::Refused;
+                return VersionCount::Refused;
             }
         }
-        Counted::Yes
+        VersionCount::Yes
     }
 
     /// A new owned handle of the same tensor.
@@ -335,19 +338,19 @@ impl Handle {
         Ok(Tensor(out))
     }
 
-    /// Whether its values are those of its memory: it is not sparse, negated, without memory, ...
+    /// Whether the tensor's values are stored in memory as they are: it is not sparse, negated, without memory, ...
     #[inline]
     pub fn is_dense(self) -> bool {
         let Ok(Api { keys: Some(keys), .. }) = api() else {
             return self.numel() == 0 || self.data_ptr().is_ok_and(|address| address != 0);
         };
-        // SAFETY: a live handle addresses an `at::Tensor`, which is a pointer to a TensorImpl; the probe has verified the offset on
-        // several tensors.
+        // SAFETY: a live handle addresses an `at::Tensor`, which is a pointer to a TensorImpl; the probe has verified
+        // the offset on several tensors.
         let set = unsafe { *(*self.0.cast::<*const u8>()).add(keys.offset).cast::<u64>() };
         set & !keys.dense == 0
     }
 
-    /// A tensor of the same values in memory of its own.
+    /// A tensor with the same values and its own memory.
     #[cold]
     pub fn materialised(self) -> Outcome<Tensor> {
         let api = api()?;
@@ -383,7 +386,7 @@ impl Handle {
     }
 }
 
-/// A borrowed reference to a live Python object, as the engine passes graph inputs around.
+/// A borrowed reference to a live Python object.  The engine passes graph inputs as such references.
 #[repr(transparent)]
 #[derive(Clone, Copy)]
 pub struct Object<'a>(*mut ffi::PyObject, PhantomData<&'a ffi::PyObject>);
@@ -407,8 +410,8 @@ impl<'a> Object<'a> {
         Object(object.as_ptr(), PhantomData)
     }
 
-    /// The tensor behind the object: borrowed when its place in the object is known, else an owned handle.
-    pub fn tensor(self, py: Python<'_>) -> PyResult<Unwrapped> {
+    /// The tensor of the object.  Borrowed if its offset in the object is known, otherwise an owned handle.
+    pub fn tensor(self, py: Python<'_>) -> PyResult<UnwrappedTensor> {
         let api = api()?;
         if !self.is_tensor(py)? {
             // SAFETY: a live object.
@@ -417,9 +420,9 @@ impl<'a> Object<'a> {
         }
         if let (Some(offset), false) = (api.tensor_offset, slow()) {
             // SAFETY: the object is a THPVariable, whose at::Tensor lies at this offset (probed on live tensors).
-            return Ok(Unwrapped::Borrowed(Handle(unsafe { self.0.cast::<u8>().add(offset) }.cast())));
+            return Ok(UnwrappedTensor::Borrowed(Handle(unsafe { self.0.cast::<u8>().add(offset) }.cast())));
         }
-        self.tensor_slow(py).map(Unwrapped::Owned)
+        self.tensor_slow(py).map(UnwrappedTensor::Owned)
     }
 
     fn is_tensor(self, py: Python<'_>) -> PyResult<bool> {
@@ -443,7 +446,7 @@ impl<'a> Object<'a> {
         let aoti = py.import("torch")?.getattr("_C")?.getattr("_aoti")?;
         let capsule = aoti.call_method1("unsafe_alloc_void_ptr_from_tensor", (self.to_bound(py),))?;
         let capsule = capsule.cast_into::<PyCapsule>().map_err(PyErr::from)?;
-        // SAFETY: a capsule made by torch around a new at::Tensor, nameless.
+        // SAFETY: a capsule that torch created around a new at::Tensor, nameless.
         let raw = unsafe { ffi::PyCapsule_GetPointer(capsule.as_ptr(), std::ptr::null()) };
         if raw.is_null() {
             return Err(PyErr::fetch(py));
@@ -453,7 +456,7 @@ impl<'a> Object<'a> {
 }
 
 /// See `Object::tensor`.
-pub enum Unwrapped {
+pub enum UnwrappedTensor {
     Borrowed(Handle),
     Owned(Tensor),
 }
@@ -472,7 +475,7 @@ impl StorageCast {
         }))
     }
 
-    /// A flat tensor as another dtype.
+    /// Views a flat tensor as another dtype.
     pub fn call(self, flat: Handle, dtype: i32) -> Outcome<Tensor> {
         let mut out = std::ptr::null_mut();
         // SAFETY: a live handle and room for a new reference.

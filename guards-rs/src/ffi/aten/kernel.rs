@@ -1,4 +1,4 @@
-//! Generated kernels: libraries, functions, and how many threads they may use.
+//! Generated kernels: their libraries and functions, and the number of threads for them.
 
 use std::ffi::{c_void, CString, OsStr};
 use std::os::unix::ffi::OsStrExt;
@@ -6,12 +6,13 @@ use std::os::unix::ffi::OsStrExt;
 use super::symbols::{self, api};
 use super::{Failure, Outcome};
 
-/// A shared library of generated kernels.  Never unloaded: its OpenMP threads may outlive any object.
+/// A shared library of generated kernels.  Never unloaded, because its OpenMP threads may outlive any object.
 pub struct Library(*mut c_void);
 
 type RawKernel = unsafe extern "C" fn(*const usize, *const i64, i32) -> i64;
 
-/// `int64_t symbol(void** ptrs, const int64_t* scalars, int32_t threads)`; 0, or a key of `ir.plan.KERNEL_ERRORS`.
+/// `int64_t symbol(void** ptrs, const int64_t* scalars, int32_t threads)`.  Returns 0, or a key of
+/// `ir.plan.KERNEL_ERRORS`.
 #[derive(Clone, Copy)]
 pub struct KernelFn(RawKernel);
 
@@ -20,7 +21,7 @@ impl Library {
         let path = path.as_ref();
         let text = CString::new(path.as_bytes())
             .map_err(|_| Failure(format!("the path of the kernel library holds a NUL: {path:?}")))?;
-        // SAFETY: dlopen runs the library's initialisers; the library is one that this project's code generator built.
+        // SAFETY: dlopen runs the library's initialisers; this project's code generator built the library.
         let handle = unsafe { libc::dlopen(text.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
         if handle.is_null() {
             return Err(Failure(format!("cannot load the kernel library {}: {}", path.display(), symbols::dl_error())));
@@ -38,7 +39,8 @@ impl Library {
 
 impl KernelFn {
     pub fn call(self, ptrs: &[usize], scalars: &[i64], threads: i32) -> i64 {
-        // SAFETY: the plan passes one pointer a slot and one integer a scalar, as the kernel was generated for.
+        // SAFETY: the plan passes one pointer for each slot and one integer for each scalar, as the kernel was
+        // generated for.
         unsafe { (self.0)(ptrs.as_ptr(), scalars.as_ptr(), threads) }
     }
 }

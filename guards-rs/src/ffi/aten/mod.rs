@@ -1,10 +1,10 @@
 //! Every `unsafe` line of the plan executor: torch's C ABI, kernels, scratch memory and the GIL.
 //!
-//! In: the libraries that `import torch` has loaded.  Out: safe types: `Tensor` (an owned handle), `Handle` (a
-//! borrowed one), `KernelFn`, `Scratch`, `Gil`, `BelowAutograd`; `pytype` holds the vectorcall type of `_native.Plan`.
+//! In: the libraries that `import torch` has loaded.  Out: safe types: `Tensor` (an owned handle), `Handle` (a borrowed
+//! handle), `KernelFn`, `Scratch`, `Gil`, `BelowAutograd`.  `pytype` has the vectorcall type of `_native.Plan`.
 //!
-//! A handle is the address of an `at::Tensor`.  Every symbol is found by `dlsym` in the loaded libraries, so one
-//! build serves all supported versions of torch; what a version lacks has the fallback named at the symbol.
+//! A handle is the address of an `at::Tensor`.  `dlsym` finds every symbol in the loaded libraries, so one build serves
+//! all supported versions of torch.  A symbol that a version lacks has a fallback, named at the symbol.
 
 mod call;
 mod form;
@@ -15,6 +15,7 @@ mod scratch;
 mod state;
 pub mod storage;
 mod symbols;
+mod thrown;
 
 use std::ffi::CStr;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,20 +30,20 @@ pub use call::{
     has_strings, Shim, Stack, SHIM_FLOATS, SHIM_WORDS,
 };
 pub use form::Form;
-pub use handle::{extent, Counted, Device, Handle, Object, StorageCast, Tensor, Unwrapped};
+pub use handle::{extent, Device, Handle, Object, StorageCast, Tensor, UnwrappedTensor, VersionCount};
 pub use kernel::{num_threads, KernelFn, Library};
 pub use scratch::Scratch;
 pub use state::{BelowAutograd, Gil};
 pub use storage::Pin;
 pub use symbols::{api, dl_error, initialise, Keys};
 
-/// What a call into torch said when it failed.
+/// The message of a failed call into torch.
 #[derive(Debug, Clone)]
 pub struct Failure(pub String);
 
 pub type Outcome<T> = Result<T, Failure>;
 
-/// True when a test forces the slow ways of wrapping and unwrapping.
+/// Whether a test forces the slow routes of wrapping and unwrapping.
 static SLOW: AtomicBool = AtomicBool::new(false);
 
 pub fn force_slow(on: bool) {
@@ -53,7 +54,7 @@ fn slow() -> bool {
     SLOW.load(Ordering::Relaxed)
 }
 
-/// Turns an error code of the C ABI into an outcome, with the message of the C++ exception where torch keeps it.
+/// Turns an error code of the C ABI into an outcome, with the message of the C++ exception if torch keeps it.
 pub(super) fn checked(code: i32, call: &str) -> Outcome<()> {
     if code == 0 {
         return Ok(());
@@ -80,7 +81,7 @@ impl From<Failure> for PyErr {
     }
 }
 
-/// The value of a getter such as `aoti_torch_dtype_float32`; None where this torch does not have it.
+/// The value of a getter such as `aoti_torch_dtype_float32`.  None if this torch lacks the getter.
 pub fn code_of(symbol: &str) -> Option<i32> {
     let address = named(symbol)?;
     // SAFETY: the C ABI declares these getters as `int32_t f(void)`.

@@ -1,16 +1,15 @@
-//! The Python type of an `Executable` (`_native.Plan`): called by vectorcall, tracked by the garbage collector, weakly referable.
+//! The Python type of an `Executable` (`_native.Plan`): vectorcall, garbage collection, weak references.
 //!
-//! A call does not register with PyO3 (that costs as much as a small kernel), so nothing in it may drop a `Py`: PyO3 would
-//! keep the reference until some later registration.  `Bound`s are dropped at once.
+//! A call does not attach to PyO3, because that costs as much as a small kernel.  So a call must not drop a `Py`: PyO3
+//! would keep its reference until a later attach.  `Bound`s are dropped at once.
 //!
-//! `as_plan` and `run` are the way in for the engine: the same plan, without a Python call in between.
+//! `as_plan` and `run` are the entry points for the engine: the same plan, without a Python call in between.
 
 use std::cell::Cell;
 use std::ffi::{c_int, c_long, c_void, CStr};
 use std::mem::{offset_of, size_of};
 use std::ptr::{addr_of_mut, null_mut};
 
-use pyo3::exceptions::PyTypeError;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use smallvec::SmallVec;
@@ -18,34 +17,36 @@ use smallvec::SmallVec;
 use super::Object;
 use crate::ffi::caught;
 use crate::ffi::class::Class;
-use crate::ffi::Owned;
+use crate::ffi::object::type_error;
+use crate::ffi::{Owned, Res};
 
-/// What is run on tensors.
+/// A program that runs on tensors.
 pub trait Executable: Sized + 'static {
     const NAME: &'static CStr;
     const DOC: &'static CStr;
-    /// In the order of `attribute`.
+    /// Names of the attributes, in the order of `attribute`.
     const ATTRIBUTES: &'static [&'static CStr];
 
     fn class() -> &'static Class<Self>;
-    /// From the arguments of the type.
+    /// Builds the value from the arguments of the type.
     fn new(args: &Bound<'_, PyAny>, kwargs: Option<&Bound<'_, PyAny>>) -> PyResult<Self>;
     fn name(&self) -> &str;
     fn n_outputs(&self) -> usize;
-    /// Whether a call's outcome depends on the input: else anything may be passed in its place.
+    /// Whether the result of a call depends on the input.  If not, any object may be passed in its place.
     fn needs(&self, input: usize) -> bool;
-    /// Hands the outputs to `sink` in order.  `taken`: who owns the inputs, when each of them may go after its last use.
+    /// Passes the outputs to `sink` in order.  `taken`: the owner of the inputs, if each input may be freed after its
+    /// last use.
     fn run<'py>(
         &self,
         py: Python<'py>,
         inputs: &[Object<'_>],
-        taken: Option<&Taken>,
+        taken: Option<&InputList>,
         sink: &mut dyn FnMut(Bound<'py, PyAny>),
     ) -> PyResult<()>;
-    /// What may lead back to the object, for the collector.
+    /// References that may lead back to the object, for the garbage collector.
     fn held(&self) -> impl Iterator<Item = &Py<PyAny>>;
     fn attribute<'py>(&self, py: Python<'py>, which: usize) -> PyResult<Bound<'py, PyAny>>;
-    fn repr(&self) -> String;
+    fn repr(&self) -> Res<Owned>;
 }
 
 #[repr(C)]
@@ -53,11 +54,11 @@ struct PlanObject<P> {
     base: ffi::PyObject,
     vectorcall: Option<ffi::vectorcallfunc>,
     weakrefs: *mut ffi::PyObject,
-    /// From `Box::into_raw`; null only while `new` has not finished.
+    /// From `Box::into_raw`.  Null only until `new` has finished.
     plan: *mut P,
 }
 
-/// The `P` behind an object of its type; None for any other object.
+/// The `P` of an object of this type.  None for any other object.
 ///
 /// # Safety
 /// `object` is a live Python object for `'a`.
@@ -72,19 +73,19 @@ pub fn plan_of<'a, P: Executable>(object: &'a Bound<'_, PyAny>) -> Option<&'a P>
     unsafe { as_plan(object.as_ptr()) }
 }
 
-/// The inputs of a call that came as one list: the list is empty from then on, so that an input may be freed before the
+/// The inputs of a call that were passed as one list.  The list is emptied, so that an input can be freed before the
 /// call ends.
-pub struct Taken(Box<[Cell<*mut ffi::PyObject>]>);
+pub struct InputList(Box<[Cell<*mut ffi::PyObject>]>);
 
-impl Taken {
+impl InputList {
     /// # Safety
-    /// `list` is a live list and the GIL is held, as it is when the value is dropped.
-    unsafe fn from_list(py: Python<'_>, list: *mut ffi::PyObject) -> PyResult<Taken> {
-        // SAFETY: a live list; each item gets a reference of its own before the list lets go.
+    /// `list` is a live list.  The GIL is held now, and when the value is dropped.
+    unsafe fn from_list(py: Python<'_>, list: *mut ffi::PyObject) -> PyResult<InputList> {
+        // SAFETY: a live list; each item gets a reference of its own before the list drops its references.
         unsafe {
             let n = ffi::PyList_Size(list);
             let items = (0..n).map(|i| Cell::new(ffi::Py_NewRef(ffi::PyList_GetItem(list, i)))).collect();
-            let taken = Taken(items);
+            let taken = InputList(items);
             if ffi::PyList_SetSlice(list, 0, n, null_mut()) != 0 {
                 return Err(PyErr::fetch(py));
             }
@@ -92,14 +93,14 @@ impl Taken {
         }
     }
 
-    /// Whether nobody else holds the input: letting go ends it.
+    /// Whether the input has no other holder: giving it up frees it.
     pub fn is_last(&self, input: usize) -> bool {
         let object = self.0[input].get();
         // SAFETY: null, or an object that this value holds; a count is read, under the GIL or not.
         !object.is_null() && unsafe { ffi::Py_REFCNT(object) } == 1
     }
 
-    /// Lets go of an input, which nobody looks at from now on.
+    /// Drops an input, which must not be read any more.
     pub fn give_up(&self, _py: Python<'_>, input: usize) {
         let object = self.0[input].replace(null_mut());
         // SAFETY: null, or a reference that this value owned; the token proves the GIL.
@@ -107,7 +108,7 @@ impl Taken {
     }
 }
 
-impl Drop for Taken {
+impl Drop for InputList {
     fn drop(&mut self) {
         for object in &*self.0 {
             // SAFETY: null, or a reference that this value owns; dropped by `call`, which holds the GIL.
@@ -116,7 +117,7 @@ impl Drop for Taken {
     }
 }
 
-/// Runs a plan on borrowed objects; fills `outputs` (one per output of the plan) with new references.
+/// Runs a plan on borrowed objects.  Fills `outputs` (one for each output of the plan) with new references.
 ///
 /// # Safety
 /// The GIL is held; every input is a live object.  On an error the references written so far are released again.
@@ -162,7 +163,7 @@ unsafe extern "C" fn vectorcall<P: Executable>(
         (given, if names.is_null() { 0 } else { ffi::PyTuple_Size(names) })
     };
     if keywords != 0 {
-        PyTypeError::new_err(format!("graph {} takes no keyword arguments", plan.name())).restore(py);
+        type_error(&format!("graph {} takes no keyword arguments", plan.name()));
         return null_mut();
     }
     // SAFETY: live objects, as above.
@@ -178,11 +179,11 @@ unsafe extern "C" fn vectorcall<P: Executable>(
 /// # Safety
 /// `given` are live objects and the GIL is held.
 unsafe fn call<P: Executable>(py: Python<'_>, plan: &P, given: &[*mut ffi::PyObject]) -> PyResult<*mut ffi::PyObject> {
-    // SAFETY: live objects; those of a list are owned by `taken` until the plan gives them up.
+    // SAFETY: live objects; `taken` owns the objects of a list until the plan gives them up.
     unsafe {
         if let [only] = given {
             if ffi::PyList_CheckExact(*only) != 0 {
-                let taken = Taken::from_list(py, *only)?;
+                let taken = InputList::from_list(py, *only)?;
                 let items: Vec<_> = taken.0.iter().map(Cell::get).collect();
                 return tuple_of(py, plan, &items, Some(&taken));
             }
@@ -197,14 +198,14 @@ unsafe fn tuple_of<P: Executable>(
     py: Python<'_>,
     plan: &P,
     inputs: &[*mut ffi::PyObject],
-    taken: Option<&Taken>,
+    taken: Option<&InputList>,
 ) -> PyResult<*mut ffi::PyObject> {
     let mut outputs: SmallVec<[Bound<'_, PyAny>; 4]> = SmallVec::with_capacity(plan.n_outputs());
     // SAFETY: live inputs.
     let inputs = unsafe { Object::slice(inputs) };
     plan.run(py, inputs, taken, &mut |object| outputs.push(object))?;
-    // SAFETY: the tuple is filled before anything else happens, so that the collector never shows it half-filled: making it
-    // may collect, but it is tracked at the end of that, and moving references runs nothing.
+    // SAFETY: the tuple is filled before any other code runs, so the garbage collector never shows it half-filled.
+    // Creating the tuple may collect, but the tuple is tracked only afterwards, and moving references runs no code.
     unsafe {
         let tuple = ffi::PyTuple_New(outputs.len() as isize);
         if tuple.is_null() {
@@ -217,7 +218,8 @@ unsafe fn tuple_of<P: Executable>(
     }
 }
 
-/// Runs a slot's body registered with PyO3; while the interpreter ends that is refused, and the slot raises.
+/// Runs the body of a slot attached to PyO3.  While the interpreter finalizes, attaching is refused and the slot
+/// raises.
 fn registered(body: impl FnOnce(Python<'_>) -> *mut ffi::PyObject) -> *mut ffi::PyObject {
     caught::or_raise(null_mut(), || {
         Python::try_attach(body).unwrap_or_else(|| {
@@ -268,7 +270,8 @@ unsafe extern "C" fn dealloc<P: Executable>(object: *mut ffi::PyObject) {
         }
         let plan = std::mem::replace(&mut *addr_of_mut!((*this).plan), null_mut());
         if !plan.is_null() {
-            // registered, so that its references are dropped at once; while the interpreter ends, they need not be
+            // Attached, so that the plan's references are dropped at once.  While the interpreter finalizes, they may
+            // leak.
             let mut plan = Some(Box::from_raw(plan));
             let attached = caught::or_report(Some(()), || Python::try_attach(|_| plan = None));
             if attached.is_none() {
@@ -283,8 +286,8 @@ unsafe extern "C" fn dealloc<P: Executable>(object: *mut ffi::PyObject) {
     }
 }
 
-/// Visits what may lead back here; the other references of a plan (operators, plain constants) stay uncounted, which only
-/// makes the collector careful.
+/// Visits the references that may lead back to this object.  Other references of a plan (operators, plain constants)
+/// are not visited, which only makes the garbage collector more conservative.
 unsafe extern "C" fn traverse<P: Executable>(
     object: *mut ffi::PyObject,
     visit: ffi::visitproc,
@@ -316,13 +319,10 @@ unsafe extern "C" fn attribute<P: Executable>(object: *mut ffi::PyObject, which:
 unsafe extern "C" fn repr<P: Executable>(object: *mut ffi::PyObject) -> *mut ffi::PyObject {
     // SAFETY: as `attribute`.
     let plan: &P = unsafe { &*(*object.cast::<PlanObject<P>>()).plan };
-    registered(|py| match plan.repr().into_pyobject(py) {
-        Ok(text) => text.into_ptr(),
-        Err(_) => null_mut(),
-    })
+    caught::object(|| plan.repr())
 }
 
-/// Makes the type.
+/// Creates the type.
 pub fn create<P: Executable>(py: Python<'_>) -> PyResult<Py<PyAny>> {
     let member = |name: &'static CStr, offset: usize| ffi::PyMemberDef {
         name: name.as_ptr(),
@@ -334,7 +334,7 @@ pub fn create<P: Executable>(py: Python<'_>) -> PyResult<Py<PyAny>> {
     // SAFETY: an all-zero entry ends each table.
     let (no_member, no_getset): (ffi::PyMemberDef, ffi::PyGetSetDef) =
         unsafe { (std::mem::zeroed(), std::mem::zeroed()) };
-    // the interpreter keeps pointers into these tables: they live as long as the process
+    // The interpreter keeps pointers to these tables, so they live as long as the process.
     let members = Box::leak(Box::new([
         member(c"__vectorcalloffset__", offset_of!(PlanObject<P>, vectorcall)),
         member(c"__weaklistoffset__", offset_of!(PlanObject<P>, weakrefs)),

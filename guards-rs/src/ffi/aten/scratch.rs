@@ -1,7 +1,7 @@
-//! Memory for buffers that only kernels see: 64-byte aligned blocks, kept for the next call.
+//! Memory for buffers that only kernels use: 64-byte aligned blocks, reused by later calls.
 //!
-//! In: a size in bytes.  Out: a `Scratch` that goes back to a pool of the process when dropped, so that the forward and
-//! backward plan of a model, and all plans of a program, share it.  At most `KEEP` bytes wait in the pool.
+//! In: a size in bytes.  Out: a `Scratch`, which returns to a pool of the process when dropped.  All plans of a program
+//! share the pool, including the forward and backward plan of a model.  At most `KEEP` bytes are unused in the pool.
 
 use std::alloc::{alloc, dealloc, Layout};
 use std::sync::Mutex;
@@ -11,7 +11,7 @@ use super::{Failure, Outcome};
 const ALIGN: usize = 64;
 const PAGE: usize = 4096;
 const KEEP: usize = 64 << 20;
-/// A block serves requests down to this fraction of its size.
+/// A block serves requests of at least this fraction of its size.
 const WASTE: usize = 4;
 
 struct Block {
@@ -29,7 +29,7 @@ struct Pool {
 
 static POOL: Mutex<Pool> = Mutex::new(Pool { blocks: Vec::new(), bytes: 0 });
 
-/// A block on loan.
+/// A block taken from the pool or the allocator.
 pub struct Scratch(Option<Block>);
 
 fn whole_pages(bytes: usize) -> Outcome<usize> {
@@ -50,7 +50,7 @@ fn release(block: Block) {
 }
 
 impl Pool {
-    /// The last block returned that fits: the warmest.
+    /// The most recently returned block that fits; its memory is most likely cached.
     fn take(&mut self, bytes: usize) -> Option<Block> {
         let fits = |b: &Block| b.bytes >= bytes && b.bytes / WASTE <= bytes.max(4096);
         let found = self.blocks.iter().rposition(fits)?;
@@ -59,7 +59,7 @@ impl Pool {
         Some(block)
     }
 
-    /// Keeps the block; gives those that waited longest for it in return, so that at most `KEEP` bytes wait.
+    /// Stores the block.  Returns the oldest blocks to free, so that at most `KEEP` bytes are stored.
     fn keep(&mut self, block: Block) -> Vec<Block> {
         if block.bytes > KEEP {
             return vec![block];
@@ -78,7 +78,7 @@ impl Pool {
 
 impl Scratch {
     pub fn take(bytes: usize) -> Outcome<Scratch> {
-        // a pool that is busy (or was, in the parent of a fork) is not waited for
+        // A busy pool is skipped.  After a fork, the parent may have held its lock.
         if let Some(block) = POOL.try_lock().ok().and_then(|mut pool| pool.take(bytes)) {
             return Ok(Scratch(Some(block)));
         }
@@ -86,7 +86,7 @@ impl Scratch {
         // SAFETY: the size is not zero.
         let at = unsafe { alloc(layout(bytes)?) };
         if at.is_null() {
-            return Err(Failure(format!("out of memory: a scratch of {bytes} bytes was asked for")));
+            return Err(Failure(format!("out of memory: cannot allocate a scratch of {bytes} bytes")));
         }
         Ok(Scratch(Some(Block { at, bytes })))
     }
@@ -122,8 +122,8 @@ mod tests {
         assert_eq!((dropped.len(), pool.blocks.len(), pool.bytes), (2, 3, KEEP));
         assert_eq!(pool.keep(block(KEEP + 1)).len(), 1);
         assert!(pool.take(KEEP).is_none());
-        assert!(pool.take(1).is_none()); // far too large for it
-        assert_eq!(pool.take(KEEP / 4).map(|b| b.bytes), Some(KEEP / 2)); // the last returned that fits
+        assert!(pool.take(1).is_none()); // far too small a request for the block
+        assert_eq!(pool.take(KEEP / 4).map(|b| b.bytes), Some(KEEP / 2)); // the most recently returned block that fits
     }
 
     #[test]

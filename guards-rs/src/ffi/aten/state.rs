@@ -1,4 +1,4 @@
-//! What a run changes in its thread and puts back on every path: the GIL, and the dispatch keys.
+//! Thread state that a run changes and restores on every path: the GIL, and the dispatch keys.
 
 use std::marker::PhantomData;
 
@@ -7,7 +7,7 @@ use pyo3::prelude::*;
 
 use super::symbols::api;
 
-/// The GIL during a run: held at first, released while long work runs, held again when this value is dropped.
+/// The GIL during a run.  Held at first, released during long work, and held again when this value is dropped.
 pub struct Gil<'py> {
     saved: Option<*mut ffi::PyThreadState>,
     _py: PhantomData<Python<'py>>,
@@ -29,13 +29,13 @@ impl<'py> Gil<'py> {
         }
     }
 
-    /// Takes the GIL back and proves it.
+    /// Takes the GIL again and returns its token.
     pub fn acquire(&mut self) -> Python<'py> {
         if let Some(state) = self.saved.take() {
             // SAFETY: the state that this thread saved in `release`.
             unsafe { ffi::PyEval_RestoreThread(state) };
         }
-        // SAFETY: the GIL is held now, for as long as this value does not release it; callers use the token at once.
+        // SAFETY: the GIL is held now, until this value releases it; callers use the token at once.
         unsafe { Python::assume_attached() }
     }
 }
@@ -46,15 +46,15 @@ impl Drop for Gil<'_> {
     }
 }
 
-/// While alive, operators called by this thread run below autograd and autocast: nothing is recorded and nothing cast.
-/// Without torch's guard object, grad mode is switched off instead (autocast then stays as it is).
+/// While this value is alive, operators called by this thread run below autograd and autocast: they record and cast
+/// nothing.  If torch's guard object is missing, grad mode is switched off instead; autocast then stays active.
 pub struct BelowAutograd {
     guard: Option<[u64; 4]>,
     grad_was_on: bool,
 }
 
 impl BelowAutograd {
-    /// `mutates`: the operator writes to an argument, whose version has to be counted.
+    /// `mutates`: whether the operator writes to an argument, so that its version must be counted.
     pub fn enter(mutates: bool) -> BelowAutograd {
         let Ok(api) = api() else { return BelowAutograd { guard: None, grad_was_on: false } };
         if let (Some((make, _)), Some((mutating, other))) = (api.exclude_guard, api.excluded_keys) {
@@ -78,7 +78,7 @@ impl Drop for BelowAutograd {
     fn drop(&mut self) {
         let Ok(api) = api() else { return };
         if let (Some(guard), Some((_, drop_guard))) = (self.guard.as_mut(), api.exclude_guard) {
-            // SAFETY: made by `enter` on this thread and destroyed once; the object holds no pointer into itself.
+            // SAFETY: created by `enter` on this thread and destroyed once; the object holds no pointer into itself.
             unsafe { drop_guard(guard.as_mut_ptr()) };
         }
         if self.grad_was_on {

@@ -1,13 +1,13 @@
-//! Storages: which one a tensor has, and references that keep one alive.
+//! Storages: the storage of a tensor, and references that keep a storage alive.
 //!
-//! In: a `Handle`.  Out: a `Pin`: the memory that the tensor has now is not freed before the pin is dropped, whatever becomes
-//! of the tensor (`set_`, `.data =`).  Example: a plan pins its inputs before it releases the GIL.
+//! In: a `Handle`.  Out: a `Pin`.  The tensor's current memory is not freed before the pin is dropped, even if the
+//! tensor gets other memory (`set_`, `.data =`).  Example: a plan pins its inputs before it releases the GIL.
 //!
-//! torch's C ABI has no handle of a storage.  Two ways:
-//! - *counted*: the reference count of the StorageImpl is raised and lowered here, by two atomic instructions.  Where the
-//!   words lie is probed (`probe`).  The count is lowered here only while somebody else holds a reference, so that nothing is
+//! torch's C ABI has no handle of a storage.  Two methods are used:
+//! - *counted*: two atomic instructions here increment and decrement the reference count of the StorageImpl.  `probe`
+//!   finds the place of the count.  The count is decremented here only while another reference exists, so nothing is
 //!   freed here: the last reference is handed to a tensor, which torch deletes.
-//! - *viewed*: a tensor without elements on the same storage: a hundred times the price, by the C ABI alone.
+//! - *viewed*: a tensor without elements on the same storage.  A hundred times slower, but needs only the C ABI.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::OnceLock;
@@ -18,20 +18,21 @@ use super::symbols::api;
 use super::{code_of, slow, Device, Failure, Handle, Outcome, Tensor};
 use crate::ffi::torch::probe_bytes;
 
-/// Where the pointer to the StorageImpl lies in a TensorImpl.
+/// Offset of the pointer to the StorageImpl in a TensorImpl.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Storages {
     offset: usize,
 }
 
-/// Where the count of strong references lies in a StorageImpl: behind the pointer to its virtual functions
-/// (c10/util/intrusive_ptr.h).  The low 32 bits of the word are the count.
+/// Offset of the reference count in a StorageImpl: behind the pointer to its virtual functions
+/// (c10/util/intrusive_ptr.h).  The low 32 bits of the word are the number of strong references.
 const COUNT: usize = 8;
 const STRONG: u64 = (1 << 32) - 1;
-/// Set while the object has a Python object, which holds a reference of its own: then torch acts at one reference, not at none.
+/// Set while the object has a Python object, which holds a reference of its own.  Then torch acts at one reference, not
+/// at zero.
 const HAS_OBJECT: u64 = 1 << 63;
 
-/// A reference to a storage, or to none (of a tensor without memory).
+/// A reference to a storage.  Empty for a tensor without memory.
 #[derive(Debug, Default)]
 pub struct Pin {
     counted: usize,
@@ -49,11 +50,12 @@ impl Drop for Pin {
 
 /// The count of a live StorageImpl.
 fn count_of<'a>(storage: usize) -> &'a AtomicU64 {
-    // SAFETY: private to this file: callers hold a reference to the storage; `probe` has found an atomic count at this place.
+    // SAFETY: private to this file: callers hold a reference to the storage; `probe` has found an atomic count at this
+    // place.
     unsafe { &*((storage + COUNT) as *const AtomicU64) }
 }
 
-/// Gives one reference back; false where that is torch's to do: it is the last one, or the last but the Python object's.
+/// Drops one reference.  False if torch must drop it: it is the last one, or the last one besides the Python object's.
 fn let_go(count: &AtomicU64) -> bool {
     let mut now = count.load(Ordering::Relaxed);
     loop {
@@ -68,28 +70,28 @@ fn let_go(count: &AtomicU64) -> bool {
     }
 }
 
-/// A tensor without elements, of which views are made that take a storage over.  Lives as long as the process.
+/// A tensor without elements.  Views of it take over storages.  Lives as long as the process.
 fn empty() -> Outcome<&'static Tensor> {
     static EMPTY: OnceLock<Tensor> = OnceLock::new();
     if let Some(empty) = EMPTY.get() {
         return Ok(empty);
     }
-    let unknown = || Failure("this torch names no dtype uint8".into());
+    let unknown = || Failure("this torch has no uint8".into());
     let (byte, kind) = (code_of("aoti_torch_dtype_uint8"), code_of("aoti_torch_device_type_cpu"));
     let (byte, kind) = (byte.ok_or_else(unknown)?, kind.ok_or_else(unknown)?);
     let made = Tensor::empty_strided(&[0], &[1], byte, Device { kind, index: 0 })?;
     Ok(EMPTY.get_or_init(|| made))
 }
 
-/// torch gives the reference back: a tensor takes it over and is deleted.
+/// Lets torch drop the reference: a tensor takes it over and is deleted.
 #[cold]
 fn hand_over(storage: usize) {
     let taker = empty().and_then(|empty| empty.handle().reinterpret(&[0], &[1], 0));
     let (Ok(taker), Some(Storages { offset })) = (taker, api().ok().and_then(|api| api.storages)) else {
-        return; // no memory for a tensor: the storage stays
+        return; // no memory for a tensor: the storage is leaked
     };
-    // SAFETY: `taker` is a fresh view that nobody else sees; its word is a reference to the storage of `empty`, which is alive
-    // for ever, so that a reference to it is given back by counting.  The word then owns the reference of the pin.
+    // SAFETY: `taker` is a new view that no other code sees.  Its word is a reference to the storage of `empty`, which
+    // lives for ever, so decrementing its count is enough.  The word then owns the reference of the pin.
     unsafe {
         let word = taker.handle().implementation().cast::<u8>().cast_mut().add(offset).cast::<usize>();
         count_of(word.replace(storage)).fetch_sub(1, Ordering::AcqRel);
@@ -103,7 +105,7 @@ impl Handle {
         unsafe { *self.0.cast::<*const usize>() }
     }
 
-    /// A number of the storage that the tensor has now, 0 for none: equal numbers are one storage while it lives.
+    /// An id of the tensor's current storage; 0 for none.  Equal ids mean the same storage while it is alive.
     #[inline]
     pub fn storage(self) -> usize {
         match api().ok().and_then(|api| api.storages) {
@@ -113,7 +115,8 @@ impl Handle {
         }
     }
 
-    /// Keeps the storage that the tensor has now.  Needs the GIL: nobody replaces the storage meanwhile.
+    /// Keeps the tensor's current storage alive.  Needs the GIL, so that no other thread replaces the storage
+    /// meanwhile.
     #[inline]
     pub fn pin(self, _py: Python<'_>) -> Outcome<Pin> {
         if api()?.storages.is_none() || slow() {
@@ -121,8 +124,8 @@ impl Handle {
         }
         let counted = self.storage();
         if counted != 0 {
-            // A storage that a tensor holds has one reference at least; one with a Python object two: none of torch's actions
-            // at the first reference is due here.
+            // A tensor's storage has at least one reference; with a Python object, at least two.  So torch's actions at
+            // the first reference do not apply here.
             count_of(counted).fetch_add(1, Ordering::Relaxed);
         }
         Ok(Pin { counted, _viewed: None })
@@ -137,13 +140,13 @@ impl Handle {
     }
 }
 
-// Tensors that differ in what the probe could take for a storage.
+// Tensors that differ in every word that the probe could mistake for the storage.
 const SAMPLES: &std::ffi::CStr = c"[(t, t._cdata, t.untyped_storage()._cdata) for t in (lambda torch: [
     torch.empty(3), torch.empty(2, 3, dtype=torch.float64).t(), torch.empty(5, 7, dtype=torch.int64)[1:, 2:],
     torch.nn.Parameter(torch.empty(4, 6)), torch.empty(0, dtype=torch.uint8),
 ])(__import__('torch'))]";
 
-/// Where storages are; None where tensors disagree, or a count does not count.
+/// Finds the storage pointer.  None if tensors disagree, or if the count does not change as expected.
 pub fn probe(py: Python<'_>, limit: usize) -> PyResult<Option<Storages>> {
     type Sample<'py> = (Bound<'py, PyAny>, usize, usize);
     let samples = py.eval(SAMPLES, None, None)?.extract::<Vec<Sample<'_>>>()?;

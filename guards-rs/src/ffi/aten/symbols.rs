@@ -1,4 +1,4 @@
-//! The table of torch's symbols, resolved once, on the first plan.
+//! The table of torch's symbols, resolved once, for the first plan.
 
 use std::ffi::{c_char, c_void, CStr, CString};
 use std::sync::OnceLock;
@@ -23,24 +23,25 @@ pub type ShimFn = unsafe extern "C" fn(
 type GuardMake = unsafe extern "C" fn(*mut u64, u64);
 type GuardDrop = unsafe extern "C" fn(*mut u64);
 
-/// Where the key set lies in a TensorImpl, and the keys of tensors that are their memory.
+/// The offset of the key set in a TensorImpl, and the keys of dense tensors.
 #[derive(Clone, Copy)]
 pub struct Keys {
     pub offset: usize,
     pub dense: u64,
 }
 
-/// What the probe of tensors found: where in a Python tensor its `at::Tensor` is, `Keys`, and whether this torch is known.
-pub type Probed = (Option<usize>, Option<Keys>, bool);
+/// Results of the tensor probe: the offset of the `at::Tensor` in a Python tensor, `Keys`, and whether this torch is
+/// known.
+pub type ProbeResult = (Option<usize>, Option<Keys>, bool);
 
-/// Declares `Api`: required symbols are fields of function type, optional ones are `Option`s (None: not exported).
+/// Declares `Api`.  Required symbols are fields of function type; optional symbols are `Option`s (None: not exported).
 macro_rules! table {
     (required { $($r:ident: $rt:ty = $rn:literal,)* } optional { $($o:ident: $ot:ty = $on:literal,)* }) => {
         pub struct Api {
             $(pub $r: $rt,)*
             $(pub $o: Option<$ot>,)*
             pub exclude_guard: Option<(GuardMake, GuardDrop)>,
-            /// Keys to run below: for operators that mutate an argument, and for all others.
+            /// Keys to exclude: for operators that mutate an argument, and for all others.
             pub excluded_keys: Option<(u64, u64)>,
             pub tensor_offset: Option<usize>,
             pub keys: Option<Keys>,
@@ -57,8 +58,8 @@ macro_rules! table {
                     unsafe { std::mem::transmute::<usize, $rt>(address) }
                 },)*
                 $($o: named($on).map(|address| {
-                    // SAFETY: as above.  The mangled name of a C++ symbol fixes its argument types, not what it returns: the
-                    // headers of the known versions of torch do (`symbol` finds it in no other).
+                    // SAFETY: as above.  The mangled name of a C++ symbol fixes its argument types but not its return
+                    // type.  The headers of the known versions of torch fix it (`symbol` finds it in no other version).
                     unsafe { std::mem::transmute::<usize, $ot>(address) }
                 }),)*
                 exclude_guard: None,
@@ -97,11 +98,11 @@ table! {
         grad_mode_set_enabled: unsafe extern "C" fn(bool) = "aoti_torch_grad_mode_set_enabled",
     }
     optional {
-        // 2.13 keeps the message of the last exception; before, the step is run again from Python to see it.
+        // 2.13 keeps the message of the last exception.  In older versions, the step runs again from Python to get it.
         exception_what: unsafe extern "C" fn() -> *const c_char = "torch_exception_get_what_without_backtrace",
         get_num_threads: unsafe extern "C" fn(*mut u32) -> i32 = "torch_get_num_threads",
         at_get_num_threads: unsafe extern "C" fn() -> i32 = "_ZN2at15get_num_threadsEv",
-        // One of the two calls the dispatcher; without both, operators are called from Python.
+        // One of these two calls the dispatcher.  Without both, operators are called from Python.
         call_dispatcher_versioned: unsafe extern "C" fn(*const c_char, *const c_char, *mut u64, u64) -> i32 = "torch_call_dispatcher",
         call_dispatcher: unsafe extern "C" fn(*const c_char, *const c_char, *mut u64) -> i32 = "aoti_torch_call_dispatcher",
         new_stable_ivalue: unsafe extern "C" fn(*mut *mut u64) -> i32 = "torch_new_stable_ivalue",
@@ -111,7 +112,8 @@ table! {
         list_get: unsafe extern "C" fn(Raw, usize, *mut u64) -> i32 = "torch_list_get_item",
         list_delete: unsafe extern "C" fn(Raw) -> i32 = "torch_delete_list",
         string_new: unsafe extern "C" fn(*const c_char, usize, *mut Raw) -> i32 = "torch_new_string_handle",
-        // Wrapping: THPVariable_Wrap (by move, else by const reference), else the C ABI of 2.14, else torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr.
+        // Wrapping: THPVariable_Wrap (by move, else by const reference), else the C ABI of 2.14, else
+        // torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr.
         wrap_move: unsafe extern "C" fn(Raw) -> *mut ffi::PyObject = "_Z16THPVariable_WrapON2at10TensorBaseE",
         wrap_copy: unsafe extern "C" fn(Raw) -> *mut ffi::PyObject = "_Z16THPVariable_WrapRKN2at10TensorBaseE",
         to_pyobject: unsafe extern "C" fn(Raw, Raw, *mut Raw) -> i32 = "torch_tensor_to_pyobject",
@@ -132,7 +134,7 @@ unsafe impl Sync for Api {}
 
 static API: OnceLock<Result<Api, String>> = OnceLock::new();
 
-/// The table; an error when torch is not loaded or lacks a required symbol.
+/// The table.  An error if torch is not loaded or lacks a required symbol.
 #[inline]
 pub fn api() -> Outcome<&'static Api> {
     match API.get() {
@@ -142,8 +144,8 @@ pub fn api() -> Outcome<&'static Api> {
     }
 }
 
-/// Resolves the table; call before anything else here.  Cheap after the first time.
-pub fn initialise(py: Python<'_>, probe: impl FnOnce() -> PyResult<Probed>) -> PyResult<()> {
+/// Resolves the table.  Must be called before any other function here.  Cheap after the first time.
+pub fn initialise(py: Python<'_>, probe: impl FnOnce() -> PyResult<ProbeResult>) -> PyResult<()> {
     if API.get().is_none() {
         let built = build(py, probe()?)?.map_err(|f| f.0);
         let _ = API.set(built); // another thread may have been first, with the same table
@@ -151,7 +153,7 @@ pub fn initialise(py: Python<'_>, probe: impl FnOnce() -> PyResult<Probed>) -> P
     api().map(drop).map_err(PyErr::from)
 }
 
-fn build(py: Python<'_>, (tensor_offset, keys, known): Probed) -> PyResult<Outcome<Api>> {
+fn build(py: Python<'_>, (tensor_offset, keys, known): ProbeResult) -> PyResult<Outcome<Api>> {
     let torch = py.import("torch")?;
     let mut api = match resolve(tensor_offset, keys) {
         Ok(api) => api,
@@ -171,16 +173,16 @@ fn build(py: Python<'_>, (tensor_offset, keys, known): Probed) -> PyResult<Outco
 
 /// Constructor and destructor of `c10::impl::ExcludeDispatchKeyGuard`.
 fn exclude_guard() -> Option<(GuardMake, GuardDrop)> {
-    // Constructors and destructors return nothing, so that their names say all.
+    // Constructors and destructors return nothing, so their names fix the whole signature.
     let make = exported(c"_ZN3c104impl23ExcludeDispatchKeyGuardC1ENS_14DispatchKeySetE")?;
     let destroy = exported(c"_ZN3c104impl23ExcludeDispatchKeyGuardD1Ev")?;
     // SAFETY: `this` first; a DispatchKeySet is a trivially copyable 64-bit class, passed as an integer.
     Some(unsafe { (std::mem::transmute::<usize, GuardMake>(make), std::mem::transmute::<usize, GuardDrop>(destroy)) })
 }
 
-/// The keys that operators run below: autograd (as AutoDispatchBelowAutograd has it), autocast, whose casts the captured
-/// graph already contains, and ADInplaceOrView, which would make views differentiable; but an operator that mutates
-/// keeps that one, for it counts the versions of mutated tensors.
+/// The dispatch keys that operators run below.  They are autograd (as in AutoDispatchBelowAutograd), autocast (the
+/// captured graph already contains its casts), and ADInplaceOrView, which would make views differentiable.  An operator
+/// that mutates keeps ADInplaceOrView, because that key counts the versions of mutated tensors.
 fn excluded_keys(torch: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
     let c = torch.getattr("_C")?;
     let (keys, set) = (c.getattr("DispatchKey")?, c.getattr("DispatchKeySet")?);
@@ -197,7 +199,7 @@ fn excluded_keys(torch: &Bound<'_, PyAny>) -> PyResult<(u64, u64)> {
 }
 
 impl Api {
-    /// `torch._C.TensorBase`, whose instances are laid out as probed.
+    /// `torch._C.TensorBase`.  The probe verified the layout of its instances.
     pub fn tensor_base(&self, py: Python<'_>) -> PyResult<*mut ffi::PyTypeObject> {
         if let Some(base) = self.tensor_base.get() {
             return Ok(base.as_ptr().cast());
@@ -206,7 +208,7 @@ impl Api {
         Ok(self.tensor_base.get_or_init(|| base.unbind()).as_ptr().cast())
     }
 
-    /// Which way each optional capability goes, for people and tests.
+    /// The route of each optional capability, for users and tests.
     pub fn routes(&self) -> Vec<(&'static str, &'static str)> {
         let pick = |on: bool, fast: &'static str, slow: &'static str| if on { fast } else { slow };
         vec![

@@ -1,51 +1,58 @@
-//! The fast path: when nothing that a whole subtree was read through has changed, its guards need no evaluation.
+//! The fast path: the guards of a subtree need no evaluation while nothing changed on the path to them.
 //!
-//! In: a tree whose check just succeeded, and the values it saw.  Out: `Fast`: dicts that call back when they change, a flat
-//! list of words of memory (type pointers and versions, slots, dict versions, tensor metadata) in depth-first order, and the
-//! few checks that neither can answer.
+//! In: a tree whose check just succeeded, and the values that the check read.  Out: `Fast`, a recording of three parts:
+//! - dicts that call back when they change;
+//! - a flat list of words of memory in depth-first order: type pointers and versions, slots, dict versions, tensor
+//!   metadata;
+//! - the few checks that neither can decide.
 //!
-//! A dict tells that it changed in one of two ways (`ffi/dict_probe.rs` says which is to be relied on in this interpreter):
-//! - by an *event*, before each change and before its death.  Until one was heard, all the dicts that a recording watches
-//!   live and hold what they held: one comparison for all of them, made first (`ffi/dict_events.rs`);
-//! - by a *version*, a word of its own that every change makes a new one, unlike that of any other dict.
+//! A dict reports a change in one of two ways.  `ffi/dict_probe.rs` finds out which one this interpreter supports:
+//! - by an *event*, before each change and before the dict dies.  Until an event arrives, all dicts that a recording
+//!   watches are alive and unchanged.  One comparison, made first, covers all of them (`ffi/dict_events.rs`);
+//! - by a *version*, a word in the dict.  Every change stores a new version, which no other dict has.
 //!
-//! Why it is sound.  A value is *pinned* when they prove that the path leads to the very object seen before:
-//! - an item of a dict that did not change: the dict held it all the time.  Where the dict has no event, its version is
+//! Why it is sound.  A value is *pinned* when events and words prove that the path leads to the same object as before:
+//! - an item of an unchanged dict: the dict held the item all the time.  A dict without events has its version
 //!   compared, and no other dict has that version;
-//! - an item of a pinned tuple, a part of a pinned method, the immutable parts of a pinned function;
-//! - a class attribute, while the type has the same version.  One that the tree keeps is held strongly; another one (of Python's,
-//!   which may end) is pinned before, and its version is a word, which no other class has had;
-//! - what a pinned weak reference refers to, while its slot has that address (the end of an object empties it first);
-//! - anything else that a slot holds (an instance dict aside, which follows as a dict): the slot is the same and a weak
-//!   reference to the object is alive, or a strong one is held (constants, code, weak references that call nothing), so no other object can have its address.
+//! - an item of a pinned tuple, a part of a pinned method, an immutable part of a pinned function;
+//! - a class attribute, while the type has the same version.  A class that the tree keeps is held strongly.  Any other
+//!   class may die: it is pinned first, and its version is a word that no other class ever had;
+//! - the referent of a pinned weak reference, while the slot of the reference has that address.  CPython empties the
+//!   slot before the object dies;
+//! - the object in any other slot (an instance dict is treated as a dict).  The slot has the same address, and no
+//!   other object can have it: a weak reference to the object is alive, or the recording holds the object strongly
+//!   (constants, code objects, weak references without a callback).
 //!
-//! Nothing says that an object got another class or another instance dict: its two slots are words.  A class that may end is told
-//! from a later one at its address by a weak reference.  Nor is there anything
-//! to gain from events of types and functions: a program has few of them, and one word each.
+//! An object reports neither a new class nor a new instance dict: these two slots are words.  A weak reference tells a
+//! class that may die from a later class at the same address.  Events of types and functions would gain nothing: a
+//! program has few of them, with one word each.
 //!
-//! An event is heard before the change, by the thread that makes it, which holds the GIL from there to the end of the change;
-//! a check reads everything without letting go of the GIL.  So a check comes wholly before the event or wholly after the
-//! change.  (Another watcher of the same dict would have to run Python in its own callback to get in between; none does.)
-//! What was heard stays heard: the recording is done with, and the next one asks anew.
+//! An event arrives before the change, in the thread that makes the change.  The GIL is held until the change is
+//! done.  A check reads everything without releasing the GIL.  So a check lies wholly before the event or wholly after
+//! the change.  (Another watcher of the same dict could only get in between by running Python in its callback; none
+//! does.)  An event cannot be taken back: the recording is finished, and the next recording watches the dict again.
 //!
-//! Words are read in an order in which the earlier ones prove that the later ones lie in live objects; a word that was
-//! read already proves the same again, and is left out.  What can change without a word is evaluated each time; a word that
-//! changes often (a counter in a module) is given up: `volatile`.
+//! Words are read in order: earlier words prove that later words lie in live objects.  A word that was already read is
+//! left out.  A value that can change without changing a word is evaluated each time.  A word that changes often (a
+//! counter in a module) is given up: see `volatile`.
 //!
-//! Tensors come last, by then all are proved alive.  No version says that `t.data = ...`, `resize_` or `requires_grad_` ran,
-//! so the memory that the guard compares is read (`ffi/tensor_words.rs`): class, then the address of the TensorImpl (it
-//! proves what follows; `swap_tensors` changes it), that of the metadata of autograd, the flag in them, dtype, sizes, strides.
-//! A relation over pinned values alone still holds; over others too, these are compared with the pinned ones (`Beside`).
+//! Tensors come last, when all of them are proved alive.  No version changes with `t.data = ...`, `resize_` or
+//! `requires_grad_`, so the fast path reads the memory that the guard compares (`ffi/tensor_words.rs`).  The order is:
+//! class, address of the TensorImpl (this proves the rest; `swap_tensors` changes it), address of autograd's metadata,
+//! the flag in that metadata, dtype, sizes, strides.
+//!
+//! A relation over pinned values alone still holds.  In any other relation, the other values are compared with the
+//! pinned ones (`RereadRelation`).
 
 mod pins;
 mod record;
 
-pub use pins::{Owner, Pins, Settled};
+pub use pins::{Owner, PinnedAnswer, Pins};
 
 use super::tree::{Program, Relate, Tree};
-use super::Walk;
-use crate::ffi::dict_events::News;
-use crate::ffi::tensor_words::Known;
+use super::GuardWalk;
+use crate::ffi::dict_events::FirstEvent;
+use crate::ffi::tensor_words::RecordedTensors;
 use crate::ffi::words::{self, TypeVersion, Word};
 use crate::ffi::{NoCollector, Obj, Owned};
 use record::Recorder;
@@ -54,14 +61,14 @@ use std::cell::Cell;
 use std::collections::HashSet;
 use std::rc::Rc;
 
-/// A checked entry is recorded again after its words changed, up to this many times.
+/// An entry is recorded again after its words changed, at most this many times.
 const MAX_RECORDINGS: u32 = 24;
-/// Most keys of a dict that a lookup is worth.
+/// Largest number of keys at which a dict lookup is worth its cost.
 const LOOKUP_SCAN: usize = 16;
-/// A change after this many hits is not held against what changed, and its new recording does not count.
+/// After this many hits, a change does not make its owner volatile, and the new recording does not count.
 const SELDOM: u32 = 8;
 
-/// Steps to evaluate with `value` at position `at` of the stack.
+/// Steps to evaluate, with `value` at position `at` of the stack.
 struct Residual {
     start: u32,
     end: u32,
@@ -69,9 +76,9 @@ struct Residual {
     value: Option<Obj>,
 }
 
-/// An item of a dict that changes often: looked up each time.
+/// An item of a dict that changes often: looked up in each check.
 struct Lookup {
-    /// How many words come before it.
+    /// Number of words that come before this lookup.
     after: usize,
     dict: Obj,
     key: Obj,
@@ -79,55 +86,58 @@ struct Lookup {
     owner: Owner,
 }
 
-/// A relation of which some values are read anew each time (of one that rereads: all, in order).
-struct Beside {
-    /// Its position among the tree's relations.
+/// A relation with values that each check reads again.  `late` has their records; for a relation that rereads, all
+/// records in order.
+struct RereadRelation {
+    /// Position among the tree's relations.
     relation: usize,
     /// Addresses of the pinned values, ascending.
     pinned: Vec<usize>,
     late: Vec<u16>,
 }
 
+/// A recording: the parts that the module docs describe.
 #[derive(Default)]
 pub struct Fast {
     roots: Vec<(usize, Obj, Owner)>,
     globals: Option<(Obj, Owner)>,
     versions: Vec<TypeVersion>,
-    /// Of dicts, where these call back.
-    news: News,
+    /// Events of dicts, where the interpreter supports them.
+    news: FirstEvent,
     words: Vec<Word>,
     owners: Vec<Owner>,
     /// Checked after all words.
-    tensors: Option<Known>,
+    tensors: Option<RecordedTensors>,
     lookups: Vec<Lookup>,
-    /// None for those that a residual fills.
+    /// None for a record that a residual fills.
     records: Vec<Option<Obj>>,
     late_records: HashSet<u16>,
-    /// One more than the last of the late records.
+    /// Index of the last late record, plus one.
     n_late: usize,
     /// The values of the tree's inputs.
     inputs: Vec<Obj>,
-    /// Those of them that are read each time, and their records.
+    /// Inputs that each check reads again: position and record.
     late_inputs: Vec<(usize, u16)>,
-    relations: Vec<Beside>,
+    relations: Vec<RereadRelation>,
     first: Vec<Residual>,
     residuals: Vec<Residual>,
     pub held: Vec<Owned>,
     hits: Cell<u32>,
 }
 
+/// The result of a check by a recording.
 pub enum Verdict {
     Holds,
     Fails(u32),
-    /// Something changed that words watch.
+    /// Something that a word watches has changed.
     Changed(Owner),
 }
 
 impl Fast {
-    /// What the tree's check may rely on next time, or None when a path cannot be read.
+    /// Records the parts of the tree's check that the next check may skip.  None when a path cannot be read.
     pub fn record(tree: &Tree, locals: &[Option<Obj>], globals: Obj, volatile: &HashSet<Owner>) -> Option<Fast> {
         let Tree { program, n_records, relations, inputs, keep, .. } = tree;
-        let _quiet = NoCollector::new(); // weak references are made
+        let _quiet = NoCollector::new(); // creates weak references
         let fast = Fast { records: vec![None; *n_records], ..Fast::default() };
         let mut recorder = Recorder::new(program, fast, volatile, keep.iter().map(|o| o.id()).collect());
         recorder.run(locals, globals)?;
@@ -143,21 +153,21 @@ impl Fast {
         Some(fast)
     }
 
-    /// None for a relation over pinned values alone: it still holds, unless it looks into them.
-    fn beside(&self, relation: usize, relate: &Relate) -> Option<Beside> {
+    /// None for a relation over pinned values alone: it still holds, unless it rereads.
+    fn beside(&self, relation: usize, relate: &Relate) -> Option<RereadRelation> {
         if relate.relation.rereads() {
-            return Some(Beside { relation, pinned: vec![], late: relate.records.clone() });
+            return Some(RereadRelation { relation, pinned: vec![], late: relate.records.clone() });
         }
         let late: Vec<u16> = relate.records.iter().copied().filter(|r| self.late_records.contains(r)).collect();
         let mut pinned: Vec<usize> =
             relate.records.iter().filter_map(|r| self.pinned_record(*r)).map(Obj::id).collect();
         pinned.sort_unstable();
-        (!late.is_empty()).then_some(Beside { relation, pinned, late })
+        (!late.is_empty()).then_some(RereadRelation { relation, pinned, late })
     }
 
-    /// Whether it spares more than it costs.
+    /// Whether the recording saves more than it costs.
     pub fn is_worth_it(&self) -> bool {
-        self.news.len() + self.words.len() + self.tensors.as_ref().map_or(0, Known::len) >= 3
+        self.news.len() + self.words.len() + self.tensors.as_ref().map_or(0, RecordedTensors::len) >= 3
     }
 
     #[inline]
@@ -165,7 +175,7 @@ impl Fast {
         self.records[record as usize]
     }
 
-    /// The values of the tree's inputs; something else for those that are read each time.
+    /// The values of the tree's inputs.  Positions in `late_inputs` have a placeholder.
     #[inline]
     pub fn inputs(&self) -> &[Obj] {
         &self.inputs
@@ -176,8 +186,8 @@ impl Fast {
         &self.late_inputs
     }
 
-    /// The relations with values read by the check that `walk` made just now.
-    pub fn relate(&self, relations: &[Relate], walk: &Walk) -> Result<(), u32> {
+    /// Checks the relations with values that `walk` has just read.
+    pub fn relate(&self, relations: &[Relate], walk: &GuardWalk) -> Result<(), u32> {
         for beside in &self.relations {
             let relate = &relations[beside.relation];
             if relate.relation.rereads() {
@@ -195,7 +205,7 @@ impl Fast {
         Ok(())
     }
 
-    /// The first watched thing that changed.
+    /// The owner of the first watched thing that changed.
     #[inline]
     fn changed(&self, locals: &[Option<Obj>], globals: Obj) -> Option<Owner> {
         if let Some(owner) = self.news.heard() {
@@ -234,10 +244,16 @@ impl Fast {
         self.changed(locals, globals).is_none()
     }
 
-    /// The check: words first, then what they cannot answer.
+    /// The check: first the checks that need no value, then events and words, then the remaining steps.
     #[inline]
-    pub fn check(self: &Rc<Self>, program: &Program, locals: &[Option<Obj>], globals: Obj, walk: &mut Walk) -> Verdict {
-        let run = |residual: &Residual, walk: &mut Walk| {
+    pub fn check(
+        self: &Rc<Self>,
+        program: &Program,
+        locals: &[Option<Obj>],
+        globals: Obj,
+        walk: &mut GuardWalk,
+    ) -> Verdict {
+        let run = |residual: &Residual, walk: &mut GuardWalk| {
             if residual.value.is_some() {
                 walk.stack[residual.at as usize] = residual.value;
             }
@@ -263,24 +279,24 @@ impl Fast {
         Verdict::Holds
     }
 
-    /// Values that words prove alive at this moment, and that residuals or what runs after the check will use.
+    /// Values that words prove alive at this moment.  Residuals, or code after the check, will use them.
     pub fn borrowed(&self) -> impl Iterator<Item = Obj> + '_ {
         self.residuals.iter().filter_map(|r| r.value).chain(self.records.iter().copied().flatten())
     }
 }
 
-/// The recording of a tree, and how it went so far.
+/// The current recording of a tree, and the history of its recordings.
 #[derive(Default)]
 pub struct State {
     pub current: Option<Rc<Fast>>,
     pub volatile: HashSet<Owner>,
     recordings: u32,
-    /// The tree has nothing that words can watch.
+    /// Whether the tree has nothing that words can watch.
     useless: bool,
 }
 
 impl State {
-    /// For a tree of which `useful` says whether words can watch anything.
+    /// `useful`: whether words can watch anything in the tree.
     pub fn new(useful: bool) -> State {
         State { useless: !useful, ..State::default() }
     }
@@ -290,7 +306,7 @@ impl State {
         self.current.is_none() && !self.useless && self.recordings < MAX_RECORDINGS
     }
 
-    /// The one that it replaces, which a check made meanwhile, is dropped by the caller.
+    /// Returns a replaced recording, stored by another check meanwhile.  The caller drops it.
     #[must_use]
     pub fn store(&mut self, fast: Rc<Fast>) -> Option<Rc<Fast>> {
         self.recordings += 1;
@@ -301,10 +317,11 @@ impl State {
         None
     }
 
-    /// The guards hold although a thing watched by `changed` did.  What changes often is watched no more.
+    /// Call when the guards hold although something watched by `changed` changed.  An owner that changes often becomes
+    /// volatile.
     #[must_use]
     pub fn give_up(&mut self, changed: &Rc<Fast>, owner: Owner) -> Option<Rc<Fast>> {
-        // Python code that the check ran may have come here before, and may have recorded anew.
+        // Python code in the check may have called this function already, and may have made a new recording.
         let old = self.current.take_if(|now| Rc::ptr_eq(now, changed))?;
         if old.hits.get() >= SELDOM {
             self.recordings = self.recordings.saturating_sub(1);

@@ -1,25 +1,25 @@
-//! What words can watch: the vocabulary of `Kind::settle` and of the recorder.
+//! Pins: the words that `Kind::settle` and the recorder can add to a recording.
 
 use super::Fast;
-use crate::ffi::dict_probe::{self, Sign};
-use crate::ffi::tensor_words::{Known, Pattern};
+use crate::ffi::dict_probe::{self, ChangeSign};
+use crate::ffi::tensor_words::{Pattern, RecordedTensors};
 use crate::ffi::torch::Layout;
 use crate::ffi::words::{self, TypeVersion, Word};
 use crate::ffi::Obj;
 use std::collections::HashSet;
 
-/// What `Kind::settle` says of a check on a pinned value.
+/// The answer of `Kind::settle` for a check on a pinned value.
 #[derive(PartialEq, Eq)]
-pub enum Settled {
-    /// It holds as long as the words do.
+pub enum PinnedAnswer {
+    /// The check holds as long as the words are unchanged.
     ByWords,
-    /// It depends on no value, and is evaluated before anything is read.
+    /// The check depends on no value.  It is evaluated before anything is read.
     First,
-    /// It must be evaluated.
+    /// The check must be evaluated each time.
     Recheck,
 }
 
-/// What a word says something about: the value read by a step, or what is reached from it.
+/// The part of a value that a word watches: the value itself as a step read it, or an object reached from it.
 #[derive(Clone, Copy)]
 pub enum Facet {
     Read = 0,
@@ -43,11 +43,11 @@ pub struct Pin {
     pub op: u32,
 }
 
-/// What a kind's `settle` may ask to be watched.
+/// Methods with which a kind's `settle` adds words to a recording.
 pub struct Pins<'a> {
     pub fast: &'a mut Fast,
     pub volatile: &'a HashSet<Owner>,
-    /// What the tree holds, by address.
+    /// Addresses of the objects that the tree holds.
     pub kept: &'a HashSet<usize>,
     pub tagged: &'a mut HashSet<usize>,
     pub pushed: &'a mut HashSet<Word>,
@@ -86,13 +86,13 @@ impl Pins<'_> {
         self.fast.held.push(reference.unwrap_or_else(|| class.own()));
     }
 
-    /// Whether a class is nobody's that lives as long as the recording does.
+    /// Whether a class may die before the recording does: the tree does not hold it.
     fn is_mortal(&self, class: Obj) -> bool {
         words::may_end(class) && !self.kept.contains(&class.id())
     }
 
     fn dict_as(&mut self, dict: Obj, facet: Facet) -> bool {
-        // A module's globals change all the time, for the script's own variables are there.
+        // The globals of a module change all the time, because they include the script's own variables.
         if self.is_volatile(facet) || self.fast.globals.is_some_and(|(g, _)| g == dict) {
             return false;
         }
@@ -108,12 +108,12 @@ impl Pins<'_> {
 
     fn watch(&mut self, dict: Obj, facet: Facet) -> bool {
         match dict_probe::sign() {
-            Sign::Event => self.fast.news.watch(dict, owner(self.op, facet)),
-            Sign::Version => {
+            ChangeSign::Event => self.fast.news.watch(dict, owner(self.op, facet)),
+            ChangeSign::Version => {
                 self.push(words::dict_version(dict), facet);
                 true
             }
-            Sign::Nothing => false,
+            ChangeSign::Nothing => false,
         }
     }
 
@@ -139,7 +139,7 @@ impl Pins<'_> {
         self.instance_slot(value, Facet::InstanceSlot).is_some_and(|dict| self.dict_as(dict, Facet::InstanceContents))
     }
 
-    /// Watches the attributes of a class; callers looked one up just now, and have pinned it.
+    /// Watches the attributes of a class.  The caller has just looked up an attribute, and has pinned the class.
     pub fn class_attributes(&mut self, class: Obj) -> bool {
         let Some(version) = TypeVersion::of(class) else { return false };
         if self.is_mortal(class) {
@@ -158,7 +158,8 @@ impl Pins<'_> {
         self.push(words::list_length(list), Facet::Read);
     }
 
-    /// Watches what a tensor guard compares (the guard keeps the class alive); callers saw that it is of that class.
+    /// Watches the words that a tensor guard compares.  The guard keeps the class alive, and the caller has checked the
+    /// class.
     pub fn tensor(&mut self, tensor: Obj, pattern: &Pattern, layout: Layout, device: bool) -> bool {
         if self.is_volatile(Facet::Tensor) {
             return false;
@@ -166,7 +167,7 @@ impl Pins<'_> {
         let owner = owner(self.op, Facet::Tensor);
         let fast = &mut *self.fast;
         if fast.tensors.is_none() {
-            fast.tensors = Known::new(layout);
+            fast.tensors = RecordedTensors::new(layout);
         }
         fast.tensors.as_mut().is_some_and(|known| known.add(tensor, pattern, layout, device, owner))
     }
@@ -179,25 +180,26 @@ impl Pins<'_> {
         self.push(words::weakref_target(reference), Facet::Read);
     }
 
-    /// Makes sure that no other object can be taken for `value`, whoever holds it.
+    /// Ensures that no other object can be mistaken for `value`, whatever holds `value`.
     pub fn anchor(&mut self, value: Obj) -> bool {
         if value.is_plain_constant() || value.is_code() || value.is_tuple_of_constants() {
             self.fast.held.push(value.own());
             return true;
         }
         if value.is_weakref_exact() && !words::weakref_calls_back(value) {
-            // Has no weak references, and keeps nothing alive; one with a callback would live for longer, and call it.
+            // Such a weak reference has no weak references itself, and keeps nothing alive.  One with a callback would
+            // live longer because of us, and would call it.
             self.fast.held.push(value.own());
             return true;
         }
         if value.is_dict_exact() || value.is_ordered_dict_exact() {
-            // No weak references, but a version of its own.
+            // A dict has no weak references, but a version of its own.
             let class = words::class(value);
             let mark = self.fast.words.len();
             self.push(class, Facet::Read);
             let watched = self.dict(value);
             if !watched && self.fast.words.len() > mark {
-                // Nothing proves that an unwatched dict lives, so none of its words may be read.
+                // Nothing proves that an unwatched dict is alive, so its words must not be read.
                 self.fast.words.truncate(mark);
                 self.fast.owners.truncate(mark);
                 self.pushed.remove(&class);

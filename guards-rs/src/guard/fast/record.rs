@@ -1,6 +1,6 @@
-//! Recording: from the steps of a tree and what they read now to a `Fast`.
+//! Recording: builds a `Fast` from the steps of a tree and the values that they read now.
 
-use super::pins::{owner, Facet, Owner, Pin, Pins, Settled};
+use super::pins::{owner, Facet, Owner, Pin, PinnedAnswer, Pins};
 use super::{Fast, Lookup, Residual};
 use crate::ffi::words::{self, Word};
 use crate::ffi::Obj;
@@ -8,12 +8,12 @@ use crate::guard::source::{FunctionPart, Key, Read};
 use crate::guard::tree::{Op, Program};
 use std::collections::HashSet;
 
-/// Builds a `Fast` from the steps of a tree and what they read now.
+/// Builds a `Fast` from the steps of a tree and the values that they read now.
 pub struct Recorder<'a> {
     program: &'a Program,
     pub fast: Fast,
     volatile: &'a HashSet<Owner>,
-    /// What the tree holds.
+    /// Addresses of the objects that the tree holds.
     kept: HashSet<usize>,
     tagged: HashSet<usize>,
     pushed: HashSet<Word>,
@@ -46,7 +46,7 @@ impl<'a> Recorder<'a> {
         self.path.get(depth as usize).copied().flatten()
     }
 
-    /// Leaves the steps of the subtree at `i` to evaluation; the position after it.
+    /// Leaves the steps of the subtree at `i` to evaluation.  Returns the position after the subtree.
     fn residual(&mut self, i: usize, parent: Option<(u16, Obj)>) -> usize {
         let end = self.program.subtree_end(i);
         for op in &self.program.ops[i..end] {
@@ -59,7 +59,7 @@ impl<'a> Recorder<'a> {
         end
     }
 
-    /// Goes through all steps; None when a path cannot be read (then the check fails as well).
+    /// Visits all steps.  None when a path cannot be read; the check fails then too.
     pub fn run(&mut self, locals: &[Option<Obj>], globals: Obj) -> Option<()> {
         let mut i = 0;
         while let Some(op) = self.program.ops.get(i) {
@@ -100,9 +100,9 @@ impl<'a> Recorder<'a> {
                     let settled = check.settle(pin.value, &mut self.pins(pin.op));
                     let residual = Residual { start: step, end: step + 1, at: *depth, value: Some(pin.value) };
                     match settled {
-                        Settled::ByWords => {}
-                        Settled::First => self.fast.first.push(residual),
-                        Settled::Recheck => self.fast.residuals.push(residual),
+                        PinnedAnswer::ByWords => {}
+                        PinnedAnswer::First => self.fast.first.push(residual),
+                        PinnedAnswer::Recheck => self.fast.residuals.push(residual),
                     }
                     i + 1
                 }
@@ -121,7 +121,7 @@ impl<'a> Recorder<'a> {
         Some(())
     }
 
-    /// The value of a read below a pinned one, if words can prove it; reads it now.
+    /// Reads a value below a pinned value now.  None if words cannot prove the value.
     fn pin(&mut self, read: &Read, parent: Pin, op: u32) -> Option<Obj> {
         let base = parent.value;
         match read {
@@ -158,7 +158,7 @@ impl<'a> Recorder<'a> {
                 pins.anchor(value).then_some(value)
             }
             Read::Function(part) if base.is_function() => self.function_part(base, *part, op),
-            // No other object can have its address while the reference has it.
+            // While the reference is alive and has this address in its slot, no other object has the address.
             Read::Referent if base.is_weakref_exact() && !self.volatile.contains(&owner(op, Facet::Read)) => {
                 self.pins(op).referent(base);
                 Some(base.weakref_target().unwrap_or(Obj::none()))
@@ -177,7 +177,7 @@ impl<'a> Recorder<'a> {
         if self.volatile.contains(&owner(op, Facet::Read)) {
             return None;
         }
-        // The lookup comes before the words that its value needs.
+        // The lookup comes before the words of its value.
         let lookup = Lookup {
             after: self.fast.words.len(),
             dict: dict.value,
@@ -198,7 +198,7 @@ impl<'a> Recorder<'a> {
             return None;
         }
         let (word, value) = match part {
-            // Fixed for the life of a function.
+            // These two are fixed for the life of a function.
             FunctionPart::Globals => return Some(f.func_globals()),
             FunctionPart::Closure => return Some(f.func_closure().unwrap_or(Obj::none())),
             FunctionPart::Code => (words::function_code(f), f.func_code()),
@@ -207,7 +207,7 @@ impl<'a> Recorder<'a> {
         };
         let mut pins = self.pins(op);
         pins.push(word, Facet::Read);
-        // Defaults may be the caller's objects: they are not kept for longer than their function.
+        // Defaults may be the caller's objects, so they must not live longer than their function.
         (value.is_none() || pins.anchor(value)).then_some(value)
     }
 }

@@ -1,11 +1,14 @@
-"""`torch.autograd.Function.apply`: one call of the graph, with the forward and the backward as graphs inside of it.
+"""`torch.autograd.Function.apply`: one call of the graph, with the forward and the backward as inner graphs.
 
-Both are traced where eager runs the forward.  The backward is traced at once, for any gradients of the results' shapes, so it
-may look at nothing that only a backward knows (how gradients lie, whether one of second order is wanted), and may change nothing.
-What it uses of the forward is saved by the call (`ir/transforms.py: function`).
+In: a call of `apply`.  Out: the results, from one graph call (`ir/higher_order.py: function`).
 
-Tracing a forward that writes what it marks dirty writes the fakes; the call in the graph, which runs on the fakes next, makes
-these a result with a history, as it does with what the graph runs with: the very tensors, in their own place.
+Both functions are traced where eager runs the forward.  The backward is traced at once, for any gradients of the
+results' shapes.  So it may read nothing that only a real backward knows (the layout of gradients, a wish for second
+order), and may write nothing.  The call saves the tensors of the forward that the backward uses.
+
+A forward that writes tensors and marks them dirty writes the fakes while it is traced.  The call in the graph, which
+runs on the fakes next, turns these fakes into results with a history.  The compiled graph does the same with the real
+tensors: the very tensors, in place.
 """
 
 from __future__ import annotations
@@ -18,42 +21,42 @@ from typing import Any
 import torch
 from torch.autograd.function import once_differentiable
 
-from pycompiler.capture import tracers
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins import backward_hooks
-from pycompiler.capture.calls import Args, Kwargs, builtin
-from pycompiler.capture.tracers import Lifted, Tracer, name_of
+from pycompiler.capture.interpreter import tracers
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
+from pycompiler.capture.interpreter.tracers import Lifted, Tracer, key_of_lifted
+from pycompiler.capture.library.gradients import backward_hooks
 from pycompiler.capture.values.attributes import MISSING, lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.functions import Function
-from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import transforms
-from pycompiler.ir.kernels import set_version
+from pycompiler.ir import higher_order
+from pycompiler.operators.kernel_type_checks import set_version
 
 STORED = frozenset({"to_save", "saved_for_forward", "dirty_tensors", "non_differentiable", "materialize_grads"})
-"""What the methods of a context store in it, for C code to read."""
+"""Attributes that a context's methods store on it, for C code to read."""
 OPTIONS = ("boxed_grads_call", "clear_saved_tensors_on_access", "_compiled_autograd_should_lift")
-"""Attributes of a class of Functions that change how its backward is called."""
+"""Attributes of a Function class that change how its backward is called."""
 ONCE = once_differentiable(lambda ctx: None).__code__  # type: ignore[no-untyped-call]
 VARIADIC = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS
 AUTOCAST: dict[str, Any] = {"autocast_cpu": False, "autocast_cuda": False}
 
 
-class Context(Value):
+class FunctionContext(Value):
     """The `ctx` of one call."""
 
     exists = False
 
     def __init__(self, cls: type, needs: list[bool], levels: bool) -> None:
         self.cls = cls
-        self.levels = levels  # each of which has an answer of its own to what needs gradients
+        self.levels = levels  # each transform level has its own answer to which inputs need gradients
         self.needs = needs
         self.overlay: dict[str, Value] = {}
-        self.backward = False  # whether what was saved can be read
-        self.unpacked = False  # whether it was, which compares the versions of all of it
+        self.backward = False  # whether saved tensors can be read
+        self.unpacked = False  # whether saved tensors were read, which compares the versions of all of them
 
     def python_type(self) -> type:
         return self.cls
@@ -86,18 +89,18 @@ class Context(Value):
         if given is None or cx.is_none(given):
             return []
         if not isinstance(given, Tuple):
-            raise Break("inner-graph", f"{name} = {given.describe()}")
+            raise Break("inner-graph", f"an autograd Function whose ctx.{name} is {given.describe()}, not a tuple")
         return [cx.realize(v) for v in given.items]
 
     def tensors(self, cx: Capture, name: str) -> list[Tensor]:
         found = self.stored(cx, name)
         if not all(isinstance(v, Tensor) for v in found):
-            raise Break("inner-graph", f"{name} of what is no tensor")
+            raise Break("inner-graph", f"an autograd Function whose ctx.{name} holds a value that is not a tensor")
         return found  # type: ignore[return-value]
 
 
 def _where_torch_has_it() -> Iterator[Any]:
-    """`apply` of C, and of torch's that have one in Python around it."""
+    """`apply` of C, and torch's Python function around it, in versions that have one."""
     yield torch._C._FunctionBase.__dict__["apply"]
     yield torch._C._FunctionBase.apply  # type: ignore[attr-defined]
     written = torch.autograd.Function.__dict__.get("apply")
@@ -109,23 +112,24 @@ def _where_torch_has_it() -> Iterator[Any]:
 def apply(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     cls, *given = (cx.realize(a) for a in args)
     if kwargs or not isinstance(cls, Class) or not issubclass(cls.cls, torch.autograd.Function):
-        raise Break("builtin-call", "apply of what is no autograd Function")
-    if cls.cls is torch.nn.modules._functions.BackwardHookFunction:  # whose node of autograd's the module asks for
-        return backward_hooks.passed(cx, given)
+        raise Break("builtin-call", "Function.apply with keywords, or of a class that is not an autograd Function")
+    # the module reads the autograd node of this Function
+    if cls.cls is torch.nn.modules._functions.BackwardHookFunction:
+        return backward_hooks.module_hook_node(cx, given)
     levels = cx.graph.levels
     if levels:
         _check_levels(cx, cls.cls)
     for name in OPTIONS:
         if lookup(cx, cls.cls, name) not in (MISSING, False):
-            raise Break("inner-graph", f"an autograd Function with {name}")
+            raise Break("inner-graph", f"an autograd Function with the option {name}")
     direct = [a for a in given if isinstance(a, Tensor)]
     needs = [isinstance(a, Tensor) and (_has_gradients(a) if levels else a.fake.requires_grad) for a in given]
     if any(t.is_special for t in direct) or torch.is_inference_mode_enabled():
         raise Break("inner-graph", "an autograd Function of a tensor subclass, or in inference mode")
     backward_cls: type = cls.cls._backward_cls  # type: ignore[attr-defined]
-    ctx = Context(backward_cls, needs, levels)
+    ctx = FunctionContext(backward_cls, needs, levels)
     versions = [None if t.fake.is_inference() else t.fake._version for t in direct]
-    with tracers.inner(cx, grad=False) as forward:
+    with tracers.inner_tracer(cx, grad=False) as forward:
         result = _call_forward(cx, cls, ctx, given)
         items = [cx.realize(v) for v in result.items] if isinstance(result, Tuple) else [result]
         if isinstance(result, Tuple) and result.cls is not tuple:
@@ -136,18 +140,21 @@ def apply(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     dirty = _dirty(cx, ctx, direct, results)
     as_is = any(t is r for i, t in enumerate(direct) if i not in dirty for r in results)
     if as_is and _has_setup(cls.cls) and (ctx.stored(cx, "to_save") or ctx.stored(cx, "saved_for_forward")):
-        raise Break("inner-graph", "an autograd Function that saves something beside what it returns as it was given")
+        raise Break(
+            "inner-graph",
+            "an autograd Function with setup_context that saves tensors and returns an argument unchanged",
+        )
     marked = ctx.tensors(cx, "non_differentiable")
     plain = tuple(i for i, t in enumerate(results) if any(t is m for m in marked))
     if levels and dirty:
-        raise Break("inner-graph", "an autograd Function under a transform that marks what it writes")
+        raise Break("inner-graph", "an autograd Function under a transform that calls ctx.mark_dirty")
     written = [(direct[i].fake, version) for i in dirty if (version := versions[i]) is not None]
     if levels or torch.is_grad_enabled() and any(needs):
         made = _differentiable(cx, cls, ctx, given, items, forward, plain, dirty, written)
     else:
         body, outside = _closed(forward, direct, results, dirty)
         _count_anew(written)
-        made = cx.graph.call_inner(transforms.function_value, [body], [len(direct), plain, dirty, *outside])
+        made = cx.graph.call_inner(higher_order.function_value, [body], [len(direct), plain, dirty, *outside])
     assert isinstance(made, Tuple)
     tensors = iter(made.items)
     items = [next(tensors) if isinstance(v, Tensor) else v for v in items]
@@ -155,14 +162,14 @@ def apply(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _check_levels(cx: Capture, cls: type) -> None:
-    """Whether the transforms of torch's make of a Function what `transforms.levelled` makes of its graphs."""
+    """Break unless torch's transforms treat the Function as `higher_order.function_under_transforms` treats its graphs."""
     under, ruled = cx.graph.under, lookup(cx, cls, "vmap") is not mro_lookup(torch.autograd.Function, "vmap")
     if not under or cx.graph.later:
-        raise Break("inner-graph", "an autograd Function in a hook or in another one's backward")
+        raise Break("inner-graph", "an autograd Function in a hook, or in the backward of another autograd Function")
     if "jvp" in under or not _has_setup(cls):
         raise Break("inner-graph", "an autograd Function under jvp, or under a transform without setup_context")
     if "vmap" in under and (ruled or lookup(cx, cls, "generate_vmap_rule") is not True):
-        raise Break("inner-graph", "an autograd Function under vmap without generate_vmap_rule")
+        raise Break("inner-graph", "an autograd Function under vmap without generate_vmap_rule, or with its own vmap()")
 
 
 def _has_gradients(t: Tensor) -> bool:
@@ -173,33 +180,40 @@ def _has_setup(cls: type) -> bool:
     return mro_lookup(cls, "setup_context") is not mro_lookup(torch.autograd.Function, "setup_context")
 
 
-def _call_forward(cx: Capture, cls: Class, ctx: Context, given: Args) -> Value:
-    """`forward`, and `setup_context` of a class that has one."""
+def _call_forward(cx: Capture, cls: Class, ctx: FunctionContext, given: Args) -> Value:
+    """The result of `forward`, after `setup_context` of a class that has it."""
     lookup(cx, cls.cls, "setup_context")
     if not _has_setup(cls.cls):
         return cx.realize(cx.call(cls.getattr(cx, "forward"), [ctx, *given], {}))
     written = cls.getattr(cx, "forward")
     if not isinstance(written, Function) or written.code.co_argcount != len(given) or written.code.co_flags & VARIADIC:
-        raise Break("inner-graph", "a Function with setup_context that is called with other arguments than forward has")
+        raise Break(
+            "inner-graph",
+            "an autograd Function with setup_context whose forward does not have one parameter for each argument",
+        )
     result = cx.realize(cx.call(written, list(given), {}))
     cx.call(cls.getattr(cx, "setup_context"), [ctx, Tuple(list(given)), result], {})
     return result
 
 
-def _dirty(cx: Capture, ctx: Context, direct: list[Tensor], results: list[Tensor]) -> tuple[int, ...]:
-    """Which of the tensors that the Function was called with it says that it has written."""
+def _dirty(cx: Capture, ctx: FunctionContext, direct: list[Tensor], results: list[Tensor]) -> tuple[int, ...]:
+    """The positions of the tensor arguments that the Function marks as written."""
     marked = ctx.tensors(cx, "dirty_tensors")
     dirty = tuple(i for i, t in enumerate(direct) if any(t is m for m in marked))
     written = [direct[i] for i in dirty]
     if len(written) < len(marked) or any(sum(t is r for r in results) != 1 for t in written):
-        raise Break("inner-graph", "an autograd Function that marks what it was not given, or does not return once")
+        raise Break(
+            "inner-graph",
+            "an autograd Function whose ctx.mark_dirty names a tensor that is not an argument, or that forward does "
+            "not return exactly once",
+        )
     if any(t.fake._is_view() and t.fake.requires_grad for t in written):
-        raise Break("inner-graph", "an autograd Function that writes a view of a tensor that requires grad")
+        raise Break("inner-graph", "an autograd Function that writes to a view that requires grad")
     return dirty
 
 
 def _count_anew(written: Sequence[tuple[torch.Tensor, int]]) -> None:
-    """The call that comes counts the writes that were traced."""
+    """Reset the versions of traced writes: the graph's call that follows counts them."""
     for fake, version in written:
         set_version(fake, version)
 
@@ -207,7 +221,7 @@ def _count_anew(written: Sequence[tuple[torch.Tensor, int]]) -> None:
 def _closed(
     forward: Tracer, direct: list[Tensor], results: list[Tensor], dirty: Sequence[int]
 ) -> tuple[torch.fx.GraphModule, list[Lifted]]:
-    """The forward's graph, and its arguments: first those that the Function was called with, then what else it uses."""
+    """The forward's graph and its arguments: first the Function's own tensors, then other used values."""
     used = [*forward.used_outside(), *(t for t in results if t.node.graph is not forward.graph)]
     outside = [*direct, *dict.fromkeys(t for t in used if all(t is not d for d in direct))]
     return forward.close(results, outside, may_write=[direct[i].fake for i in dirty])[0], outside
@@ -216,7 +230,7 @@ def _closed(
 def _differentiable(
     cx: Capture,
     cls: Class,
-    ctx: Context,
+    ctx: FunctionContext,
     given: Args,
     items: list[Value],
     forward: Tracer,
@@ -224,15 +238,19 @@ def _differentiable(
     dirty: tuple[int, ...],
     written: Sequence[tuple[torch.Tensor, int]],
 ) -> Value:
-    """The call in the graph, of a Function that somebody may differentiate.  `written`: the fakes of what is `dirty`, with their
-    versions before."""
+    """The call in the graph of a Function that may be differentiated.
+
+    `written`: the fakes of the `dirty` tensors, with their earlier versions.
+    """
     backward, once = _backward_of(cx, cls)
     looks, step = cx.effects.looks, cx.frames[0].begin
     drawn, ctx.backward = cx.fake_mode.once, True
     if "materialize_grads" in ctx.overlay and not cx.truth(ctx.overlay["materialize_grads"]):
-        raise Break("inner-graph", "an autograd Function that wants to know which gradients are missing")
+        raise Break("inner-graph", "an autograd Function with ctx.set_materialize_grads(False)")
     with (
-        tracers.inner(cx, levels=True, pure=True, later=not once, before=forward, grad=False, **AUTOCAST) as tracer,
+        tracers.inner_tracer(
+            cx, levels=True, pure=True, later=not once, before=forward, grad=False, **AUTOCAST
+        ) as tracer,
         looks.of_body(step, [backward, *ctx.overlay.values()], cx.frames),
     ):
         grads = [tracer.argument(_like(cx, v)) if isinstance(v, Tensor) else Const(None) for v in items]
@@ -240,10 +258,10 @@ def _differentiable(
         wanted = [cx.realize(v) for v in found.items] if isinstance(found, Tuple) else [found]
         too_many = any(v is not None and not cx.is_none(v) for v in wanted[len(given) :])
         if too_many or len(wanted) < len(given) and ctx.levels:
-            raise Break("inner-graph", f"a backward that gives {len(wanted)} gradients for {len(given)} arguments")
+            raise Break("inner-graph", f"a backward that returns {len(wanted)} gradients for {len(given)} arguments")
         outs, places = _gradients(cx, given, wanted, ctx.needs)
         if cx.fake_mode.once > drawn:
-            raise Break("inner-graph", "random numbers in a backward")
+            raise Break("inner-graph", "random numbers in the backward of an autograd Function")
         unpacked = ctx.tensors(cx, "to_save") if ctx.unpacked and not ctx.levels else []
         back, saved = tracer.close(outs, keeps=unpacked)
     direct, results = [a for a in given if isinstance(a, Tensor)], [v for v in items if isinstance(v, Tensor)]
@@ -256,25 +274,32 @@ def _differentiable(
     if ctx.levels:
         _check_saved(cx, ctx, saved, [*direct, *results])
         return _levelled(cx, cls, saved, (forward, back), (direct, results), (plain, tuple(places), once))
-    compared = {name_of(t) for t in ctx.tensors(cx, "to_save")}
-    read = {name_of(t) for t in saved} - compared
-    later = [i for i, t in enumerate(results) if name_of(t) in read]  # as they are by then, whatever was written
+    compared = {key_of_lifted(t) for t in ctx.tensors(cx, "to_save")}
+    read = {key_of_lifted(t) for t in saved} - compared
+    # read in their later state, even if written meanwhile
+    later = [i for i, t in enumerate(results) if key_of_lifted(t) in read]
     body, outside = _closed(forward, direct, [*results, *extras], dirty)
     kept = tuple(_place(t, outside, extras) for t in saved)
     numbers = (len(given), len(wanted)) if len(wanted) < len(given) else None
     fixed = [len(direct), len(results), plain, dirty, kept, tuple(places), numbers, once, cls.cls.__name__]
     _count_anew(written)
-    made = cx.graph.call_inner(transforms.function, [body, back], [*fixed, *outside])
+    made = cx.graph.call_inner(higher_order.function, [body, back], [*fixed, *outside])
     assert isinstance(made, Tuple)
     looks.tensors((made.items[i] for i in later), step)  # type: ignore[misc]
     return made
 
 
-def _check_saved(cx: Capture, ctx: Context, saved: list[Lifted], own: list[Tensor]) -> None:
-    """A backward gets arguments and results by `save_for_backward`, which wraps them as its transform does, not as attributes."""
-    kept = {name_of(t) for t in ctx.tensors(cx, "to_save")}
-    if any(name_of(t) not in kept for t in saved if any(t is o for o in own)):
-        raise Break("inner-graph", "an autograd Function under a transform that keeps a tensor as an attribute")
+def _check_saved(cx: Capture, ctx: FunctionContext, saved: list[Lifted], own: list[Tensor]) -> None:
+    """Break if a backward under a transform gets an argument or result as an attribute.
+
+    `save_for_backward` wraps tensors as the transform does; an attribute is not wrapped.
+    """
+    kept = {key_of_lifted(t) for t in ctx.tensors(cx, "to_save")}
+    if any(key_of_lifted(t) not in kept for t in saved if any(t is o for o in own)):
+        raise Break(
+            "inner-graph",
+            "an autograd Function under a transform that keeps an argument or a result as an attribute of ctx",
+        )
 
 
 def _levelled(
@@ -285,19 +310,22 @@ def _levelled(
     tensors: tuple[list[Tensor], list[Tensor]],
     told: tuple[tuple[int, ...], tuple[int | None, ...], bool],
 ) -> Value:
-    """The call under transforms: what is saved has to be an argument, a result, or of the graph around."""
+    """The call under transforms: a saved tensor must be an argument, a result, or of the outer graph."""
     (direct, results), (plain, places, once) = tensors, told
     body, outside = _closed(parts[0], direct, results, ())
-    known = [name_of(t) for t in (*outside, *results)]
-    if not all(name_of(t) in known for t in saved):
-        raise Break("inner-graph", "an autograd Function under a transform that saves more than arguments and results")
-    kept = tuple(known.index(name_of(t)) for t in saved)
+    known = [key_of_lifted(t) for t in (*outside, *results)]
+    if not all(key_of_lifted(t) in known for t in saved):
+        raise Break(
+            "inner-graph",
+            "an autograd Function under a transform that saves a tensor other than its arguments and results",
+        )
+    kept = tuple(known.index(key_of_lifted(t)) for t in saved)
     fixed = [len(direct), plain, kept, places, once, cls.cls.__name__]
-    return cx.graph.call_inner(transforms.levelled, [body, parts[1]], [*fixed, *outside])
+    return cx.graph.call_inner(higher_order.function_under_transforms, [body, parts[1]], [*fixed, *outside])
 
 
 def _backward_of(cx: Capture, cls: Class) -> tuple[Value, bool]:
-    """The function that computes gradients, and whether it can be differentiated once only."""
+    """The function that computes gradients, and whether it can be differentiated only once."""
     base = torch.autograd.Function
     lookup(cx, cls.cls, "vjp")
     name = "backward" if mro_lookup(cls.cls, "vjp") is mro_lookup(base, "vjp") else "vjp"
@@ -312,15 +340,15 @@ def _backward_of(cx: Capture, cls: Class) -> tuple[Value, bool]:
 def _gradients(
     cx: Capture, given: Args, wanted: list[Value], needs: list[bool]
 ) -> tuple[list[Tensor], list[int | None]]:
-    """The gradients that are tensors, and for each tensor among the arguments which of them is its."""
+    """The gradients that are tensors, and for each tensor argument the index of its gradient."""
     outs: list[Tensor] = []
     places: list[int | None] = []
     for argument, value, needed in zip(given, wanted, needs, strict=False):
         if not isinstance(value, Tensor) and not cx.is_none(value):
-            raise Break("inner-graph", f"a backward that gives {value.describe()}")
+            raise Break("inner-graph", f"a backward that returns {value.describe()} as a gradient")
         if not isinstance(argument, Tensor):
             if isinstance(value, Tensor):
-                raise Break("inner-graph", "a backward that gives a gradient for what is no tensor")
+                raise Break("inner-graph", "a backward that returns a gradient for an argument that is not a tensor")
             continue
         if isinstance(value, Tensor) and needed:
             places.append(len(outs))
@@ -337,6 +365,6 @@ def _like(cx: Capture, result: Tensor) -> torch.Tensor:
 
 
 def _place(saved: Lifted, outside: list[Lifted], extras: list[Tensor]) -> int:
-    """Where the call finds what it saves: among what it is given, then among what the forward's graph gives more."""
-    at = next((i for i, t in enumerate(outside) if name_of(t) == name_of(saved)), None)
+    """The index of a saved value: among the call's arguments, then among the extra results of the forward's graph."""
+    at = next((i for i, t in enumerate(outside) if key_of_lifted(t) == key_of_lifted(saved)), None)
     return len(outside) + next(i for i, t in enumerate(extras) if t is saved) if at is None else at

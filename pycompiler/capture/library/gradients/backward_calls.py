@@ -1,8 +1,9 @@
-"""`backward()` inside of a graph: `torch.autograd.grad` of the leaves, and what eager does with gradients then.
+"""`backward()` in a frame: `torch.autograd.grad` of the leaves in the graph, and eager's accumulation of gradients.
 
-In: outputs whose history lies in the graph.  A leaf without a gradient gets a new one when the graph has run (an effect); one
-that has one keeps it, and the graph adds to it in place.  Autograd's nodes are *spent* by that: who goes backward through them
-once more gets eager's error, from whatever of them leaves the graph (`rebuild.spent`).
+In: outputs whose history is in the graph.
+Out: gradients of the leaves.  A leaf without a gradient gets a new one after the graph (an effect).  A leaf with a
+gradient keeps it, and the graph adds to it in place.  The autograd nodes are *spent* by the backward.  A second
+backward through them, from any result of the graph, raises eager's error (`runtime_helpers.spent`).
 """
 
 from __future__ import annotations
@@ -13,16 +14,16 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins import backward_hooks, gradients
-from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
+from pycompiler.capture.library.gradients import backward_hooks, gradients
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
-from pycompiler.capture.values.sequences import Sequence, Tuple
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.sequences import Sequence, Tuple
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import transforms
-from pycompiler.ir.kernels import memory_of
+from pycompiler.ir import higher_order
+from pycompiler.operators.kernel_type_checks import memory_of
 
 KIND = "unsupported-operation"
 OF_METHOD = ("tensors", "grad_tensors", "retain_graph", "create_graph", "inputs")
@@ -47,7 +48,10 @@ def backward(cx: Capture, given: dict[str, Value], *, method: bool = False) -> V
     given = {k: cx.realize(v) for k, v in given.items()}
     given = {k: v for k, v in given.items() if not cx.is_none(v)}
     if given.keys() - set(OF_METHOD) or cx.graph.is_inner:
-        raise Break(KIND, f"backward() with {', '.join(sorted(given.keys() - set(OF_METHOD))) or 'a graph around it'}")
+        raise Break(
+            KIND,
+            f"backward() with {', '.join(sorted(given.keys() - set(OF_METHOD))) or 'an inner graph around the call'}",
+        )
     if "create_graph" in given and cx.truth(given["create_graph"]):
         raise Break(KIND, "backward(create_graph=True)")
     outputs = gradients.tensors_in(cx, given["tensors"])
@@ -59,28 +63,28 @@ def backward(cx: Capture, given: dict[str, Value], *, method: bool = False) -> V
         _check(cx, leaf)
     for leaf in behind:
         if leaf not in leaves and leaf.source is not None and not gradients.is_plain_leaf(cx, leaf):
-            raise Break(KIND, f"backward(inputs=...) behind {leaf.describe()}, which has a history, or hooks")
+            raise Break(KIND, f"backward(inputs=...) through {leaf.describe()}, which has autograd history or hooks")
     if not leaves:
-        raise Break(KIND, "backward() of what requires no grad")
+        raise Break(KIND, "backward() of a tensor that does not require grad")
     wanted = [t for t, _ in cx.graph.retained]
     if wanted and "inputs" in given:
-        raise Break(KIND, "backward(inputs=...) with gradients of results")
+        raise Break(KIND, "backward(inputs=...) after Tensor.retain_grad()")
     retained = "retain_graph" in given and cx.truth(given["retain_graph"])
     grads = _of_each(cx, given["grad_tensors"]) if "grad_tensors" in given else Const(None)
     if isinstance(grads, Sequence) and len(grads.items) != len(outputs):
-        raise Break(KIND, "backward() with another number of gradients")
-    found = _Found(cx, leaves, wanted)
-    freed = backward_hooks.descend(
+        raise Break(KIND, "backward() with another number of gradients than outputs")
+    found = _GradientStore(cx, leaves, wanted)
+    freed = backward_hooks.run_backward(
         cx, outputs, grads, [*leaves, *wanted], found.ready, retained=retained, accumulates=True, method=method
     )
     if not retained:
         cx.graph.spent.update(freed)
-    cx.effects.looks.spend(lambda t: _ends(cx, t.grad_fn))
+    cx.effects.looks.spend(lambda t: _is_spent(cx, t.grad_fn))
     return Const(None)
 
 
-class _Found:
-    """What becomes of the gradients of a backward."""
+class _GradientStore:
+    """Stores the gradients of a backward."""
 
     def __init__(self, cx: Capture, leaves: list[Tensor], wanted: list[Tensor]) -> None:
         self.cx, self.leaves, self.wanted = cx, set(leaves), set(wanted)
@@ -101,22 +105,22 @@ class _Found:
 
 
 def retain_grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Of a result that stays inside of the graph: a backward stores its gradient, too."""
+    """`retain_grad` of a result that stays in the graph: a backward stores its gradient, too."""
     tensor = cx.realize(args[0])
     gradients.refuse_inside(cx, "retain_grad()")
     plain = isinstance(tensor, Tensor) and not (tensor.exists or tensor.is_special or tensor.overlay or tensor.parted)
     if len(args) > 1 or kwargs or not plain or cx.graph.is_inner or not tensor.fake.requires_grad:  # type: ignore[attr-defined]
         raise Break("unsupported-attribute", "Tensor.retain_grad()")
     assert isinstance(tensor, Tensor)
-    if any(n.target is transforms.hooked for n in tensor.node.users):
-        raise Break("unsupported-attribute", "Tensor.retain_grad() behind a hook")
+    if any(n.target is higher_order.register_gradient_hook for n in tensor.node.users):
+        raise Break("unsupported-attribute", "Tensor.retain_grad() after Tensor.register_hook()")
     if not tensor.fake.is_leaf and retained_at(cx, tensor) is None:
         cx.graph.retained.append((tensor, cx.step()))
     return Const(None)
 
 
 def _retain(cx: Capture, result: Tensor, grad: Tensor) -> None:
-    """What autograd does then: a copy, or a sum."""
+    """Store a retained gradient as autograd does: a copy, or a sum with the old one."""
     old = result.overlay.get("grad")
     if isinstance(old, Tensor):
         made = cx.graph.call_function(torch.add, [old, grad], {})
@@ -127,7 +131,8 @@ def _retain(cx: Capture, result: Tensor, grad: Tensor) -> None:
 
 
 def retained_at(cx: Capture, value: Tensor) -> tuple[int | None] | None:
-    """The step at which the program said that a result keeps its gradient, which whoever gets it could tell."""
+    """The step at which the program retained the result's gradient, or None: a holder of the result could see the
+    gradient."""
     return next(((step,) for tensor, step in cx.graph.retained if tensor is value), None)
 
 
@@ -136,13 +141,13 @@ def _of_each(cx: Capture, value: Value) -> Value:
 
 
 def _behind(cx: Capture, outputs: list[Tensor]) -> list[Tensor]:
-    """The leaves that these lead to."""
+    """The leaves behind these outputs."""
     found: dict[int, Tensor] = {}
     for fake in gradients.leaves([t.fake for t in outputs]):
         value = cx.graph.known(fake)
         if value is None:
-            raise Break(KIND, "backward() of what was computed outside of the graph")
-        if value.fake is fake or value.fake.requires_grad:  # else its node drops what comes
+            raise Break(KIND, "backward() of a tensor that was computed outside of the graph")
+        if value.fake is fake or value.fake.requires_grad:  # otherwise its node drops the gradient
             found[id(fake)] = value
     return list(found.values())
 
@@ -152,20 +157,23 @@ def _wanted(cx: Capture, inputs: Value) -> list[Tensor]:
         inputs = Tuple([v for _, v in inputs.pairs(cx)])
     found = gradients.tensors_in(cx, inputs)
     if not all(t.fake.requires_grad and t.fake.is_leaf for t in found):
-        raise Break(KIND, "backward(inputs=...) of what is no leaf")
+        raise Break(KIND, "backward(inputs=...) with a tensor that is not a leaf, or does not require grad")
     return list(dict.fromkeys(found))
 
 
 def _check(cx: Capture, leaf: Tensor) -> None:
-    """That a gradient of this leaf is added to what it has, and nothing else happens."""
+    """Break unless a gradient of this leaf is only added to the old gradient."""
     if leaf.is_special or leaf.fake.layout is not torch.strided:
-        raise Break(KIND, f"backward() to {leaf.describe()}")
+        raise Break(KIND, f"backward() to {leaf.describe()}, which is a tensor subclass or not strided")
     if leaf.source is not None and not gradients.is_plain_leaf(cx, leaf, "_post_accumulate_grad_hooks"):
-        raise Break(KIND, f"backward() to {leaf.describe()}, which has a history, or hooks")
+        raise Break(KIND, f"backward() to {leaf.describe()}, which has autograd history or hooks")
 
 
 def _accumulate(cx: Capture, leaf: Tensor, grad: Tensor, alone: bool) -> None:
-    """What autograd's `AccumulateGrad` does: a gradient that lies as its leaf, and that nobody else has, is kept as it is."""
+    """Accumulate a gradient as autograd's `AccumulateGrad` does.
+
+    A gradient with the leaf's layout, which nothing else shares, is stored as it is.
+    """
     old = cx.realize(leaf.plain_getattr(cx, "grad"))
     if isinstance(old, Tensor):
         a, b = old.fake, grad.fake
@@ -197,7 +205,7 @@ def _lies_as(grad: torch.Tensor, leaf: torch.Tensor) -> bool:
 
 
 def _copy(cx: Capture, leaf: Tensor, grad: Tensor) -> Tensor:
-    """A copy that lies as the leaf does, if that has each element once, and then has been written once."""
+    """A copy with the leaf's layout, if the leaf is dense, with version 1."""
     if not _dense(leaf.fake):
         made = cx.graph.call_method("clone", [grad], {"memory_format": Const(torch.contiguous_format)})
     else:
@@ -208,10 +216,13 @@ def _copy(cx: Capture, leaf: Tensor, grad: Tensor) -> Tensor:
     return made
 
 
-# nodes that are spent ---------------------------------------------------------------------------------------------------
+# spent nodes
+# -----------------------------------------------------------------------------------------------------------
 def spent(cx: Capture, value: Value) -> list[Tensor] | None:
-    """The existing leaves behind a tensor from which no way leads back but through nodes that have let go of what they kept: a
-    backward raises.  None for all others."""
+    """The existing leaves behind a tensor whose paths back all end at spent nodes; a backward from it raises.
+
+    None for all other tensors.
+    """
     if (
         not isinstance(value, Tensor)
         or not cx.graph.spent
@@ -219,14 +230,14 @@ def spent(cx: Capture, value: Value) -> list[Tensor] | None:
         or value.fake.grad_fn is None
     ):
         return None
-    if not _ends(cx, value.fake.grad_fn):
+    if not _is_spent(cx, value.fake.grad_fn):
         return None
     behind = (cx.graph.known(leaf) for leaf in gradients.leaves([value.fake]))
     return list(dict.fromkeys(v for v in behind if v is not None and v.source is not None))
 
 
-def _ends(cx: Capture, node: Any) -> bool:
-    """Whether each way back from a node ends at one that has let go of what it kept."""
+def _is_spent(cx: Capture, node: Any) -> bool:
+    """Whether each path back from a node ends at a spent node."""
     todo, seen = [node], set[Any]()
     while todo:
         node = todo.pop()
@@ -242,7 +253,7 @@ def _ends(cx: Capture, node: Any) -> bool:
 
 
 def _keeps(node: Any) -> bool:
-    """Whether a node saves tensors: without them it raises."""
+    """Whether a node saves tensors: without them a second backward raises."""
     return getattr(node, "saves", True) and any(name.startswith("_raw_saved_") for name in dir(type(node)))
 
 

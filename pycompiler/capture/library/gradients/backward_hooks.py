@@ -1,14 +1,14 @@
-"""Hooks that a backward inside of the frame calls: of tensors (`register_hook`), and a module's full backward hooks.
+"""Hooks that a backward in the frame calls: hooks of tensors (`register_hook`), and full backward hooks of modules.
 
-In: a hook that changes something, which is no part of a graph of its own.  Out: autograd goes backward in parts
-(`transforms.part`), and between two of them the hook is inlined as any call.  Autograd's engine runs nodes in the descending
-order of their numbers, so a part is all nodes that are younger than the one that the hook hangs on; where their gradients go on,
-these wait.
-Example: of ``y = f(x); y.register_hook(seen.append); g(y).sum().backward()`` the graph has the gradient of ``y``, then that
-of ``x`` from it.
+In: a hook with effects, so it cannot be traced into a graph of its own.
+Out: autograd goes backward in parts (`higher_order.partial_gradients`).  Between two parts the hook is inlined like any call.
+Autograd's engine runs nodes in descending order of their sequence numbers.  A part is all nodes younger than the
+hook's node.  Gradients for older nodes wait.
+Example: in ``y = f(x); y.register_hook(seen.append); g(y).sum().backward()`` the graph computes the gradient of
+``y``, then from it the gradient of ``x``.
 
-A hook that a backward outside of the frame would call cannot wait for it: then the frame is captured again (`Again`), with the
-registration as a break.
+A hook that a backward outside of the frame would call cannot be inlined.  Then the frame is captured again (`RestartCapture`),
+and the registration is a break.
 """
 
 from __future__ import annotations
@@ -19,23 +19,27 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import polyfills
-from pycompiler.capture.breaks import Again, Break, Raised
+from pycompiler.capture.breaks import Break, Raised, RestartCapture
+from pycompiler.capture.semantics import polyfills
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.sequences import Sequence, Tuple
+from pycompiler.capture.values.containers.sequences import Sequence, Tuple
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import torch_state, transforms
+from pycompiler.ir import higher_order
+from pycompiler.torch_compat import torch_state
 
 KIND = "unsupported-operation"
-ACT, OUTLIVE = ("hooks act",), ("hooks outlive the frame",)
+HOOKS_INLINED, HOOKS_OUTLIVE = ("hooks act",), ("hooks outlive the frame",)
 Ready = Callable[[list[tuple[Tensor, Tensor]]], None]
 
 
 @dataclass(eq=False)
 class Hooks:
-    """What hangs on a node of autograd's.  `of_tensors`: hooks of its results, with the tensor and its number; `of_node`: those
-    of the node itself, which takes gradients from `after` to `before`."""
+    """The hooks of one autograd node.
+
+    `of_tensors`: hooks of its results, as (output number, tensor, hook).
+    `of_node`: hooks of the node itself, which passes gradients from `after` to `before`.
+    """
 
     of_tensors: list[tuple[int, Tensor, Value]] = field(default_factory=list)
     of_node: list[Value] = field(default_factory=list)
@@ -43,27 +47,27 @@ class Hooks:
     after: list[Tensor] = field(default_factory=list)
 
 
-def may_act(cx: Capture) -> bool:
-    """Whether hooks are called by backwards inside."""
-    return ACT in cx.tried and OUTLIVE not in cx.tried and not cx.graph.is_inner
+def hooks_are_inlined(cx: Capture) -> bool:
+    """Whether backwards in the frame call the hooks."""
+    return HOOKS_INLINED in cx.tried and HOOKS_OUTLIVE not in cx.tried and not cx.graph.is_inner
 
 
-def act(cx: Capture) -> None:
-    """There is a hook that changes something: all hooks of the frame are called so, from its begin on."""
-    if ACT not in cx.tried:
-        cx.tried[ACT] = True
-        raise Again
+def restart_with_hooks(cx: Capture) -> None:
+    """A hook has effects: restart the capture, with all hooks of the frame called this way."""
+    if HOOKS_INLINED not in cx.tried:
+        cx.tried[HOOKS_INLINED] = True
+        raise RestartCapture
 
 
-def passed(cx: Capture, tensors: list[Value]) -> Value:
-    """`BackwardHookFunction.apply`, which gives a module's hooks a node to hang on."""
-    told = Break("builtin-call", "the node of autograd's graph that a module's backward hooks hang on")
+def module_hook_node(cx: Capture, tensors: list[Value]) -> Value:
+    """`BackwardHookFunction.apply`, which creates the autograd node of a module's hooks."""
+    told = Break("builtin-call", "the autograd node of a module's backward hooks")
     given = [t for t in tensors if isinstance(t, Tensor) and not t.is_special]
     plain = len(given) == len(tensors) and not cx.inference.open and not cx.graph.descending
-    if cx.graph.is_inner or cx.graph.packs or cx.graph.later or OUTLIVE in cx.tried or not plain:
+    if cx.graph.is_inner or cx.graph.packs or cx.graph.later or HOOKS_OUTLIVE in cx.tried or not plain:
         raise told
-    act(cx)
-    made = cx.graph.call_inner(transforms.passed, [], [*given])
+    restart_with_hooks(cx)
+    made = cx.graph.call_inner(higher_order.behind_common_node, [], [*given])
     assert isinstance(made, Sequence)
     after = [t for t in map(cx.realize, made.items) if isinstance(t, Tensor)]
     node = next((t.fake.grad_fn for t in after if t.fake.grad_fn is not None), None)
@@ -74,9 +78,9 @@ def passed(cx: Capture, tensors: list[Value]) -> Value:
 
 
 def hook_of_tensor(cx: Capture, tensor: Tensor, hook: Value) -> Callable[[], None]:
-    """`tensor.register_hook(hook)`; what removes it again."""
+    """`tensor.register_hook(hook)`; returns a function that removes the hook."""
     if cx.graph.descending:
-        raise Break("unsupported-attribute", "Tensor.register_hook() in a hook")
+        raise Break("unsupported-attribute", "Tensor.register_hook() in a hook of a backward")
     entry = (tensor.fake.output_nr, tensor, hook)
     entries = cx.graph.hooks.setdefault(tensor.fake.grad_fn, Hooks()).of_tensors
     entries.append(entry)
@@ -89,11 +93,11 @@ def hook_of_tensor(cx: Capture, tensor: Tensor, hook: Value) -> Callable[[], Non
 
 
 def check(cx: Capture, outputs: list[torch.Tensor]) -> None:
-    """Where the graph ends: no backward outside comes to a node that hooks hang on."""
+    """At the end of the graph: restart if a backward outside could reach a node with hooks."""
     live = {n for n, h in cx.graph.hooks.items() if h.of_tensors or h.after}
     if live and any(n in live for n in _behind([t.grad_fn for t in outputs])):
-        cx.tried[OUTLIVE] = True
-        raise Again
+        cx.tried[HOOKS_OUTLIVE] = True
+        raise RestartCapture
 
 
 def _behind(roots: list[Any]) -> Iterator[Any]:
@@ -108,12 +112,12 @@ def _behind(roots: list[Any]) -> Iterator[Any]:
 
 
 def number_of(node: Any) -> int:
-    """By which the engine orders nodes; the youngest has the highest."""
+    """The engine's order of nodes; the youngest node has the highest number."""
     return int(node._sequence_nr())
 
 
 # a backward in parts ----------------------------------------------------------------------------------------------------
-def descend(
+def run_backward(
     cx: Capture,
     outputs: list[Tensor],
     given: Value,
@@ -124,9 +128,13 @@ def descend(
     accumulates: bool,
     method: bool = False,
 ) -> set[Any]:
-    """Gradients of `outputs` for `wanted`, which are `ready` in the order in which autograd has them; the nodes that were run.
-    `accumulates`: as a backward does it; `method`: whether the program calls `Tensor.backward`."""
-    descent = _Descent(cx, outputs, wanted, ready, retained, accumulates)
+    """Pass gradients from `outputs` back to the `wanted` tensors; returns the nodes that were run.
+
+    `ready` receives finished gradients in autograd's order.
+    `accumulates`: as a backward does.
+    `method`: the program calls `Tensor.backward`.
+    """
+    descent = _BackwardInParts(cx, outputs, wanted, ready, retained, accumulates)
     descent.caller = polyfills.method_of_hook if method else polyfills.backward_of_hook
     if descent.hooked:
         descent.run([*given.items] if isinstance(given, Sequence) else [given] * len(outputs))
@@ -136,7 +144,7 @@ def descend(
     return descent.leading
 
 
-class _Descent:
+class _BackwardInParts:
     def __init__(
         self,
         cx: Capture,
@@ -148,11 +156,12 @@ class _Descent:
     ) -> None:
         self.cx, self.outputs, self.wanted, self.ready = cx, outputs, wanted, ready
         self.retained, self.accumulates = retained, accumulates
-        self.waiting: list[tuple[Tensor, Value]] = []  # tensors whose gradients go on, with their gradients
+        # tensors whose gradients go on to older nodes, with the gradients
+        self.waiting: list[tuple[Tensor, Value]] = []
         self.found: dict[Tensor, list[Tensor]] = {}
         self.leaves = {id(t.fake): t for t in wanted if t.fake.grad_fn is None}
         self.results = {(t.fake.grad_fn, t.fake.output_nr): t for t in wanted if t.fake.grad_fn is not None}
-        self.last: dict[Tensor, int] = {}  # leaf → the number of the last node that has a gradient for it
+        self.last: dict[Tensor, int] = {}  # leaf → the number of the last node that gives a gradient for it
         nodes = {n for n, _ in self.results}
         self.leading = self._leading(nodes)
         self.hooked = sorted(
@@ -162,10 +171,10 @@ class _Descent:
         self.caller: Callable[..., Any] = polyfills.backward_of_hook
 
     def _leading(self, nodes: set[Any]) -> set[Any]:
-        """The nodes that the engine runs: from which a way leads to what is wanted."""
+        """The nodes that the engine runs: nodes with a path to a wanted tensor."""
         found = set[Any]()
         roots = [t.fake.grad_fn for t in self.outputs if t.fake.grad_fn is not None]
-        for node in sorted(_behind(roots), key=number_of):  # what a node leads to is older
+        for node in sorted(_behind(roots), key=number_of):  # the nodes behind a node are older
             for older, _ in node.next_functions:
                 leaf = self.leaves.get(id(getattr(older, "variable", None)))
                 if leaf is not None:
@@ -175,7 +184,7 @@ class _Descent:
         return found
 
     def run(self, grads: list[Value]) -> None:
-        """A part for each node with hooks, and the rest."""
+        """Run one part for each node with hooks, and one for the rest."""
         self.waiting = [(t, self._begun(t, g)) for t, g in zip(self.outputs, grads, strict=True)]
         for value in [*self.cx.graph.by_fake.values()]:
             node = None if value.is_special else _history(value.fake)
@@ -192,25 +201,25 @@ class _Descent:
             self.cx.graph.descending = False
 
     def _check(self) -> None:
-        """What runs again without gradients, once for each part, does nothing then."""
+        """Break if code that each part would run again is not free of effects."""
         first = number_of(self.hooked[0])
         for node in self.leading:
-            own = isinstance(node, torch.autograd.function.BackwardCFunction) and not transforms.is_passed(node)
+            own = isinstance(node, torch.autograd.function.BackwardCFunction) and not higher_order.is_passed(node)
             if own and number_of(node) < first:
                 raise Break(KIND, "backward() through a hook, and then through an autograd Function")
-        if any(transforms.is_checkpoint(n.target) for n in self.cx.graph.graph.nodes):
-            raise Break(KIND, "backward() through a hook beside a checkpoint")
+        if any(higher_order.is_checkpoint(n.target) for n in self.cx.graph.graph.nodes):
+            raise Break(KIND, "backward() through a hook, in a graph with a checkpoint")
 
     def _begun(self, output: Tensor, grad: Value) -> Value:
         grad = self.cx.realize(grad)
         if not self.cx.is_none(grad):
             return grad
         if output.fake.dim():
-            raise Break(KIND, "backward() of what is no number")
+            raise Break(KIND, "backward() without a gradient for an output that is not a scalar")
         return self.cx.graph.call_function(torch.ones_like, [output], {})
 
     def down_to(self, number: int) -> None:
-        """Run the nodes that are younger than this."""
+        """Run the nodes that are younger than this number."""
         active = [e for e in self.waiting if e[0].fake.grad_fn is None or number_of(e[0].fake.grad_fn) > number]
         self.waiting = [e for e in self.waiting if e not in active]
         roots, grads = [t for t, _ in active], [g for _, g in active]
@@ -220,7 +229,7 @@ class _Descent:
         self.finish(number)
 
     def _ends(self, roots: list[Tensor], number: int) -> tuple[list[Tensor], list[Tensor]]:
-        """What these nodes have gradients of: what is wanted, and what older nodes have made."""
+        """The tensors that a part gives gradients for: wanted tensors, and results of older nodes."""
         ends, older, seen = dict[Tensor, None](), dict[Tensor, None](), set[Any]()
         ends |= {t: None for t in roots if id(t.fake) in self.leaves}
         todo: list[tuple[Any, int]] = [(t.fake.grad_fn, t.fake.output_nr) for t in roots]
@@ -242,11 +251,11 @@ class _Descent:
 
     def _tensor(self, edge: tuple[Any, int]) -> Tensor:
         if edge not in self.by_edge:
-            raise Break(KIND, "backward() through a hook beside a tensor that was written since")
+            raise Break(KIND, "backward() through a hook, and through a tensor that was written in place later")
         return self.by_edge[edge]
 
     def all(self, grads: Value) -> None:
-        """One call of `torch.autograd.grad`."""
+        """Run one call of `torch.autograd.grad`."""
         made = self.cx.graph.call_function(
             torch.autograd.grad,
             [Tuple([*self.outputs]), Tuple([*self.wanted])],
@@ -256,21 +265,21 @@ class _Descent:
 
     def part(self, roots: list[Tensor], grads: list[Value], ends: list[Tensor], older: list[Tensor]) -> None:
         given = [Tuple([*values]) for values in (roots, grads, ends, older)]
-        self._note(self.cx.graph.call_inner(transforms.part, [], given), ends, older)
+        self._note(self.cx.graph.call_inner(higher_order.partial_gradients, [], given), ends, older)
 
     def _note(self, made: Value, ends: list[Tensor], older: list[Tensor]) -> None:
         assert isinstance(made, Sequence)
         found = [self.cx.realize(grad) for grad in made.items]
         for grad in found:
             if isinstance(grad, Tensor) and (grad.fake.layout is not torch.strided or grad.is_special):
-                raise Break(KIND, f"backward() that gives {grad.describe()}, which is sparse or of a class")
+                raise Break(KIND, f"backward() that gives {grad.describe()}, which is sparse or a tensor subclass")
         for tensor, grad in zip(ends, found, strict=False):
             if isinstance(grad, Tensor):
                 self.found.setdefault(tensor, []).append(grad)
         self.waiting += [e for e in zip(older, found[len(ends) :], strict=True) if isinstance(e[1], Tensor)]
 
     def finish(self, number: int) -> None:
-        """What gets no gradient of these older nodes is ready."""
+        """Report the wanted tensors that get no gradient from older nodes."""
         done = [t for t in self.wanted if t in self.found and self.last.get(t, number + 1) > number]
         if done:
             self.ready([(t, self._sum([*self.found.pop(t)])) for t in dict.fromkeys(done)])
@@ -284,7 +293,7 @@ class _Descent:
 
     # hooks ----------------------------------------------------------------------------------------------------
     def call(self, node: Any, hooks: Hooks) -> None:
-        """The hooks of a node's results, then its own."""
+        """Call the hooks of a node's results, then the node's own."""
         given: dict[int, list[Value]] = {}
         tensors: dict[int, Tensor] = {}
         for tensor, grad in [e for e in self.waiting if e[0].fake.grad_fn is node]:
@@ -292,19 +301,19 @@ class _Descent:
             tensors[tensor.fake.output_nr] = tensor
         self.waiting = [e for e in self.waiting if e[0].fake.grad_fn is not node]
         grads = {nr: self._sum(parts) for nr, parts in given.items()}
-        # What the engine gives of a node that it runs is what arrived.
+        # For `autograd.grad`, the gradient of a node that runs is the gradient that arrived at it.
         early = not self.accumulates and node in self.leading
         for nr in [nr for nr in grads if early and (node, nr) in self.results]:
             self.found[self.results.pop((node, nr))] = [grads[nr]]
         for nr, _, hook in [*hooks.of_tensors]:
             if nr not in grads:
-                raise Break(KIND, "a hook of what gets no gradient")
+                raise Break(KIND, "a hook of a tensor that gets no gradient")
             grads[nr] = self._made(grads[nr], self._call(hook, [grads[nr]]))
         if not hooks.after:
             self.waiting += [(tensors[nr], grad) for nr, grad in grads.items()]
             return
         if not grads:
-            raise Break(KIND, "a module's hook where there is no gradient")
+            raise Break(KIND, "a module's backward hook that no gradient reaches")
         for nr, grad in grads.items():
             if (node, nr) in self.results:
                 self.found.setdefault(self.results[node, nr], []).append(grad)
@@ -312,7 +321,7 @@ class _Descent:
             self._through(hooks, grads)
 
     def _through(self, hooks: Hooks, grads: dict[int, Tensor]) -> None:
-        """What a module's hooks make of gradients."""
+        """Call the hooks of a module's node on its gradients."""
         outs: list[Value] = [grads.get(nr, Const(None)) for nr in range(len(hooks.after))]
         ins = [g if isinstance(g, Tensor) else self._zeros(t) for g, t in zip(outs, hooks.after, strict=True)]
         for hook in hooks.of_node:
@@ -321,14 +330,14 @@ class _Descent:
                 continue
             items = [*made.items] if isinstance(made, Tuple) else [made]
             if len(items) != len(ins):
-                raise Break("builtin-call", "a hook that gives another number of gradients")
+                raise Break("builtin-call", "a hook that returns another number of gradients than it receives")
             ins = [self._made(a, b, none=True) for a, b in zip(ins, items, strict=True)]
         self.waiting += [
             (t, g) for t, g in zip(hooks.before, ins, strict=True) if t.fake.requires_grad and isinstance(g, Tensor)
         ]
 
     def _zeros(self, tensor: Tensor) -> Value:
-        """A gradient that is missing, as a Function gets it."""
+        """The zeros that stand for a missing gradient, as a Function receives it."""
         size = Tuple([self.cx.make(n) for n in tensor.fake.shape])
         like: dict[str, Value] = {"dtype": Const(tensor.fake.dtype), "device": Const(tensor.fake.device)}
         return self.cx.graph.call_function(torch.zeros, [size], like)
@@ -340,11 +349,12 @@ class _Descent:
         except Raised as raised:
             raise Break("builtin-call", f"a hook that raises {raised.value.describe()}") from None
         if torch_state.read_state() != state or self.cx.functions.now() != functions:
-            raise Break("global-state", "a hook that leaves global state changed")
+            raise Break("global-state", "a hook that leaves torch's global state changed")
         return made
 
     def _made(self, grad: Value, made: Value, *, none: bool = False) -> Any:
-        """What stands for a gradient after a hook: autograd compares."""
+        """The gradient after a hook.  Breaks unless it has the old gradient's dtype, device, shape and layout, as
+        autograd requires."""
         made = self.cx.realize(made)
         if self.cx.is_none(made):
             return made if none else grad
@@ -353,12 +363,12 @@ class _Descent:
             a, b = grad.fake, made.fake  # type: ignore[attr-defined]
             fits = (a.dtype, a.device, a.shape, a.layout) == (b.dtype, b.device, b.shape, b.layout)
         if not fits:
-            raise Break("builtin-call", f"a hook that gives {made.describe()} for {grad.describe()}")
+            raise Break("builtin-call", f"a hook that returns {made.describe()} for the gradient {grad.describe()}")
         return made
 
 
 def _history(fake: torch.Tensor) -> Any:
     try:
         return fake.grad_fn
-    except RuntimeError:  # of a view whose history a write has lost
+    except RuntimeError:  # a view whose history was lost by a write
         return None

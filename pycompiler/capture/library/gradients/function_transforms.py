@@ -1,7 +1,10 @@
-"""Functions that take functions: torch.func's transforms, checkpoints; branches and loops are in `branches.py`.
+"""Functions that take functions: torch.func's transforms and checkpoints.  Branches and loops are in
+`capture/library/torch_functions/control_flow.py`.
 
-Each is a call in the graph (`ir/transforms.py`) with the traced function as a graph inside (`tracers.py`). The functions
-given are called as eager calls them: with tensors that a transform wraps or slices, which capture stands in for.
+In: a call of the program.
+Out: a call in the graph (`ir/higher_order.py`), with the traced function as an inner graph
+(`capture/interpreter/tracers.py`).  The program's functions are called as in eager mode, with wrapped or sliced
+tensors.  The capture uses stand-ins for these.
 """
 
 from __future__ import annotations
@@ -18,44 +21,47 @@ import torch
 from torch import fx
 
 from pycompiler import config
-from pycompiler.capture import polyfills, tracers
+from pycompiler.capture.assumptions.recompute_reads import Rebound
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import LATE, Args, Kwargs
-from pycompiler.capture.codegen import BUILDERS
-from pycompiler.capture.looks import Rebound
-from pycompiler.capture.tracers import Lifted, Tracer
+from pycompiler.capture.interpreter import tracers
+from pycompiler.capture.interpreter.calls import LATE_BUILTINS, Args, Kwargs
+from pycompiler.capture.interpreter.tracers import Lifted, Tracer
+from pycompiler.capture.recipe.codegen import BUILDERS
+from pycompiler.capture.semantics import polyfills
 from pycompiler.capture.values.base import Capture, Cell, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.sequences import Sequence, Tuple
+from pycompiler.capture.values.containers.sets import Set
 from pycompiler.capture.values.functions import Builtin, Function, Partial
-from pycompiler.capture.values.sequences import Sequence, Tuple
-from pycompiler.capture.values.sets import Set
-from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
+from pycompiler.capture.values.symbolic_numbers import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import transforms
+from pycompiler.ir import higher_order
 
-Handler = Callable[[Capture, Args, Kwargs], Value]
+TransformHandler = Callable[[Capture, Args, Kwargs], Value]
 
 
-def late(module: str, *names: str) -> Callable[[Handler], Handler]:
-    def register(handler: Handler) -> Handler:
+def late_handler(module: str, *names: str) -> Callable[[TransformHandler], TransformHandler]:
+    def register(handler: TransformHandler) -> TransformHandler:
         def where_captured(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             if not config.capture_func_transforms:
                 raise Break("inner-graph", "config.capture_func_transforms is False")
             return handler(cx, args, kwargs)
 
         for name in names:
-            LATE[module, name] = where_captured if module.startswith(("torch._functorch", "torch.func")) else handler
+            LATE_BUILTINS[module, name] = (
+                where_captured if module.startswith(("torch._functorch", "torch.func")) else handler
+            )
         return handler
 
     return register
 
 
 def arguments(cx: Capture, names: str, args: Args, kwargs: Kwargs, **defaults: Value) -> list[Value]:
-    """The arguments by name, of a function with these parameters."""
+    """The arguments of a function with these parameters, in parameter order."""
     bound = {**defaults, **dict(zip(names.split(), args, strict=False)), **kwargs}
     if bound.keys() != set(names.split()) or len(args) > len(names.split()):
-        raise Break("inner-graph", "a call that does not fit its signature")
+        raise Break("inner-graph", "a call whose arguments do not fit the function's signature")
     return [cx.realize(bound[name]) for name in names.split()]
 
 
@@ -71,7 +77,7 @@ def _keywords(cx: Capture, value: Value) -> Kwargs:
 
 
 def detached(cx: Capture, tensor: Tensor, *, requires_grad: bool = False) -> torch.Tensor:
-    """A fake like the tensor's, of its own."""
+    """A separate fake like the tensor's."""
     try:
         with cx.fake_mode:
             fake = tensor.fake.detach()
@@ -81,17 +87,17 @@ def detached(cx: Capture, tensor: Tensor, *, requires_grad: bool = False) -> tor
 
 
 def _with_aux(cx: Capture, result: Value, has_aux: bool) -> tuple[Value, Value | None]:
-    """A function's result and what comes along with it."""
+    """A function's result, and its auxiliary output."""
     if not has_aux:
         return result, None
     pair = items_of(cx, result)
     if len(pair) != 2 or result.python_type() is not tuple:
-        raise Break("inner-graph", "a function with has_aux=True that returns no pair")
+        raise Break("inner-graph", "a function with has_aux=True that does not return a pair")
     return pair[0], pair[1]
 
 
-class _Results:
-    """The tensors of a call in the graph, handed out in order."""
+class _GraphTensors:
+    """The tensors of a call in the graph, taken in order."""
 
     def __init__(self, cx: Capture, result: Value) -> None:
         self.cx = cx
@@ -111,12 +117,12 @@ def _one(value: Value) -> Value:
 EAGER = "torch._functorch.eager_transforms"
 
 
-@late(EAGER, "grad_and_value_impl")
+@late_handler(EAGER, "grad_and_value_impl")
 def grad_and_value(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Tuple(_gradients(cx, args, kwargs))
 
 
-@late(EAGER, "grad_impl")
+@late_handler(EAGER, "grad_impl")
 def grad(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     gradients, value = _gradients(cx, args, kwargs)
     return Tuple([gradients, value.items[1]]) if isinstance(value, Tuple) else gradients
@@ -134,9 +140,9 @@ def _gradients(cx: Capture, args: Args, kwargs: Kwargs) -> list[Value]:
             given[i] = tracers.mapped(cx, given[i], lambda t: _variable(cx, tracer, t, leaves), tracers.refused)
         loss, aux = _with_aux(cx, cx.call(fn, given, keywords_), has_aux)
         if not isinstance(loss, Tensor):
-            raise Break("inner-graph", f"the gradient of {loss.describe()}")
+            raise Break("inner-graph", f"the gradient of a function that returns {loss.describe()}")
         body, lifted = tracer.close([loss, *(tracers.tensors(cx, aux) if aux else ())])
-    made = _Results(cx, cx.graph.call_inner(transforms.grad_and_value, [body], [len(leaves), *leaves, *lifted]))
+    made = _GraphTensors(cx, cx.graph.call_inner(higher_order.grad_and_value, [body], [len(leaves), *leaves, *lifted]))
     before = [items_of(cx, positional)[i] for i in wanted]
     gradients = [made.like(v) for v in before]
     value = made.like(loss)
@@ -147,10 +153,10 @@ def _gradients(cx: Capture, args: Args, kwargs: Kwargs) -> list[Value]:
 
 
 def _differentiated(cx: Capture) -> contextlib.AbstractContextManager[Tracer]:
-    """A tracer of a function under a transform of gradients."""
+    """A tracer of a function under a gradient transform."""
     if cx.graph.packs:
         raise Break("inner-graph", "a gradient transform in a checkpoint")
-    return tracers.inner(cx, levels=True, under="grad", grad=True)
+    return tracers.inner_tracer(cx, levels=True, under="grad", grad=True)
 
 
 def _positions(cx: Capture, argnums: Value, count: int) -> list[int]:
@@ -169,7 +175,7 @@ def _variable(cx: Capture, tracer: Tracer, tensor: Tensor, leaves: list[Tensor])
     return tracer.argument(detached(cx, tensor, requires_grad=True))
 
 
-@late("torch._functorch.vmap", "_check_randomness_arg")
+@late_handler("torch._functorch.vmap", "_check_randomness_arg")
 def check_randomness(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     (randomness,) = arguments(cx, "randomness", args, kwargs)
     if randomness.const() not in ("error", "different", "same"):
@@ -177,15 +183,16 @@ def check_randomness(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(None)
 
 
-@late("torch._functorch.vmap", "vmap_impl")
+@late_handler("torch._functorch.vmap", "vmap_impl")
 def vmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn, in_dims, out_dims, randomness, chunk_size, *given = (cx.realize(a) for a in args)
-    if randomness.const() == "same" and not cx.is_none(chunk_size):  # torch sets the generator back before each chunk
-        raise Break("inner-graph", "vmap of chunks with randomness='same'")
+    if randomness.const() == "same" and not cx.is_none(chunk_size):  # torch resets the generator before each chunk
+        raise Break("inner-graph", "vmap with chunk_size and randomness='same'")
     leaves: list[Tensor] = []
     dims: list[int] = []
     chunks = not cx.is_none(chunk_size)
-    with tracers.inner(cx, levels=True, pure=chunks, under="vmap") as tracer:  # of each chunk it is called
+    # with chunks the function is called once per chunk
+    with tracers.inner_tracer(cx, levels=True, pure=chunks, under="vmap") as tracer:
 
         def sliced(tensor: Tensor, dim: Value) -> Value:
             if cx.is_none(dim):
@@ -198,10 +205,10 @@ def vmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
         dims_of = items_of(cx, in_dims) if isinstance(in_dims, Sequence) else [in_dims] * len(given)
         if len(dims_of) != len(given) or issubclass(in_dims.python_type(), list):
-            raise Break("inner-graph", "in_dims that do not fit the arguments")
+            raise Break("inner-graph", "vmap with in_dims that do not fit the arguments")
         slices = [_zipped(cx, v, d, sliced) for v, d in zip(given, dims_of, strict=True)]
         if not leaves:
-            raise Break("inner-graph", "vmap over no tensor")
+            raise Break("inner-graph", "vmap without a tensor to map over")
         result = cx.call(fn, slices, kwargs)
         outs: list[Tensor] = []
         places: list[int | None] = []
@@ -212,25 +219,25 @@ def vmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             return tensor
 
         _zipped(cx, result, out_dims, out)
-        tracers.tensors(cx, result)  # all leaves are
+        tracers.tensors(cx, result)  # breaks unless all leaves are tensors
         body, lifted = tracer.close(outs, writes=cx.is_none(chunk_size))  # versions count the writes of each chunk
     fixed = [tuple(dims), tuple(places), randomness.const(), chunk_size.const()]
-    return _Results(cx, cx.graph.call_inner(transforms.vmap, [body], [*fixed, *leaves, *lifted])).like(result)
+    return _GraphTensors(cx, cx.graph.call_inner(higher_order.vmap, [body], [*fixed, *leaves, *lifted])).like(result)
 
 
 def _dim(value: Value) -> int:
     known = value.const()
     if type(known) is not int:
-        raise Break("inner-graph", f"dimension {known!r}")
+        raise Break("inner-graph", f"vmap with dimension {known!r}, which is not an int")
     return known
 
 
 def _slice(cx: Capture, tensor: Tensor, dim: int) -> torch.Tensor:
     fake = tensor.fake
     if not -fake.dim() <= dim < fake.dim():
-        raise Break("inner-graph", f"dimension {dim} of {tensor.describe()}")
+        raise Break("inner-graph", f"vmap over dimension {dim} of {tensor.describe()}, which is out of range")
     with cx.fake_mode:
-        if not fake.shape[dim]:  # a body that is called for no slice is traced all the same
+        if not fake.shape[dim]:  # the body is traced even if there is no slice
             sizes, strides = list(fake.shape), list(fake.stride())
             del sizes[dim], strides[dim]
             return torch.empty_strided(sizes, strides, dtype=fake.dtype, device=fake.device)
@@ -238,7 +245,8 @@ def _slice(cx: Capture, tensor: Tensor, dim: int) -> torch.Tensor:
 
 
 def _zipped(cx: Capture, value: Value, dims: Value, fn: Callable[[Tensor, Value], Value]) -> Value:
-    """`mapped` with the dimension of each tensor: `dims` is a tree like `value`, or one dimension for all below."""
+    """`mapped` with the dimension of each tensor: `dims` is a tree like `value`, or one dimension for a whole
+    subtree."""
     value, dims = cx.realize(value), cx.realize(dims).settle("as a dimension of vmap")
     if isinstance(dims, Const):
         other = (lambda v: v) if cx.is_none(dims) else tracers.refused
@@ -251,20 +259,20 @@ def _zipped(cx: Capture, value: Value, dims: Value, fn: Callable[[Tensor, Value]
         if len(dims.items) == len(value.items):
             pairs_ = zip(value.items, dims.items, strict=True)
             return cx.sequence([_zipped(cx, v, d, fn) for v, d in pairs_], value.cls)
-    raise Break("inner-graph", f"dimensions {dims.describe()} for {value.describe()}")
+    raise Break("inner-graph", f"vmap with dimensions {dims.describe()} for {value.describe()}")
 
 
-@late(EAGER, "_jvp_with_argnums")
+@late_handler(EAGER, "_jvp_with_argnums")
 def jvp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     names = "func primals tangents argnums strict has_aux"
     fn, primals, tangents, argnums, strict, aux_flag = arguments(cx, names, args, kwargs, strict=Const(False))
     if primals.python_type() is not tuple:
-        raise Break("inner-graph", "jvp of what is no tuple")
+        raise Break("inner-graph", "torch.func.jvp with primals that are not a tuple")
     given = items_of(cx, primals)
     wanted = range(len(given)) if cx.is_none(argnums) else _positions(cx, argnums, len(given))
     has_aux = cx.truth(aux_flag)
     leaves: list[Tensor] = []
-    with tracers.inner(cx, levels=True, under="jvp") as tracer:
+    with tracers.inner_tracer(cx, levels=True, under="jvp") as tracer:
 
         def dual(tensor: Tensor) -> Value:
             leaves.append(tensor)
@@ -277,18 +285,19 @@ def jvp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         outs = tracers.tensors(cx, result)
         body, lifted = tracer.close([*outs, *(tracers.tensors(cx, aux) if aux else ())])
     along = tracers.tensors(cx, tangents)
-    if not alike(cx, Tuple([given[i] for i in wanted]), tangents):
-        raise Break("inner-graph", "tangents that are not like the primals")
+    if not same_structure(cx, Tuple([given[i] for i in wanted]), tangents):
+        raise Break("inner-graph", "torch.func.jvp with tangents of another structure than the primals")
     fixed = [len(leaves), len(outs), cx.truth(strict)]
-    made = _Results(cx, cx.graph.call_inner(transforms.jvp, [body], [*fixed, *leaves, *along, *lifted]))
+    made = _GraphTensors(cx, cx.graph.call_inner(higher_order.jvp, [body], [*fixed, *leaves, *along, *lifted]))
     value = made.like(result)
     others = [] if aux is None else [made.like(aux)]
     return Tuple([value, made.like(result), *others])
 
 
-@late(EAGER, "_vjp_with_argnums")
+@late_handler(EAGER, "_vjp_with_argnums")
 def vjp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """The call keeps what the function that it gives goes back through: for each call of that one in the graph."""
+    """`vjp`.  The graph's call stores the history that the pullback goes through, for each call of the pullback in the
+    graph."""
     argnums, aux_flag = (cx.realize(kwargs.get(n, Const(d))) for n, d in (("argnums", None), ("has_aux", False)))
     fn, given, has_aux = args[0], [cx.realize(a) for a in args[1:]], cx.truth(aux_flag)
     wanted = range(len(given)) if cx.is_none(argnums) else _positions(cx, argnums, len(given))
@@ -300,23 +309,23 @@ def vjp(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         result, aux = _with_aux(cx, cx.call(fn, given, {}), has_aux)
         outs = tracers.tensors(cx, result)
         if not outs or not all(t.fake.is_floating_point() or t.fake.is_complex() for t in outs):
-            raise Break("inner-graph", f"vjp of a function that gives {result.describe()}")
+            raise Break("inner-graph", f"torch.func.vjp of a function that returns {result.describe()}")
         body, lifted = tracer.close([*outs, *(tracers.tensors(cx, aux) if aux else ())])
-    made = _Results(cx, cx.graph.call_inner(transforms.vjp, [body], [len(leaves), len(outs), *leaves, *lifted]))
+    made = _GraphTensors(cx, cx.graph.call_inner(higher_order.vjp, [body], [len(leaves), len(outs), *leaves, *lifted]))
     value = made.like(result)
     primals = Tuple(before) if cx.is_none(argnums) or isinstance(argnums, Tuple) else before[0]
     others = [] if aux is None else [made.like(aux)]
-    kept = _Pullback([*leaves, *lifted], result, cx.frames[0].begin, primals, next(made.left))
+    kept = _PullbackValue([*leaves, *lifted], result, cx.frames[0].begin, primals, next(made.left))
     return Tuple([value, cx.call(cx.make(polyfills.pullback), [kept], {}), *others])
 
 
-class _Linear(Value):
-    """What a transform gives besides a function's value: a map of what lies along its results, or its arguments."""
+class _LinearMap(Value):
+    """A linear map that a transform returns besides a function's value; it takes tangents or cotangents."""
 
-    what: str  # lies along
+    what: str  # the values that its argument must be like: "results" or "arguments"
 
     def __init__(self, given: list[Lifted], like: Value, step: int) -> None:
-        """`given`: what the function used; `like`: a call takes what is like this."""
+        """`given`: the values that the function used. `like`: the structure of a call's argument."""
         self.given, self.like, self.step = given, like, step
         self.writes = self._written()
 
@@ -327,23 +336,28 @@ class _Linear(Value):
         return types.FunctionType
 
     def along(self, cx: Capture, given: Value, name: str) -> list[Tensor]:
-        """The tensors of what a call is `given`."""
+        """The tensors of a call's argument `given`."""
         if self.writes != self._written():
-            raise Break("inner-graph", f"a tensor is written between {name} and the call of what it gave", self.step)
-        if not alike(cx, self.like, given):
-            raise Break("inner-graph", f"a call of what {name} gave of what is not like its {self.what}")
+            raise Break(
+                "inner-graph", f"a write to a tensor between {name} and the call of the returned function", self.step
+            )
+        if not same_structure(cx, self.like, given):
+            raise Break(
+                "inner-graph",
+                f"a call of the function from {name} with values of another structure than the {self.what}",
+            )
         return tracers.tensors(cx, given)
 
 
-def _leaves(head: Any, value: _Linear, name: str) -> None:
-    raise Break("inner-graph", "what torch.func.vjp or linearize gave leaves the graph", value.step)
+def _leaves(head: Any, value: _LinearMap, name: str) -> None:
+    raise Break("inner-graph", "a function from torch.func.vjp or torch.func.linearize leaves the graph", value.step)
 
 
-BUILDERS[_Linear] = _leaves
+BUILDERS[_LinearMap] = _leaves
 
 
-class _Pullback(_Linear):
-    """What maps cotangents of a function's results to those of its arguments."""
+class _PullbackValue(_LinearMap):
+    """A map from cotangents of a function's results to cotangents of its arguments."""
 
     what = "results"
 
@@ -353,11 +367,13 @@ class _Pullback(_Linear):
 
     def call(self, cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         along = self.along(cx, args[0], "torch.func.vjp")
-        return _Results(cx, cx.graph.call_inner(transforms.pulled, [], [self.kept, *along])).like(self.primals)
+        return _GraphTensors(cx, cx.graph.call_inner(higher_order.apply_pullback, [], [self.kept, *along])).like(
+            self.primals
+        )
 
 
-class _Pushforward(_Linear):
-    """What maps tangents of a function's arguments to those of its results."""
+class _Pushforward(_LinearMap):
+    """A map from tangents of a function's arguments to tangents of its results."""
 
     what = "arguments"
 
@@ -371,27 +387,31 @@ class _Pushforward(_Linear):
         along = self.along(cx, args[0], "torch.func.linearize")
         count, outputs = self.counts
         if [meta(t) for t in along] != [meta(t) for t in tracers.tensors_of(self.given[:count])]:
-            raise Break("inner-graph", "tangents of other sizes or dtypes than the arguments of torch.func.linearize")
+            raise Break(
+                "inner-graph", "tangents of other sizes, dtypes or devices than the arguments of torch.func.linearize"
+            )
         body = fx.GraphModule(self.body, copy.deepcopy(self.body.graph), class_name="InnerGraph")
         given = [count, outputs, False, *self.given[:count], *along, *self.given[count:]]
-        made = cx.graph.call_inner(transforms.jvp, [body], given)
-        return _Results(cx, Tuple(items_of(cx, made)[outputs:])).like(self.result)
+        made = cx.graph.call_inner(higher_order.jvp, [body], given)
+        return _GraphTensors(cx, Tuple(items_of(cx, made)[outputs:])).like(self.result)
 
 
 def meta(tensor: Tensor) -> tuple[Any, ...]:
     return tensor.fake.shape, tensor.fake.dtype, tensor.fake.device
 
 
-@late("torch.func", "linearize")
+@late_handler("torch.func", "linearize")
 def linearize(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Eager calls the function twice, too, and keeps of what it computes without tangents the numbers: no gradients."""
+    """`linearize`. Eager also calls the function twice. It stores intermediate results without gradients."""
     if kwargs or cx.graph.levels or cx.graph.packs or cx.graph.later:
-        raise Break("inner-graph", "linearize with keywords, under a transform, in a checkpoint or in a backward")
+        raise Break(
+            "inner-graph", "torch.func.linearize with keywords, under a transform, in a checkpoint, or in a backward"
+        )
     fn, primals = args[0], Tuple([cx.realize(a) for a in args[1:]])
     drawn, step = cx.fake_mode.once, cx.frames[0].begin
     value = cx.call(fn, list(primals.items), {})
     leaves: list[Tensor] = []
-    with tracers.inner(cx, levels=True, pure=True, under="jvp") as tracer:
+    with tracers.inner_tracer(cx, levels=True, pure=True, under="jvp") as tracer:
 
         def dual(tensor: Tensor) -> Value:
             leaves.append(tensor)
@@ -402,22 +422,22 @@ def linearize(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         outs = tracers.tensors(cx, result)
         body, lifted = tracer.close(outs)
     if cx.fake_mode.once > drawn:
-        raise Break("inner-graph", "random numbers in a function that is linearized")
+        raise Break("inner-graph", "random numbers in a function passed to torch.func.linearize")
     if torch.is_grad_enabled() and any(t.fake.requires_grad for t in (*leaves, *tracers.tensors_of(lifted))):
-        raise Break("inner-graph", "linearize of a function of what requires grad")
+        raise Break("inner-graph", "torch.func.linearize of a function that uses a tensor that requires grad")
     push = _Pushforward([*leaves, *lifted], primals, step, result, body, (len(leaves), len(outs)))
     return Tuple([value, cx.call(cx.make(polyfills.pushforward), [push], {})])
 
 
-@late(EAGER, "error_if_complex")
+@late_handler(EAGER, "error_if_complex")
 def error_if_complex(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if any(t.fake.is_complex() for t in tracers.tensors(cx, args[1], lambda v: v)):
         raise Break("inner-graph", "a Jacobian of complex tensors")
     return Const(None)
 
 
-def alike(cx: Capture, a: Value, b: Value) -> bool:
-    """Whether two trees have one structure, and numbers of one kind."""
+def same_structure(cx: Capture, a: Value, b: Value) -> bool:
+    """Whether two trees have the same structure, and numbers of the same kind."""
     a, b = cx.realize(a), cx.realize(b)
     if isinstance(a, Tensor) or isinstance(b, Tensor):
         return isinstance(a, Tensor) and isinstance(b, Tensor)
@@ -425,16 +445,16 @@ def alike(cx: Capture, a: Value, b: Value) -> bool:
         return a.python_type() is b.python_type()
     if isinstance(a, Sequence) and isinstance(b, Sequence):
         same = a.cls is b.cls and len(a.items) == len(b.items)
-        return same and all(alike(cx, v, w) for v, w in zip(a.items, b.items, strict=True))
+        return same and all(same_structure(cx, v, w) for v, w in zip(a.items, b.items, strict=True))
     if isinstance(a, Dict) and isinstance(b, Dict):
         if a.cls is not b.cls or list(a.entries) != list(b.entries):
             return False
-        return all(alike(cx, v, w) for (_, v), (_, w) in zip(a.pairs(cx), b.pairs(cx), strict=True))
+        return all(same_structure(cx, v, w) for (_, v), (_, w) in zip(a.pairs(cx), b.pairs(cx), strict=True))
     return False
 
 
 # checkpoints -------------------------------------------------------------------------------------------------------
-@late("torch.utils.checkpoint", "checkpoint")
+@late_handler("torch.utils.checkpoint", "checkpoint")
 def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     options = {name: kwargs.pop(name) for name in ("context_fn", *CHECKPOINT) if name in kwargs}
     target = _checkpoint_of(cx, cx.realize(options.pop("context_fn", Const(None))))
@@ -443,7 +463,7 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if not CHECKPOINT[name](value.const() if value.is_const() else getattr(value, "real", None)):
             raise Break("inner-graph", f"checkpoint with {name}={value.describe()}")
     if "use_reentrant" not in options or not args or cx.is_none(args[0]) or cx.graph.levels:
-        raise Break("inner-graph", "a checkpoint that does not say use_reentrant, or under a transform")
+        raise Break("inner-graph", "a checkpoint without use_reentrant, or under a transform")
     reentrant = options["use_reentrant"].const()
     if reentrant:
         _check_reentrant(cx, args, [*kwargs, *(options.keys() - {"use_reentrant", "preserve_rng_state"})], target)
@@ -452,15 +472,15 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     looks, step, given = cx.effects.looks, cx.frames[0].begin, [*args[1:], *kwargs.values()]
     called = args[0], [*args[1:]], dict(kwargs)
     direct = [v for v in map(cx.realize, args[1:]) if isinstance(v, Tensor)]
-    by_its_own_backward = target is transforms.checkpoint and not reentrant and not cx.graph.is_inner
+    by_its_own_backward = target is higher_order.checkpoint and not reentrant and not cx.graph.is_inner
     rebound: dict[Cell, Value | None] | None = {} if by_its_own_backward else None
     body_of = looks.of_body(step, [args[0], *given], cx.frames, rebound)
-    with tracers.inner(cx, pure=True, packs=True) as tracer, body_of:
+    with tracers.inner_tracer(cx, pure=True, packs=True) as tracer, body_of:
         tracer.reentrant = tracer.reentrant or reentrant
         result = cx.call(args[0], args[1:], kwargs)
         outs = made_by(tracer, tracers.tensors(cx, result, _one))
         if not keeps and cx.fake_mode.once > drawn:
-            raise Break("inner-graph", "random numbers in a checkpoint that draws others in the backward")
+            raise Break("inner-graph", "random numbers in a checkpoint with preserve_rng_state=False")
         body, lifted = tracer.close(outs)
     if reentrant:
         _check_results(result, outs, direct, tracers.tensors_of(lifted))
@@ -480,11 +500,15 @@ def checkpoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def _trace_again(
     cx: Capture, node: fx.Node, step: int, called: tuple[Value, list[Value], dict[str, Value]], given: Args, count: int
 ) -> None:
-    """The checkpoint `node` gets the body that its backward runs, of what variables hold at the end of the frame."""
+    """Give the checkpoint `node` a second body for its backward, traced with the variables' values at the end of the
+    frame."""
     drawn, looks = cx.fake_mode.once, cx.effects.looks
     fn, args, kwargs = called
     try:
-        with tracers.inner(cx, pure=True, packs=True) as tracer, looks.of_body(step, [fn, *given], cx.frames, {}):
+        with (
+            tracers.inner_tracer(cx, pure=True, packs=True) as tracer,
+            looks.of_body(step, [fn, *given], cx.frames, {}),
+        ):
             outs = made_by(tracer, tracers.tensors(cx, cx.call(fn, args, kwargs), _one))
             body, lifted = tracer.close(outs)
         looks.bodies[-1].call = node
@@ -495,45 +519,57 @@ def _trace_again(
     before = {n for n in itertools.takewhile(lambda n: n is not node, cx.graph.graph.nodes)}
     if cx.fake_mode.once > drawn or len(outs) != count or not before.issuperset(operands):
         raise Break(
-            "inner-graph", "it reads a variable that the frame sets again, to what is computed afterwards", step
+            "inner-graph",
+            "a checkpoint that reads a variable which the frame later sets to a value computed after the checkpoint",
+            step,
         )
     first, keeps, *direct = node.args
     with cx.graph.graph.inserting_before(node):
         again = cx.graph.submodule(body)
-    node.target = transforms.checkpoint_of_two
+    node.target = higher_order.checkpoint_of_two
     node.args = (first, again, keeps, len(direct), *direct, *operands)
 
 
 def _check_reentrant(cx: Capture, args: Args, named: list[str], target: Any) -> None:
-    """A reentrant checkpoint gives gradients to what is passed to it by itself, and to leaves, as another one does; all else is
-    eager's, as is what it warns of."""
+    """Break unless a reentrant checkpoint gives the same gradients as a non-reentrant one.
+
+    It does so for tensors passed directly, and for leaves.  Other cases, and its warnings, are left to eager.
+    """
     passed = [cx.realize(a) for a in args[1:]]
     apart = [v for v in passed if isinstance(v, Tensor)]
     within = [t for v in passed if not isinstance(v, Tensor) for t in tracers.tensors(cx, v, _one)]
-    plain = target is transforms.checkpoint and not named and not any(t.fake.requires_grad for t in within)
+    plain = target is higher_order.checkpoint and not named and not any(t.fake.requires_grad for t in within)
     if not plain or not torch.is_grad_enabled() or not any(t.fake.requires_grad for t in apart):
-        raise Break("inner-graph", "a reentrant checkpoint without gradients, or of tensors in containers")
+        raise Break(
+            "inner-graph",
+            "a reentrant checkpoint with keywords or context_fn, without gradients, or of tensors in containers",
+        )
 
 
 def _check_results(result: Value, made: list[Tensor], direct: list[Tensor], lifted: list[Tensor]) -> None:
-    """Every result of a reentrant checkpoint requires grad, and is another tensor than what was passed."""
+    """Break unless each result of a reentrant checkpoint requires grad and is no argument."""
     items = result.items if isinstance(result, Tuple) and result.cls is tuple else [result]
     known = all(isinstance(v, Tensor) and v in made and v.fake.requires_grad for v in items) and len(items) == len(made)
     if not known or any(t.fake.requires_grad and not t.fake.is_leaf and t not in direct for t in lifted):
-        raise Break("inner-graph", "a reentrant checkpoint of other tensors than arguments, or with other results")
+        raise Break(
+            "inner-graph",
+            "a reentrant checkpoint that closes over a tensor with autograd history, or that returns anything but "
+            "new tensors that require grad",
+        )
 
 
 def _checkpoint_of(cx: Capture, contexts: Value) -> Callable[..., Any]:
-    """What the graph calls, for a checkpoint's `context_fn`: a function that exists, or a partial of such on what exists."""
+    """The function that the graph calls for a checkpoint's `context_fn`: an existing function, or a partial of existing
+    objects."""
     real = None if contexts.is_const() and contexts.const() is None else _existing(cx, contexts)
     if real is None or real is torch.utils.checkpoint.noop_context_fn:
-        return transforms.checkpoint
-    return transforms.Selective(real)
+        return higher_order.checkpoint
+    return higher_order.SelectiveCheckpoint(real)
 
 
 def _existing(cx: Capture, value: Value) -> Any:
-    """The object that a value is, which is guarded to be that; a list, set or partial of such objects is made anew."""
-    value = cx.realize(value).settle("in the contexts of a checkpoint")
+    """The real object of a value, guarded to stay the same; a list, set or partial of such objects is built again."""
+    value = cx.realize(value).settle("in the context_fn of a checkpoint")
     if isinstance(value, Function) and value.real is not None and value.source is not None:
         cx.guard("id_is", value.source, value.real)
         return value.real
@@ -548,7 +584,7 @@ def _existing(cx: Capture, value: Value) -> Any:
         return value.const()
     if isinstance(value, Builtin):
         return value.fn
-    raise Break("inner-graph", f"checkpoint with contexts of {value.describe()}")
+    raise Break("inner-graph", f"checkpoint with a context_fn made of {value.describe()}")
 
 
 CHECKPOINT: dict[str, Callable[[Any], bool]] = {
@@ -559,9 +595,9 @@ CHECKPOINT: dict[str, Callable[[Any], bool]] = {
     "early_stop": lambda v: isinstance(v, bool),
     "respect_saved_tensors_hooks": lambda v: v is None,
 }
-"""The options of a checkpoint, and whether a value of one is captured."""
+"""The options of a checkpoint, and whether a value of an option is captured."""
 
 
 def made_by(tracer: Tracer, found: list[Tensor]) -> list[Tensor]:
-    """The tensors that a tracer made, each once."""
+    """The tensors that a tracer created, each once."""
     return list(dict.fromkeys(t for t in found if t.node.graph is tracer.graph))

@@ -1,7 +1,8 @@
-"""`with torch.inference_mode():` inside of a frame.
+"""`with torch.inference_mode():` in a frame.
 
-In: entering and leaving.  Out: nodes that switch the grad mode; `Capture.inference` says what was made inside.  A graph that ends
-in between ends before the `with`: that runs natively, as does its end.
+In: entering and leaving.
+Out: nodes that switch the grad mode; `Capture.inference` records the tensors created inside.  A graph that would end
+inside the block ends before the `with`, which then runs natively, as does its end.
 """
 
 from __future__ import annotations
@@ -11,10 +12,10 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins import torch_api
-from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
+from pycompiler.capture.library.torch_functions import torch_api
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.constant import Const, Withheld
+from pycompiler.capture.values.constant import Const, UnknownObject
 from pycompiler.capture.values.objects import Object
 
 MANAGER: Any = torch.inference_mode
@@ -30,8 +31,8 @@ def enter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     wanted = manager.getattr(cx, "mode")
     if not wanted.is_const() or wanted.const() is not True or torch.is_inference_mode_enabled():
         raise Break(KIND, "torch.inference_mode")
-    told = cx.frames[-1].here(Break(KIND, "a torch.inference_mode that leaves the graph"))
-    manager.overlay["_inference_mode_context"] = Withheld(told)
+    told = cx.frames[-1].here(Break(KIND, "a torch.inference_mode object that leaves the graph"))
+    manager.overlay["_inference_mode_context"] = UnknownObject(told)
     before = torch.is_grad_enabled()
     cx.inference.open.append((before, cx.step()))
     if before:
@@ -43,7 +44,7 @@ def enter(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def leave(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     manager = cx.realize(args[0])
     if not cx.inference.open or not isinstance(manager, Object) or manager.exists:
-        raise Break(KIND, "the end of a torch.inference_mode that began outside of the graph")
+        raise Break(KIND, "the end of a torch.inference_mode block that began outside of the graph")
     before, _ = cx.inference.open.pop()
     if before is not torch.is_grad_enabled():
         torch_api.switch(cx, torch._C._set_grad_enabled, before)

@@ -1,8 +1,10 @@
-"""Parameters that the program makes (`nn.Parameter(t)`): leaves of autograd's, which a graph cannot give.
+"""New parameters (`nn.Parameter(t)`): autograd leaves, which a graph cannot return.
 
-Generated code makes them before the graph runs, of nothing, and hands them in; the graph begins each by a copy of its data.
-In eager it shares the memory of these: so nobody may use the data later where either is written, or let them leave the graph.
-One of an existing tensor is made of that tensor, and shares its memory; then nobody may write it.
+In: the data tensor.
+Out: a `Parameter`.  Generated code creates an empty parameter before the graph and passes it in; the graph starts
+with a copy of the data into it.  In eager mode parameter and data share memory.  So the graph breaks if the data are
+used later and either is written, or if the data leave the graph.  A parameter of an existing tensor is created from
+that tensor and shares its memory; then neither may be written.
 """
 
 from __future__ import annotations
@@ -15,23 +17,23 @@ from typing import Any
 import torch
 from torch import fx
 
-from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.sizes import DRAWN
+from pycompiler.capture.recipe import runtime_helpers
+from pycompiler.capture.recording.input_symbols import DRAWN
 from pycompiler.capture.values.base import Capture
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import transforms
-from pycompiler.ir.kernels import memory_of
-from pycompiler.ir.places import apart
+from pycompiler.ir import higher_order
 from pycompiler.ir.source import Source, read
+from pycompiler.operators.kernel_type_checks import memory_of
+from pycompiler.operators.memory_overlap import has_no_overlap
 
 KIND = "tensor-subclass"
 
 
 class Parameter(Tensor):
-    """One, or another leaf, that generated code has at `place`."""
+    """A new parameter, or another new leaf, that generated code has at `place`."""
 
     def __init__(self, node: fx.Node, fake: torch.Tensor, place: Source, cls: type = torch.nn.Parameter) -> None:
         super().__init__(node, fake)
@@ -43,8 +45,11 @@ class Parameter(Tensor):
 
 
 @dataclass(frozen=True, eq=False)
-class Making:
-    """`data`: of which it is made.  `last`: the last node of the graph then.  `step`: of the root frame."""
+class ParameterCreation:
+    """One creation.
+    `data`: the data's fake.
+    `last`: the last node of the graph at that time.
+    `step`: of the root frame."""
 
     data: torch.Tensor
     made: Parameter
@@ -53,7 +58,7 @@ class Making:
     step: int | None
 
     def is_seen(self, outputs: list[torch.Tensor]) -> bool:
-        """Whether the program can tell the memory of the parameter from that of its data."""
+        """Whether the program can see that the parameter does not share its data's memory."""
         memory = memory_of(self.data)
         both = {memory, memory_of(self.made.fake)}
         if not self.copied:
@@ -78,7 +83,7 @@ def _writes(node: fx.Node, memory: set[int]) -> bool:
 
 
 def make(cx: Capture, data: Tensor, cls: type = torch.nn.Parameter) -> Parameter:
-    """A parameter that requires grad, or a plain leaf of data that nobody else has."""
+    """A parameter that requires grad, or another leaf of class `cls`, whose data has no other holder."""
     graph, fake = cx.graph, data.fake
     plain = fake.layout is torch.strided and not data.is_special and not (fake.is_conj() or fake.is_neg())
     trains = fake.is_floating_point() or fake.is_complex()
@@ -98,7 +103,7 @@ def make(cx: Capture, data: Tensor, cls: type = torch.nn.Parameter) -> Parameter
     existing = [*(t.fake for t in graph.inputs), *(m.made.fake for m in graph.parameters)]
     given = {memory_of(t) for t in existing if t.layout is torch.strided}
     copied = memory_of(fake) not in given
-    if copied and not apart(size, stride):  # no copy fills it
+    if copied and not has_no_overlap(size, stride):  # a copy cannot fill it
         raise Break(KIND, f"nn.Parameter({data.describe()}), whose elements share memory")
     place = DRAWN.item(len(cx.effects.draws))
     with cx.fake_mode, torch.no_grad():
@@ -110,7 +115,7 @@ def make(cx: Capture, data: Tensor, cls: type = torch.nn.Parameter) -> Parameter
     example: Callable[[Any], Any]
     if copied:
         kind = (size, stride, fake.dtype, fake.device)
-        new = rebuild.new_parameter if cls is torch.nn.Parameter else rebuild.new_leaf
+        new = runtime_helpers.new_parameter if cls is torch.nn.Parameter else runtime_helpers.new_leaf
         cx.effects.draw(Builtin(new), [Const(k) for k in kind])
         example = functools.partial(_new, new, kind)
     else:
@@ -124,10 +129,10 @@ def make(cx: Capture, data: Tensor, cls: type = torch.nn.Parameter) -> Parameter
     last = next(iter(reversed(graph.graph.nodes)))
     if copied:
         writes, happened = cx.errors_of_data.done.writes, graph.happened
-        graph.call_inner(transforms.begin_as, [], [made, data], always=True)
+        graph.call_inner(higher_order.copy_into_leaf, [], [made, data], always=True)
         last = next(iter(reversed(graph.graph.nodes)))
-        cx.errors_of_data.done.writes, graph.happened = writes, happened  # nobody has it yet
-    graph.parameters.append(Making(fake, made, last, copied, cx.step()))
+        cx.errors_of_data.done.writes, graph.happened = writes, happened  # the parameter has no other holder yet
+    graph.parameters.append(ParameterCreation(fake, made, last, copied, cx.step()))
     return made
 
 
@@ -140,7 +145,7 @@ def _of_existing(source: Source, scope: Any) -> torch.nn.Parameter:
 
 
 def _existing(cx: Capture, data: Tensor) -> Tensor:
-    """The existing tensor that has this memory in this form."""
+    """The existing tensor with this memory and layout."""
     fake = data.fake
     for i, value in enumerate(cx.graph.inputs):
         own = value.fake
@@ -152,11 +157,17 @@ def _existing(cx: Capture, data: Tensor) -> Tensor:
         )
         if alike and own._version == cx.graph.versions[i] and value.source is not None and not value.is_special:
             return value
-    raise Break(KIND, f"nn.Parameter of a view of an existing tensor, {data.describe()}")
+    raise Break(
+        KIND, f"nn.Parameter({data.describe()}), whose data share an input's memory in another layout or version"
+    )
 
 
 def check(cx: Capture, outputs: list[torch.Tensor]) -> None:
-    """At the end of the graph."""
+    """Break at the end of the graph if the program can see the copy."""
     for making in cx.graph.parameters:
         if making.is_seen(outputs):
-            raise Break(KIND, f"nn.Parameter({making.made.describe()}), whose data the program uses", making.step)
+            raise Break(
+                KIND,
+                f"nn.Parameter({making.made.describe()}), whose data the program also uses under another name",
+                making.step,
+            )

@@ -1,9 +1,9 @@
-"""`requires_grad_()` of existing leaves: what autograd sees of one while its flag is another than when the frame began.
+"""`requires_grad_()` of existing leaves: autograd's view of a leaf while its flag differs from the frame's start.
 
-In the graph a tensor has two sides: what its placeholder is, and an alias of it with the other flag.  What is computed while it
-is frozen reads one that is detached; what is computed while it is not, where the frame got it frozen, reads a leaf that the graph
-makes, so that a backward inside finds it.  The flag itself is an effect that follows the graph.
-Example: with ``p.requires_grad_(False)`` in the frame, ``p * x`` is ``detach(p) * x`` from then on.
+In the graph such a tensor has two sides: its placeholder, and an alias with the other flag.  Operations while it is
+frozen read a detached alias.  A leaf that the frame gets frozen has the other case: operations after its release read
+a new leaf of the graph.  A backward in the frame finds that leaf.  The flag itself is an effect after the graph.
+Example: after ``p.requires_grad_(False)`` in the frame, ``p * x`` is ``detach(p) * x``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from pycompiler.capture.values.tensor import Tensor
 KIND, CALL = "unsupported-operation", "Tensor.requires_grad_()"
 
 
-def turn(cx: Capture, tensor: Tensor, wanted: bool) -> Tensor:
-    """The flag of an existing tensor is `wanted` from now on, and has not been."""
+def switch_flag(cx: Capture, tensor: Tensor, wanted: bool) -> Tensor:
+    """Switch the flag of an existing tensor to `wanted`."""
     graph = cx.graph
     sides = graph.turned.get(tensor)
     if sides is None:
@@ -45,10 +45,10 @@ def _check(cx: Capture, tensor: Tensor) -> None:
     if inner or real is None or tensor.source is None or tensor.is_special or tensor in graph.replaced:
         raise Break(KIND, CALL)
     if real.is_inference() or real.layout is not torch.strided or not may_be_leaf(tensor.fake):
-        raise Break(KIND, f"{CALL} of what has no gradients")
+        raise Break(KIND, f"{CALL} of an inference tensor, a tensor that is not strided, or a dtype without gradients")
     cx.guard("equals", tensor.source.attr("is_leaf"), real.is_leaf)
     if not real.is_leaf:
-        raise Break(KIND, f"{CALL} of what has a history")
+        raise Break(KIND, f"{CALL} of a tensor with autograd history")
 
 
 def may_be_leaf(fake: torch.Tensor) -> bool:
@@ -56,21 +56,24 @@ def may_be_leaf(fake: torch.Tensor) -> bool:
 
 
 def check(cx: Capture, outputs: list[torch.Tensor]) -> None:
-    """Where the graph ends: nothing was written into such a tensor that has a history, which it would have then; and what shows
-    it without a history of its own is one that the tensor leads, whatever its flag is by then."""
+    """Break at the end of the graph if a turned tensor got a history by a write, or if a view without a history leaves
+    the graph.
+
+    Such a view would show the tensor's flag, whatever it is then.
+    """
     graph = cx.graph
     for tensor, sides in graph.turned.items():
         if any(fake.requires_grad is not flag or not fake.is_leaf for flag, (_, fake) in sides.items()):
-            raise Break(KIND, f"{CALL} of what is written later", graph.flipped_at[tensor])
+            raise Break(KIND, f"{CALL} of a tensor that is written in place later", graph.flipped_at[tensor])
         made = [fake for _, fake in [*sides.values()][1:]]
         if any(out._base is fake and out.grad_fn is None for fake in made for out in outputs):
-            raise Break(KIND, f"{CALL} of what a view leaves the graph of", graph.flipped_at[tensor])
+            raise Break(KIND, f"{CALL} of a tensor of which a view leaves the graph", graph.flipped_at[tensor])
     if graph.flipped_at:
         _check_views(cx)
 
 
 def _check_views(cx: Capture) -> None:
-    """No other input is a view of such a tensor: it would require grad as that does."""
+    """Guard that no other input is a view of a turned tensor: the view's flag would change, too."""
     turned = {id(t.real): (t.source, step) for t, step in cx.graph.flipped_at.items()}
     sources = tuple(source for source, _ in turned.values() if source is not None)
     for value in cx.graph.inputs:
@@ -80,8 +83,8 @@ def _check_views(cx: Capture) -> None:
         with torch._C.DisableTorchFunction():
             base = None if real.is_inference() else real._base
         if id(base) in turned:
-            raise Break(KIND, f"{CALL} of what another input is a view of", turned[id(base)][1])
-        if value.is_special or real.is_inference():  # of which nobody reads attributes
+            raise Break(KIND, f"{CALL} of a tensor of which another input is a view", turned[id(base)][1])
+        if value.is_special or real.is_inference():  # attributes of such a tensor are never read
             continue
         place = value.source.attr("_base")
         cx.guard(*(("id_is", place, None) if base is None else ("no_alias", place, None, sources)))

@@ -1,4 +1,4 @@
-"""Python's builtin functions."""
+"""Handlers of Python's builtin functions."""
 
 from __future__ import annotations
 
@@ -16,31 +16,40 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor
 
 from pycompiler import _native, config
-from pycompiler.capture import fills, formatting, operators
-from pycompiler.capture.answers import answered
 from pycompiler.capture.breaks import Break, SkipFrame
-from pycompiler.capture.builtins.torch_api import ask
 from pycompiler.capture.bytecode.resume import origin_of
-from pycompiler.capture.calls import Args, Kwargs, allocate, builtin, constructor, instantiate, takes_none
-from pycompiler.capture.interpreter import breaking_frame
+from pycompiler.capture.interpreter.calls import Args, Kwargs, allocate, builtin, constructor, instantiate, takes_none
+from pycompiler.capture.interpreter.evaluation import breaking_frame
+from pycompiler.capture.library.torch_functions.torch_api import guarded_query
+from pycompiler.capture.semantics import container_elements, formatting, operators
+from pycompiler.capture.semantics.special_methods import call_special
 from pycompiler.capture.values import deferred
 from pycompiler.capture.values.array import Array
-from pycompiler.capture.values.attributes import MISSING, bind, hold, is_of_abstract, is_subclass, lookup, mro_lookup
+from pycompiler.capture.values.attributes import (
+    MISSING,
+    bind,
+    guard_identity,
+    is_of_abstract,
+    is_subclass,
+    lookup,
+    mro_lookup,
+)
 from pycompiler.capture.values.base import Capture, Cell, Value, class_name
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty, Super
 from pycompiler.capture.values.constant import LITERALS, Const, Identity
-from pycompiler.capture.values.dicts import Dict, Variables
-from pycompiler.capture.values.functions import HOLE, HOLES, Builtin, Function, Method, Partial
-from pycompiler.capture.values.keys import UserKey
+from pycompiler.capture.values.containers.dicts import Dict, LocalsDict
+from pycompiler.capture.values.containers.keys import UserKey
+from pycompiler.capture.values.containers.sequences import List, Tuple
+from pycompiler.capture.values.functions import HOLES, PLACEHOLDER, Builtin, Function, Method, Partial
 from pycompiler.capture.values.objects import Object, tuple_of
-from pycompiler.capture.values.sequences import List, Tuple
 from pycompiler.capture.values.tensor import Tensor, TensorMethod, item
 from pycompiler.ir.source import Source
 
 
 @builtin(_native.entered, _native.arrive)
 def entered(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """A resume function's, for when it runs as it is: generated code says it where it needs its arguments no more."""
+    """Calls in a resume function's head, for when the head itself is captured.  Generated code calls `entered` later,
+    when it no longer needs its arguments."""
     return Const(None)
 
 
@@ -56,7 +65,7 @@ def classes_of(cx: Capture, value: Value) -> tuple[type, ...]:
         return (value.cls,)
     real = value.const() if value.is_const() else getattr(value, "real", getattr(value, "fn", None))
     if hasattr(real, "__origin__") and not typing.get_args(real):
-        return (real.__origin__,)  # type: ignore[union-attr]  # typing.Hashable and its like
+        return (real.__origin__,)  # type: ignore[union-attr]  # typing.Hashable and similar
     if isinstance(real, types.UnionType):
         return tuple(c for c in typing.get_args(real))
     raise Break("unsupported-operation", f"isinstance(..., {value.describe()})")
@@ -66,7 +75,8 @@ NO_CLASSES = (int, float, complex, str, bytes, bool)
 
 
 def _among(cx: Capture, fn: Callable[..., bool], value: Value, classes: Value) -> Value | None:
-    """isinstance or issubclass where there is a number or a text among the classes, an error for who comes to it; else None."""
+    """isinstance or issubclass with a plain constant among the classes, an error if the check reaches it; otherwise
+    None."""
     classes = cx.realize(classes)
     if isinstance(classes, Const) and type(classes.value) in NO_CLASSES:
         cx.evaluate_raw(fn, int, classes.value)
@@ -85,12 +95,12 @@ def isinstance_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             return Const(True)
         plain = tuple(c for c in classes if (type(c) is type or issubclass(c, torch.Tensor)) and c is not FakeTensor)
         named = tuple(c for c in classes if type(c) is type(torch.FloatTensor))
-        # A parameter's class asks the tensor; a fake that stands for one is no FakeTensor.
+        # The check of a parameter's class uses the tensor.  A fake tensor that stands for a tensor is no FakeTensor.
         if isinstance(value.fake if value.real is None else value.real, plain) or _is_named(value, named):
             return Const(True)
         classes = tuple(c for c in classes if c not in (*plain, *named))
     if lookup(cx, value.python_type(), "__class__") is not object.__dict__["__class__"]:
-        raise Break("unsupported-operation", f"isinstance({value.describe()}), which says what class it is")
+        raise Break("unsupported-operation", f"isinstance({value.describe()}), whose class defines __class__")
     return Const(is_subclass(cx, value.python_type(), classes, instance=value))
 
 
@@ -99,22 +109,25 @@ def of_abstract(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """`super().__instancecheck__(value)` of a metaclass in Python."""
     value, (base,) = args[1], classes_of(cx, args[0])
     if lookup(cx, value.python_type(), "__class__") is not object.__dict__["__class__"] or isinstance(value, Tensor):
-        raise Break("unsupported-operation", f"isinstance({value.describe()}), which says what class it is")
+        raise Break(
+            "unsupported-operation",
+            f"super().__instancecheck__({value.describe()}) of a tensor, or of an object whose class defines __class__",
+        )
     return Const(is_subclass(cx, value.python_type(), (base,)))
 
 
 @builtin(abc.ABCMeta.__dict__["__subclasscheck__"])
 def under_abstract(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """The same of a class."""
+    """`super().__subclasscheck__(cls)` of a metaclass in Python."""
     (base,), (cls,) = classes_of(cx, args[0]), classes_of(cx, args[1])
     return Const(is_of_abstract(cx, cls, base))
 
 
 def _is_named(value: Tensor, classes: tuple[type, ...]) -> bool:
-    """Whether a tensor is of one of the kinds that have names of classes (`torch.FloatTensor`)."""
+    """Whether a tensor is of one of the kinds that have class names (`torch.FloatTensor`)."""
     fake = value.fake
     if classes and fake.device.type not in ("cpu", "cuda"):
-        raise Break("unsupported-operation", f"isinstance of a tensor on {fake.device}, and {classes[0].__name__}")
+        raise Break("unsupported-operation", f"isinstance of a tensor on {fake.device} and {classes[0].__name__}")
     kind = fake.dtype, fake.layout, fake.device.type == "cuda"
     return any((c.dtype, c.layout, c.is_cuda) == kind for c in classes)  # type: ignore[attr-defined]
 
@@ -124,7 +137,7 @@ def issubclass_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     cls = args[0].const()
     if type(cls) in NO_CLASSES:
         cx.evaluate_raw(issubclass, cls, int)
-    if not isinstance(cls, type):  # an object with `__bases__` will do
+    if not isinstance(cls, type):  # CPython also accepts an object with `__bases__`
         raise Break("builtin-call", f"issubclass() of {args[0].describe()}")
     if (told := _among(cx, issubclass, *args)) is not None:
         return told
@@ -169,7 +182,7 @@ def _number(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
             for name in (f"__{cls.__name__}__", "__index__"):
                 method = args[0].special(cx, name)
                 if method is not None:
-                    return answered(cx, cls, args[0], name, method)
+                    return call_special(cx, cls, args[0], name, method)
         return cx.evaluate(cls, *(cx.snapshot(a) for a in args), **{k: v.const() for k, v in kwargs.items()})
 
     return make
@@ -215,19 +228,19 @@ def hash_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(args[0], Object):
         method = args[0].special(cx, "__hash__")
         if isinstance(method, Method) and isinstance(method.function, Function):
-            return answered(cx, hash, args[0], "__hash__", method)
+            return call_special(cx, hash, args[0], "__hash__", method)
     value = args[0].settle("for its hash")
-    key = cx.key_of(value)  # raises TypeError for what cannot be hashed
+    key = cx.key_of(value)  # raises TypeError for an unhashable value
     if not value.is_const():
         return Const(_hash_of_key(cx, key, value))
     if isinstance(value, Class) and value.made is not None:
-        raise Break("builtin-call", "the hash of a class that each call makes")
+        raise Break("builtin-call", "the hash of a class that each call creates")
     cx.looks_at_hashes([value.const()], "a hash")
     return cx.evaluate(hash, value.const())
 
 
 class _Hashed:
-    """Has this hash."""
+    """An object with a given hash."""
 
     def __init__(self, hashed: int) -> None:
         self.hashed = hashed
@@ -237,7 +250,7 @@ class _Hashed:
 
 
 def _hash_of_key(cx: Capture, key: Any, value: Value) -> int:
-    """The hash of what has this key (`Capture.key_of`): of a tuple it follows from those of its items."""
+    """The hash of a value with this key (`Capture.key_of`). A tuple's hash follows from the hashes of its items."""
     if isinstance(key, UserKey):
         return key.hash
     if isinstance(key, tuple) and key[0] == "c":
@@ -250,7 +263,7 @@ def _hash_of_key(cx: Capture, key: Any, value: Value) -> int:
 
 # attributes ---------------------------------------------------------------------------------------------------
 def _name_given(cx: Capture, fn: Callable[..., Any], args: Args) -> str:
-    """The name of an attribute that `fn` is called with; no text: its TypeError."""
+    """The attribute name that `fn` is called with; raises its TypeError if the name is no string."""
     name = args[1].const()
     if not isinstance(name, str):
         cx.evaluate(fn, *(None, name, None)[: len(args)])
@@ -326,8 +339,8 @@ def type_call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(type.__subclasses__)
 def subclasses(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if cx.made_classes:
-        raise Break("builtin-call", "__subclasses__ where the frame makes classes")
-    return ask(cx, args[0].const().__subclasses__)
+        raise Break("builtin-call", "type.__subclasses__() in a frame that creates classes")
+    return guarded_query(cx, args[0].const().__subclasses__)
 
 
 @builtin(types.SimpleNamespace.__init__)
@@ -339,7 +352,7 @@ def namespace_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         cx.throw(TypeError, "no positional arguments expected")
     if len(given) > 1:
         cx.throw(TypeError, f"{made.cls.__name__} expected at most 1 argument, got {len(given)}")
-    pairs = list(fills.mapping_pairs(cx, given[0], looked_at=False)) if given else []
+    pairs = list(container_elements.mapping_pairs(cx, given[0], looked_at=False)) if given else []
     if not all(issubclass(k.python_type(), str) for k, _ in pairs):
         cx.throw(TypeError, "keywords must be strings")
     for name, value in ({k.const(): v for k, v in pairs} | kwargs).items():
@@ -355,7 +368,7 @@ def object_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _plain_exceptions() -> Iterator[Any]:
-    """`__init__` of the classes that keep nothing but arguments."""
+    """`__init__` of the exception classes that store only their arguments."""
     for cls in vars(builtins).values():
         if isinstance(cls, type) and issubclass(cls, BaseException):
             if cls.__basicsize__ == BaseException.__basicsize__ and "__init__" in vars(cls):
@@ -366,7 +379,7 @@ def _plain_exceptions() -> Iterator[Any]:
 def exception_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     exception = args[0]
     if not isinstance(exception, Object) or exception.exists:
-        raise Break("mutation-unsupported", "__init__ of an exception that exists")
+        raise Break("mutation-unsupported", "__init__ of an exception from outside of the frame")
     exception.args = list(args[1:])
     return Const(None)
 
@@ -380,7 +393,7 @@ def object_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _class_to_make(args: Args, of: type) -> Any:
-    """The class that ``of.__new__`` is to make an instance of."""
+    """The class that ``of.__new__`` is called for."""
     cls = args[0].const() if args and issubclass(args[0].python_type(), type) else None
     if cls is None or not issubclass(cls, of):
         raise Break("builtin-call", f"{of.__name__}.__new__({', '.join(a.describe() for a in args)})")
@@ -405,7 +418,7 @@ def tuple_new(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(vars)
 def vars_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not args and not kwargs:
-        return shown(cx)
+        return locals_dict(cx)
     found = cx.catching(AttributeError, lambda: args[0].getattr(cx, "__dict__"))
     return found if found is not None else cx.throw(TypeError, "vars() argument must have __dict__ attribute")
 
@@ -419,11 +432,11 @@ def globals_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _applies_super(cx: Capture, cls: type, receiver: Value) -> Value:
-    """What super(cls, receiver) finds attributes for: an instance, or a subclass."""
+    """The object that super(cls, receiver) finds attributes for: an instance, or a subclass."""
     if isinstance(receiver, Class) and issubclass(receiver.cls, cls) or issubclass(receiver.python_type(), cls):
         return receiver
     if lookup(cx, receiver.python_type(), "__class__") is not object.__dict__["__class__"]:
-        raise Break("builtin-call", f"super(type, {receiver.describe()}), which says what class it is")
+        raise Break("builtin-call", f"super(type, {receiver.describe()}), whose class defines __class__")
     answered_by_cpython = type(class_name(receiver.python_type()), (), {})()
     cx.evaluate_raw(super, cls, receiver.cls if isinstance(receiver, Class) else answered_by_cpython)
     raise AssertionError
@@ -462,7 +475,7 @@ def method_type(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(property.__init__)
 def init_property(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not args or not isinstance(args[0], MadeProperty):
-        raise Break("builtin-call", "property.__init__ of another value")
+        raise Break("builtin-call", "property.__init__ of a value that is not a property created in the frame")
     args[0].initialise(args[1:], kwargs)
     return Const(None)
 
@@ -492,36 +505,37 @@ def _effectful(name: str) -> Callable[[Capture, Args, Kwargs], Value]:
 
 
 FRAME_STATE = {"f_locals", "f_lineno", "f_lasti"}
-ITS_OWN = "asks for its own variables (locals(), dir(), eval, exec)"
+READS_OWN_VARIABLES = "reads its own variables (locals(), dir(), eval, exec)"
 
 
 def _own_variables(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if args:
-        raise Break("builtin-call", "a builtin that reads an object's variables")
-    return own_frame(cx)
+        raise Break("builtin-call", "locals() or dir() with arguments")
+    return break_for_own_frame(cx)
 
 
-def own_frame(cx: Capture) -> Value:
-    """What a real frame has to be there for: the call of the captured function that asks for it is the break, or all of it."""
+def break_for_own_frame(cx: Capture) -> Value:
+    """Break because a real frame is needed: at the call of the captured function that needs it, or the whole frame."""
     if len(cx.frames) > 1:
-        asks = f"{cx.frames[-1].code.co_qualname}, which {ITS_OWN}"
+        asks = f"{cx.frames[-1].code.co_qualname}, which {READS_OWN_VARIABLES}"
         raise Break("builtin-call", asks, step=breaking_frame(cx.frames[:-1]).begin)
-    raise SkipFrame(f"it {ITS_OWN}")
+    raise SkipFrame(f"the frame {READS_OWN_VARIABLES}")
 
 
-def shown(cx: Capture) -> Dict:
-    """locals(): before CPython 3.13 one dict a frame, which each call brings up to date."""
+def locals_dict(cx: Capture) -> Dict:
+    """The dict of `locals()`. Before CPython 3.13 there is one dict per frame, which each call updates."""
     frame = cx.frames[-1]
-    if isinstance(frame.names, Dict):  # of code without slots, the variables themselves
+    if isinstance(frame.names, Dict):  # code without slots: the dict holds the variables themselves
         return frame.names
-    if any(i.opname == "LOAD_FAST_AND_CLEAR" for i in frame.instructions):  # of comprehensions, which show others
-        own_frame(cx)
+    # `locals()` of inlined comprehensions shows other variables
+    if any(i.opname == "LOAD_FAST_AND_CLEAR" for i in frame.instructions):
+        break_for_own_frame(cx)
     code = origin_of(frame.code)[0]
     names = dict.fromkeys([*code.co_varnames, *code.co_cellvars, *code.co_freevars])
     found = {n: frame.free.get(n) or frame.locals.get(n) for n in names}
     values = {n: v.contents if isinstance(v, Cell) else v for n, v in found.items()}
     if frame.shown is None or sys.version_info >= (3, 13):
-        frame.shown = Variables(frame)
+        frame.shown = LocalsDict(frame)
     for name, value in values.items():
         key = Const(name)
         if value is not None:
@@ -533,21 +547,24 @@ def shown(cx: Capture) -> Dict:
 
 @builtin(locals)
 def locals_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return _own_variables(cx, args, kwargs) if args or kwargs else shown(cx)
+    return _own_variables(cx, args, kwargs) if args or kwargs else locals_dict(cx)
 
 
 @builtin(dir)
 def dir_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if args or kwargs:
         return _own_variables(cx, args, kwargs)
-    return List([Const(name) for name in sorted(k.value.const() for k in shown(cx).entries)], list)
+    return List([Const(name) for name in sorted(k.value.const() for k in locals_dict(cx).entries)], list)
 
 
 @builtin(*(getattr(sys, name) for name in ("_getframe", "_getframemodulename") if hasattr(sys, name)))
 def getframe(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """The frames of calls are counted, so all of them have to be there; one whose state is read is Python's own."""
+    """Break at the root frame: the call counts frames, so all of them must exist.
+
+    If the root's code reads frame state, the whole frame runs eagerly: the frame may be its own.
+    """
     if FRAME_STATE & {*cx.frames[0].code.co_names}:
-        raise SkipFrame("it asks for the state of a frame (f_locals, f_lineno), which may be its own")
+        raise SkipFrame("the frame reads f_locals, f_lineno or f_lasti, which may be its own")
     raise Break("builtin-call", "sys._getframe(), which counts frames", step=cx.frames[0].begin)
 
 
@@ -565,8 +582,11 @@ def signature(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _hold_signature(cx: Capture, fn: Function) -> None:
-    """What the signature of a function says is assumed: code, defaults and annotations, its own or of the one that it wraps,
-    and that nothing else says it."""
+    """Guard everything that a function's signature depends on.
+
+    These are the code, defaults and annotations of the function, or of the function that it wraps.  A guard also
+    checks that no other attribute defines the signature.
+    """
     assert fn.real is not None and fn.source is not None
     said = [name for name in SAY_SIGNATURE if name in fn.real.__dict__]
     for name in SAY_SIGNATURE[: SAY_SIGNATURE.index(said[0]) if said else None]:
@@ -574,9 +594,12 @@ def _hold_signature(cx: Capture, fn: Function) -> None:
     if said:
         inner = cx.realize(fn.getattr(cx, said[0]))
         if said[0] != "__wrapped__" or not isinstance(inner, Function) or inner.real is None or inner.source is None:
-            raise Break("builtin-call", "inspect.signature() of a function that stands for another")
+            raise Break(
+                "builtin-call",
+                "inspect.signature() of a function whose __signature__ or __wrapped__ defines the signature",
+            )
         return _hold_signature(cx, inner)
-    hold(cx, fn.source.then("code"), fn.real.__code__)
+    guard_identity(cx, fn.source.then("code"), fn.real.__code__)
     for place, value in zip(fn.defaults(cx), fn.real.__defaults__ or (), strict=True):
         assert place.source is not None
         _hold_value(cx, place.source, value)
@@ -594,11 +617,11 @@ def _hold_value(cx: Capture, source: Source, value: Any) -> None:
     if type(value) in LITERALS:
         cx.guard("equals", source, value)
     else:
-        hold(cx, source, value)
+        guard_identity(cx, source, value)
 
 
 SAY_SIGNATURE = ("__signature__", "__wrapped__", "__text_signature__")
-"""In the order in which they are asked."""
+"""The attributes that define a signature, in the order in which they are checked."""
 
 
 @builtin(classmethod.__get__, staticmethod.__get__)
@@ -619,9 +642,11 @@ def cast(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @constructor(functools.partial)
 def partial(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fn = args[0]
-    if HOLE is not None and any(cx.realize(a).python_type() is type(HOLE) for a in (*args, *kwargs.values())):
+    if PLACEHOLDER is not None and any(
+        cx.realize(a).python_type() is type(PLACEHOLDER) for a in (*args, *kwargs.values())
+    ):
         raise Break("builtin-call", HOLES)
-    if isinstance(fn, Partial) and not fn.has_dict:  # else it is one of a partial, as CPython sees it
+    if isinstance(fn, Partial) and not fn.has_dict:  # otherwise it is a partial of a partial, as in CPython
         return Partial(fn.function, [*fn.args, *args[1:]], {**fn.words(cx), **kwargs}, functools.partial)
     if not callable_(cx, [fn], {}).const():
         cx.throw(TypeError, "the first argument must be callable")

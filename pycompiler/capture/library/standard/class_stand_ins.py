@@ -1,5 +1,8 @@
-"""What a class that is made while a frame is captured has for the values of the frame: the class is a stand-in, and so are its
-attributes, by which `wrap` finds the values again.
+"""Stand-in objects for values in a class that is created during a capture.
+
+In: a value of the frame.
+Out: a real object.  The new class is itself a stand-in, and its attributes are stand-ins; `wrap` finds the values by
+them.
 """
 
 from __future__ import annotations
@@ -16,20 +19,21 @@ from pycompiler.capture.values.attributes import MISSING, mro_lookup
 from pycompiler.capture.values.base import Capture, StandIn, Value
 from pycompiler.capture.values.classes import Class, MadeMethod, MadeProperty
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict, Proxy
+from pycompiler.capture.values.containers.dicts import Dict, Proxy
+from pycompiler.capture.values.containers.sequences import List, Tuple
+from pycompiler.capture.values.containers.sets import Set
 from pycompiler.capture.values.finalizers import is_ended
 from pycompiler.capture.values.functions import Builtin, Function
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.sequences import List, Tuple
-from pycompiler.capture.values.sets import Set
 
 DESCRIPTORS = ("__get__", "__set__", "__delete__", "__set_name__")
-LOOKS = ("__getattribute__", "__getattr__")
-READ_BY_TYPE = ("__annotations__", "__slots__", "__match_args__")  # what is looked into when a class is made
+LOOKUP_METHODS = ("__getattribute__", "__getattr__")
+# attributes whose contents are read when a class is created
+READ_BY_TYPE = ("__annotations__", "__slots__", "__match_args__")
 
 
 def stand_in(cx: Capture, value: Value) -> Any:
-    """The object that a class made now has for this value: what `wrap` finds the value by again."""
+    """The object that a class created now holds for this value; `wrap` finds the value by it."""
     value = cx.realize(value)
     if isinstance(value, (Const, Class)):
         return value.const()
@@ -42,7 +46,7 @@ def stand_in(cx: Capture, value: Value) -> Any:
     elif (maker := MAKERS.get(type(value))) is not None and (made := maker(cx, value)) is not None:
         if made != () and not isinstance(
             value, Object
-        ):  # all empty tuples are one; the making of the class changes objects
+        ):  # all empty tuples are one object; creating the class changes objects
             cx.remember(made, value)
         return made
     if is_descriptor(value):
@@ -55,16 +59,22 @@ def is_descriptor(value: Value) -> bool:
 
 
 def is_written(cls: type) -> bool:
-    """Whether instances are descriptors by code of the program's, which nobody may run who looks at a stand-in, or such code
-    says whether they are."""
+    """Whether a class's descriptor methods are code of the program, or such code decides whether it has them.
+
+    Such code must not run on a stand-in.
+    """
     library = "functools", "enum", "dataclasses"
-    own, of_class = ([mro_lookup(c, name) for name in names] for c, names in ((cls, DESCRIPTORS), (type(cls), LOOKS)))
+    own, of_class = (
+        [mro_lookup(c, name) for name in names] for c, names in ((cls, DESCRIPTORS), (type(cls), LOOKUP_METHODS))
+    )
     return any(is_programs(hook, library) for hook in (*own, *of_class))
 
 
-def sees_looks(cls: type) -> bool:
-    """Whether code of the program's answers when an attribute of an instance is looked for."""
-    return any(is_programs(mro_lookup(cls, name), ("functools", "enum", "dataclasses", "typing")) for name in LOOKS)
+def answers_lookups(cls: type) -> bool:
+    """Whether code of the program answers attribute lookups on an instance."""
+    return any(
+        is_programs(mro_lookup(cls, name), ("functools", "enum", "dataclasses", "typing")) for name in LOOKUP_METHODS
+    )
 
 
 IN_C = (
@@ -73,14 +83,14 @@ IN_C = (
 
 
 def is_programs(hook: Any, library: tuple[str, ...]) -> bool:
-    """Whether a special method is there, and neither in C nor of these modules."""
+    """Whether a special method exists that is neither in C nor from these modules."""
     if hook is MISSING or isinstance(hook, IN_C):
         return False
     return not isinstance(hook, types.FunctionType) or hook.__module__ not in library
 
 
 def _instance(cx: Capture, value: Value) -> Any:
-    """An empty instance, so that look-ups meet its class: of a class in Python whose instances end quietly."""
+    """An empty instance, so that lookups reach its class. Only for Python classes whose instances have no finalizer."""
     cls = value.python_type()
     plain = isinstance(value, Object) and value.storage is None and value.args is None and not is_ended(cls)
     asked = isinstance(mro_lookup(cls, "__getattribute__"), types.FunctionType)
@@ -91,16 +101,16 @@ def _instance(cx: Capture, value: Value) -> Any:
     ):
         try:
             made: Any = object.__new__(cls)
-        except TypeError:  # of another layout, or abstract
+        except TypeError:  # another layout, or abstract
             pass
         else:
             cx.remember(made, value)
             return made
-    raise Break("builtin-call", f"a class with {value.describe()} in its body")
+    raise Break("builtin-call", f"a class whose body has {value.describe()}")
 
 
 def _function(cx: Capture, value: Any) -> Any:
-    if value.name.startswith("__annotate") and value.code.co_freevars:  # Python calls it, without the frame's variables
+    if value.name.startswith("__annotate") and value.code.co_freevars:  # Python calls it without the frame's variables
         raise Break("builtin-call", "a class whose annotations name variables of a function")
     cells = tuple(types.CellType() for _ in value.code.co_freevars)
     made = types.FunctionType(value.code, value.globals, value.name, None, cells or None)
@@ -121,16 +131,16 @@ def _tuple(cx: Capture, value: Any) -> Any:
 
 
 def _object(cx: Capture, value: Any) -> Any:
-    """Objects of the standard library whose class asks for them."""
+    """Stand-ins for objects of the standard library that class creation reads."""
     maker = next((maker for cls, maker in OBJECTS.items() if cls is value.cls), None)
     if maker is None:
         return None
-    if (known := cx.kept.get((OBJECTS_MADE, id(value)))) is not None:  # by another name in the same body
+    if (known := cx.kept.get((OBJECTS_MADE, id(value)))) is not None:  # a second name for the same object in the body
         return known[1]
     held = {k: cx.realize(v) for k, v in value.overlay.items()}
     if any(is_written(v.python_type()) for v in held.values()):
-        raise Break("builtin-call", f"a class with a {value.describe()} of a descriptor in its body")
-    real = {k: told(cx, v.mapping) if isinstance(v, Proxy) else stand_in(cx, v) for k, v in held.items()}
+        raise Break("builtin-call", f"a class whose body has a {value.describe()} with a user-defined descriptor")
+    real = {k: real_contents(cx, v.mapping) if isinstance(v, Proxy) else stand_in(cx, v) for k, v in held.items()}
     made = maker(real)
     cx.kept[OBJECTS_MADE, id(value)] = value, made
     return made
@@ -148,13 +158,13 @@ MAKERS: dict[type, Callable[[Capture, Any], Any]] = {
 }  # fmt: skip
 
 
-def told(cx: Capture, value: Value) -> Any:
-    """What a class is told by a dict or list in its body, as real objects."""
+def real_contents(cx: Capture, value: Value) -> Any:
+    """The real objects in a dict or list in a class body."""
     value = cx.realize(value)
     if isinstance(value, Dict) and value.cls is dict:
-        return {k.const(): told(cx, v) for k, v in value.pairs(cx)}
+        return {k.const(): real_contents(cx, v) for k, v in value.pairs(cx)}
     if isinstance(value, (List, Tuple)) and value.cls in (list, tuple):
-        return value.cls([told(cx, v) for v in value.iterate(cx)])
+        return value.cls([real_contents(cx, v) for v in value.iterate(cx)])
     return stand_in(cx, value)
 
 

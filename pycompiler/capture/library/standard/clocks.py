@@ -1,8 +1,8 @@
-"""Clocks, and who runs the frame: numbers and texts that each call reads.
+"""Handlers of clocks, and of functions that identify the thread or process: numbers and strings that each call reads.
 
-A clock that is asked before the first operator is read before the graph, one that is asked behind the last is read behind it;
-between two operators the graph ends at the question, so that what a program measures is what it ran in between. Who runs the
-frame is read at its begin.
+A clock read before the first operator is read before the graph; a clock read after the last operator is read after
+the graph.  Between two operators the graph ends at the read, so that the program measures the code that ran in
+between.  The thread and process are read at the frame's start.
 """
 
 from __future__ import annotations
@@ -16,11 +16,11 @@ from collections.abc import Callable
 from typing import Any
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.deferred import WORD, ThreadIdent, holds, read
-from pycompiler.ir.source import const as const_source
+from pycompiler.ir.source import const_source
 
 SECONDS, NANOSECONDS = 1e13, 1e22
 
@@ -40,7 +40,7 @@ def _reading(fn: Any, limit: float, *, timed: bool) -> None:
     @builtin(fn)
     def handler(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if args or kwargs:
-            raise Break("builtin-call", f"{fn.__name__} of arguments")
+            raise Break("builtin-call", f"{fn.__name__}() with arguments")
         return read(cx, fn, [], limit, timed=timed)
 
 
@@ -57,7 +57,7 @@ def main_thread(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(threading.get_ident)
 def get_ident(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if args or kwargs:
-        raise Break("builtin-call", "threading.get_ident() of arguments")
+        raise Break("builtin-call", "threading.get_ident() with arguments")
     return ThreadIdent()
 
 
@@ -67,16 +67,16 @@ def _now(cls: type) -> Callable[..., Any]:
 
 @builtin(vars(datetime.datetime)["now"], vars(datetime.date)["today"])
 def now(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Of the two classes themselves, in local time: of others they run code of the program's."""
+    """`datetime.now()` and `date.today()` in local time. Subclasses run code of the program and break."""
     cls = args[0].const()
     if len(args) > 1 or kwargs or cls not in (datetime.datetime, datetime.date):
-        raise Break("builtin-call", f"now() of {cls.__qualname__}, or in a timezone")
+        raise Break("builtin-call", f"now() or today() of {cls.__qualname__}, or in a timezone")
     return read(cx, _now(cls), [], 0.0, timed=True)
 
 
 def _strftime(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if kwargs or not args or any(map(holds, args)) or not isinstance(args[0], Const):
-        raise Break("builtin-call", "time.strftime of other arguments")
+        raise Break("builtin-call", "time.strftime with arguments that are not constants")
     return read(cx, time.strftime, list(args), 0.0, timed=len(args) == 1)
 
 

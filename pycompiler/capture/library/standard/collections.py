@@ -1,4 +1,4 @@
-"""collections: deque, Counter's counting, OrderedDict's own methods."""
+"""Handlers of `collections`: deque, namedtuple, Counter's counting, and OrderedDict's own methods."""
 
 from __future__ import annotations
 
@@ -7,16 +7,16 @@ import sys
 from collections.abc import Callable
 from typing import Any
 
-from pycompiler.capture import fills, formatting, operators
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins.containers import insert, key_error, storage
-from pycompiler.capture.calls import BUILTINS, Args, Kwargs, builtin, constructor
+from pycompiler.capture.interpreter.calls import BUILTINS, Args, Kwargs, builtin, constructor
+from pycompiler.capture.library.standard.containers import insert, key_error, storage
+from pycompiler.capture.semantics import container_elements, formatting, operators
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
-from pycompiler.capture.values.keys import RESTLESS, restless
-from pycompiler.capture.values.sequences import Deque
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.keys import USER_KEYS, user_key_among
+from pycompiler.capture.values.containers.sequences import Deque
 
 NONE: Value = Const(None)
 deque = collections.deque
@@ -24,7 +24,7 @@ deque = collections.deque
 
 @builtin(collections.namedtuple)
 def namedtuple_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """A class that nobody else has: generated code makes one, if it leaves the graph."""
+    """A new namedtuple class: generated code creates it if it leaves the graph."""
     named = dict(kwargs)
     if "module" not in named or cx.is_none(named["module"]):
         named["module"] = Const(cx.frames[-1].globals.get("__name__", "__main__"))
@@ -40,7 +40,7 @@ def _limit(cx: Capture, maxlen: Value) -> int | None:
     if not issubclass(maxlen.python_type(), (int, type(None))):
         cx.throw(TypeError, "an integer is required")
     size = None if cx.is_none(maxlen) else cx.index(maxlen)
-    cx.evaluate_raw(deque, (), size)  # its error
+    cx.evaluate_raw(deque, (), size)  # raises its error
     return size
 
 
@@ -57,7 +57,7 @@ def deque_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 ADDING = (deque.append, deque.appendleft, deque.extend, deque.extendleft)
-TAKING = (deque.pop, deque.popleft)  # whose handler says what goes out
+TAKING = (deque.pop, deque.popleft)  # their handlers report the removed element
 
 
 def _deque_method(fn: Any) -> Callable[[Callable[..., Value | None]], Any]:
@@ -90,13 +90,13 @@ def deque_appendleft(cx: Capture, target: Deque, value: Value) -> None:
 
 @_deque_method(deque.extend)
 def deque_extend(cx: Capture, target: Deque, values: Value) -> None:
-    for value in fills.additions(cx, target, values):
+    for value in container_elements.additions(cx, target, values):
         target.push(value)
 
 
 @_deque_method(deque.extendleft)
 def deque_extendleft(cx: Capture, target: Deque, values: Value) -> None:
-    for value in fills.additions(cx, target, values):
+    for value in container_elements.additions(cx, target, values):
         target.push(value, left=True)
 
 
@@ -105,7 +105,7 @@ def deque_init(cx: Capture, target: Deque, iterable: Value | None = None, maxlen
     target.limit = _limit(cx, maxlen)
     target.moves += 1
     target.items.clear()
-    for value in fills.additions(cx, target, iterable) if iterable is not None else ():
+    for value in container_elements.additions(cx, target, iterable) if iterable is not None else ():
         target.push(value)
 
 
@@ -165,7 +165,7 @@ def deque_index(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _found(cx: Capture, target: Deque, value: Value, start: int, stop: int, method: str) -> int:
-    """Where the value stands; without one the error names it."""
+    """The index of the value; the error message contains the value."""
     for i in range(len(target.items))[start:stop]:
         if cx.alike(target.at(cx, i), value):
             return i
@@ -195,7 +195,7 @@ def move_to_end(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     found = target.lookup(cx, args[1])
     if found is None:
         key_error(cx, args[1])
-    if not (args[1].is_const() and isinstance(args[1].const(), (str, bytes))):  # which of those that are equal
+    if not (args[1].is_const() and isinstance(args[1].const(), (str, bytes))):  # the stored key may differ
         target.guard_keys(cx)
     asked = target.key(cx, args[1])
     keys = list(target.entries)
@@ -216,8 +216,8 @@ def count_elements(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     """mapping[element] += 1 for each element."""
     mapping, zero = args[0], Const(0)
     for element in cx.elements(args[1]):
-        if restless([cx.key(element)]) is not None:  # its hash is asked for once
-            raise Break("unsupported-operation", RESTLESS)
+        if user_key_among([cx.key(element)]) is not None:  # CPython computes its hash only once
+            raise Break("unsupported-operation", USER_KEYS)
         seen = cx.call(mapping.getattr(cx, "get"), [element, zero], {})
         mapping.setitem(cx, element, operators.binary(cx, "+", seen, Const(1)))
     return NONE

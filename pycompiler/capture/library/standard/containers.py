@@ -1,4 +1,4 @@
-"""Methods and constructors of list, tuple, dict, set and their relatives."""
+"""Handlers of methods and constructors of list, tuple, dict, set and their subclasses."""
 
 from __future__ import annotations
 
@@ -8,26 +8,26 @@ import types
 from collections.abc import Callable
 from typing import Any, NoReturn, TypeVar
 
-from pycompiler.capture import fills, formatting, operators
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins.iteration import sort_values
-from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin, constructor
+from pycompiler.capture.library.standard.iteration import sort_values
+from pycompiler.capture.semantics import container_elements, formatting, operators
 from pycompiler.capture.values.attributes import MISSING, mro_lookup
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict, DictView, Proxy
-from pycompiler.capture.values.keys import Key, distinct_members, keys_of
+from pycompiler.capture.values.containers.dicts import Dict, DictView, Proxy
+from pycompiler.capture.values.containers.keys import Key, distinct_members, keys_of
+from pycompiler.capture.values.containers.sequences import List, Sequence, Tuple
+from pycompiler.capture.values.containers.sets import Set
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.sequences import List, Sequence, Tuple
-from pycompiler.capture.values.sets import Set
 
 NONE = Const(None)
 Kind = TypeVar("Kind", bound=Value)
 
 
 def storage(value: Value, kind: type[Kind], what: str) -> Kind:
-    """The container itself, or the storage of an object whose class derives from one."""
+    """The container itself, or the storage of an object whose class derives from the container's class."""
     if isinstance(value, Object) and value.storage is not None:
         value = value.storage
     if not isinstance(value, kind):
@@ -54,11 +54,11 @@ def _set_of(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
             return cx.placed(Set({}, cls))
         if cls is frozenset and isinstance(args[0], Set) and args[0].cls is frozenset:
             return args[0]
-        elements, like = fills.members(cx, args[0])
+        elements, like = container_elements.members(cx, args[0])
         made = Set(distinct_members(cx, elements), cls)
         if (
             isinstance(like, (set, frozenset, dict)) or like is None and isinstance(args[0], (Set, Dict))
-        ):  # a set or dict: the table is sized before, not grown
+        ):  # for a set or dict CPython sizes the table first, instead of growing it
             made.plain, made.shadow = False, None if like is None else cls(like)
         return cx.placed(made)
 
@@ -75,7 +75,7 @@ def _dict_of(cls: type) -> Callable[[Capture, Args, Kwargs], Value]:
         if len(args) > 1:
             cx.evaluate_raw(cls, *[()] * len(args))
         if args:
-            fills.dict_update(cx, made, args[0])
+            container_elements.dict_update(cx, made, args[0])
         for name, value in kwargs.items():
             made.setitem(cx, Const(name), value)
         return made
@@ -113,8 +113,8 @@ builtin(dict.__dict__["fromkeys"], collections.OrderedDict.__dict__["fromkeys"])
 
 
 # lists --------------------------------------------------------------------------------------------------------
-GROWING = (list.append, list.extend, list.insert, list.sort, list.reverse)  # nothing goes out of the list
-ONE = (list.pop, list.remove, list.__setitem__, list.__delitem__)  # whose handlers say what goes out
+GROWING = (list.append, list.extend, list.insert, list.sort, list.reverse)  # no element leaves the list
+ONE = (list.pop, list.remove, list.__setitem__, list.__delitem__)  # their handlers report the removed elements
 
 
 def list_method(fn: Any) -> Callable[[Callable[..., Value | None]], Any]:
@@ -140,7 +140,7 @@ def list_append(cx: Capture, target: List, value: Value) -> None:
 
 @list_method(list.extend)
 def list_extend(cx: Capture, target: List, values: Value) -> None:
-    for value in fills.additions(cx, target, values):
+    for value in container_elements.additions(cx, target, values):
         target.add(value)
 
 
@@ -153,7 +153,8 @@ def insert(target: List, place: int, value: Value) -> None:
     if place == 0:
         target.add(value, first=True)
         return
-    beside = target.place(place if place < 0 else place - 1)  # before one from the end, or behind one from the begin
+    # before an element counted from the end, or after an element counted from the start
+    beside = target.place(place if place < 0 else place - 1)
     if beside is None:
         target.items.insert(place, value)
     else:
@@ -189,7 +190,7 @@ def list_remove(cx: Capture, target: List, value: Value) -> None:
 @list_method(list.sort)
 def list_sort(cx: Capture, target: List, **kwargs: Value) -> None:
     items, held = list(target.iterate(cx)), target.items
-    held.clear()  # as who is asked meanwhile finds it
+    held.clear()  # the list is empty for code that the comparison runs
     try:
         sort_values(cx, items, kwargs)
         if held:
@@ -212,7 +213,7 @@ def list_delitem(cx: Capture, target: List, key: Value) -> None:
 def list_init(cx: Capture, target: List, values: Value | None = None) -> None:
     target.empty()
     if values is not None:
-        for value in fills.additions(cx, target, values):
+        for value in container_elements.additions(cx, target, values):
             target.add(value)
 
 
@@ -275,7 +276,7 @@ for _base, _kind in ((list, List), (tuple, Tuple), (dict, Dict), (set, Set), (fr
 
 # dicts --------------------------------------------------------------------------------------------------------
 def dict_method(*names: str) -> Callable[[Callable[..., Value | None]], Any]:
-    """Register a method of dict, and of OrderedDict where that has its own."""
+    """Register a method of dict, and of OrderedDict if OrderedDict has its own."""
 
     def register(handler: Callable[..., Value | None]) -> Any:
         def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
@@ -283,7 +284,9 @@ def dict_method(*names: str) -> Callable[[Callable[..., Value | None]], Any]:
 
         def past(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             if issubclass(storage(args[0], Dict, f"dict.{names[0]}").python_type(), collections.OrderedDict):
-                raise Break("unsupported-operation", f"dict.{names[0]} of an OrderedDict, whose order it does not know")
+                raise Break(
+                    "unsupported-operation", f"dict.{names[0]} of an OrderedDict, whose order methods of dict ignore"
+                )
             return call(cx, args, kwargs)
 
         for name in names:
@@ -343,7 +346,10 @@ def dict_pop(cx: Capture, target: Dict, key: Value, default: Value | None = None
 
 
 def key_error(cx: Capture, key: Value) -> NoReturn:
-    """The error of an OrderedDict's methods in C, which make it of the key as `KeyError(*key)` where that is a tuple, or None."""
+    """Raise the KeyError of an OrderedDict's C methods.
+
+    For a tuple or None as key, they raise `KeyError(*key)`: break.
+    """
     if issubclass(key.python_type(), (tuple, types.NoneType)):
         raise Break("unsupported-operation", f"{key.describe()} is not in an OrderedDict")
     cx.throw_value(KeyError, [key])
@@ -363,7 +369,7 @@ def dict_popitem(cx: Capture, target: Dict, last: Value = Const(True)) -> Value:
 
 @dict_method("setdefault")
 def dict_setdefault(cx: Capture, target: Dict, key: Value, default: Value = NONE) -> Value:
-    within: Value = fills.stored_into(target)
+    within: Value = container_elements.store_target(target)
     if within is not target:
         if within.contains(cx, key):
             return within.getitem(cx, key)
@@ -380,9 +386,9 @@ def dict_setdefault(cx: Capture, target: Dict, key: Value, default: Value = NONE
 @dict_method("update")
 def dict_update(cx: Capture, target: Dict, source: Value | None = None, **kwargs: Value) -> None:
     if source is not None:
-        fills.dict_update(cx, target, source)
+        container_elements.dict_update(cx, target, source)
     for name, value in kwargs.items():
-        fills.stored_into(target).setitem(cx, Const(name), value)
+        container_elements.store_target(target).setitem(cx, Const(name), value)
 
 
 @dict_method("__init__")
@@ -399,7 +405,7 @@ def dict_clear(cx: Capture, target: Dict) -> None:
 def dict_copy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     target = storage(args[0], Dict, "dict.copy")
     if issubclass(target.cls, collections.OrderedDict):
-        raise Break("unsupported-operation", "dict.copy of an OrderedDict, whose order it does not know")
+        raise Break("unsupported-operation", "dict.copy of an OrderedDict, whose order methods of dict ignore")
     keys_of(target)
     return Dict({cx.key(k): v for k, v in target.pairs(cx)})
 
@@ -460,9 +466,9 @@ def set_pop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _popped(cx: Capture, target: Set) -> Value:
-    """What set.pop takes out of a set to which the same happened as to its shadow."""
+    """The element that set.pop removes from a set with a shadow; both had the same operations."""
     if target.source is not None or target.shadow is None:
-        raise Break("unsupported-operation", "set.pop() from more than one element: their order is not known")
+        raise Break("unsupported-operation", "set.pop() from a set of several elements, whose order is not known")
     cx.looks_at_hashes(target.shadow)
     cx.effects.mutate(target)
     key = Key(cx, cx.make(target.shadow.pop()))
@@ -475,7 +481,7 @@ def _popped(cx: Capture, target: Set) -> Value:
 @builtin(set.__init__)
 def set_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if kwargs or len(args) > 2:
-        raise Break("builtin-call", "set.__init__ of what it does not take")
+        raise Break("builtin-call", "set.__init__ with arguments that it does not accept")
     storage(args[0], Set, "set.__init__").empty(cx, set.clear)
     return set_update(cx, args, kwargs)
 
@@ -484,7 +490,7 @@ def set_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def set_update(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     target = storage(args[0], Set, "set.update")
     for source in args[1:]:
-        fills.set_update(cx, target, source)
+        container_elements.set_update(cx, target, source)
     return NONE
 
 
@@ -500,8 +506,8 @@ def _set_operation(text: str, name: str) -> Callable[[Capture, Args, Kwargs], Va
         if len(args) == 1:
             return _set_of(frozenset if issubclass(result.cls, frozenset) else set)(cx, [result], {})
         for other in args[1:]:
-            elements, like = fills.members(cx, other)
-            result = fills.set_operation(cx, text, result, elements, getattr(result.cls, name), like)
+            elements, like = container_elements.members(cx, other)
+            result = container_elements.set_operation(cx, text, result, elements, getattr(result.cls, name), like)
         return result
 
     return call
@@ -515,10 +521,10 @@ for _name2, _text in (("union", "|"), ("intersection", "&"), ("difference", "-")
 def _set_update(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
     def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         target = storage(args[0], Set, f"set {text}=")
-        if text == "&" and len(args) > 2:  # an error of a later one leaves the set as it was
+        if text == "&" and len(args) > 2:  # an error in a later set leaves the set unchanged
             raise Break("builtin-call", f"set.intersection_update of {len(args) - 1} sets")
         for other in args[1:]:
-            fills.set_in_place(cx, text, target, other)
+            container_elements.set_in_place(cx, text, target, other)
         return NONE
 
     return call
@@ -530,12 +536,12 @@ for _name4, _text4 in (("intersection_update", "&"), ("difference_update", "-"),
 
 @builtin(set.isdisjoint, frozenset.isdisjoint)
 def set_isdisjoint(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Const(not any(args[0].contains(cx, v) for v in fills.members(cx, args[1])[0]))
+    return Const(not any(args[0].contains(cx, v) for v in container_elements.members(cx, args[1])[0]))
 
 
 def _set_compare(text: str) -> Callable[[Capture, Args, Kwargs], Value]:
     return lambda cx, args, kwargs: operators.compare(
-        cx, text, args[0], Set(distinct_members(cx, fills.members(cx, args[1])[0]))
+        cx, text, args[0], Set(distinct_members(cx, container_elements.members(cx, args[1])[0]))
     )
 
 
@@ -547,5 +553,5 @@ for _name3, _text3 in (("issubset", "<="), ("issuperset", ">=")):
 @constructor(types.MappingProxyType)
 def mapping_proxy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 1 or not isinstance(args[0], Dict):
-        raise Break("builtin-call", "types.MappingProxyType of something else than a dict")
+        raise Break("builtin-call", "types.MappingProxyType of a value that is not a dict")
     return Proxy(args[0])

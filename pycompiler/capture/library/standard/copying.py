@@ -1,4 +1,4 @@
-"""What `copy.copy` and `copy.deepcopy` ask of an object: its state, and how to make another one like it."""
+"""Handlers for `copy.copy` and `copy.deepcopy`: an object's state, and how to build a copy."""
 
 from __future__ import annotations
 
@@ -9,15 +9,22 @@ from collections.abc import Callable
 from typing import Any
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import Args, Kwargs, builtin
-from pycompiler.capture.polyfills import get_state, namespace_reduce, reduce_ex, reduce_ordered, reduce_set, slot_names
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
+from pycompiler.capture.semantics.polyfills import (
+    get_state,
+    namespace_reduce,
+    reduce_ex,
+    reduce_ordered,
+    reduce_set,
+    slot_names,
+)
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.containers.dicts import Dict
 from pycompiler.capture.values.exceptions import builtin_base
 
 REDUCED = (object, list, dict)
-"""The classes written in C of which all that an object has is attributes, slots and elements."""
+"""C classes whose instances have only attributes, slots and elements."""
 REDUCES: dict[type, Callable[..., Any]] = {set: reduce_set, collections.OrderedDict: reduce_ordered,
                                              types.SimpleNamespace: namespace_reduce}  # fmt: skip
 """Classes with a `__reduce__` in C."""
@@ -25,7 +32,10 @@ WORD = 8  # bytes
 
 
 def _is_reduced(value: Value) -> bool:
-    """No class written in C lies between (a lock's): CPython tells by how large an instance is, and refuses to copy it."""
+    """Whether no C class with state of its own (such as a lock) is among the bases.
+
+    CPython detects such a class by the size of an instance, and refuses to copy.
+    """
     cls = value.python_type()
     base = builtin_base(cls)
     if cls in REDUCED or base not in REDUCED:
@@ -55,7 +65,7 @@ def object_get_state(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _attributes_of_ordered(cx: Capture, value: Dict) -> Value:
-    """Those of one that exists are not read."""
+    """None, for an OrderedDict without attributes; attributes of an existing one are not read."""
     if value.attributes:
         raise Break("builtin-call", f"object.__getstate__ of {value.describe()}, which has attributes")
     if value.source is not None:
@@ -67,5 +77,5 @@ def _attributes_of_ordered(cx: Capture, value: Dict) -> Value:
 
 @builtin(copyreg._slotnames)  # type: ignore[attr-defined]
 def slotnames(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """The original keeps its answer in the class."""
+    """The original stores its result in the class."""
     return cx.call(cx.make(slot_names), list(args), {})

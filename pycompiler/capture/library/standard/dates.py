@@ -1,4 +1,5 @@
-"""Texts of dates: `strftime` and `strptime` of numbers alone, which ask neither the language nor the time zone."""
+"""Handlers of `strftime` and `strptime` for numeric formats, which depend neither on the locale nor on the time
+zone."""
 
 from __future__ import annotations
 
@@ -7,8 +8,8 @@ import re
 from typing import Any
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.cached import describe_call
-from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
+from pycompiler.capture.semantics.lru_cache_calls import describe_call
 from pycompiler.capture.values.base import Capture, Value
 
 NUMBERS = re.compile(r"(?:[^%]|%[YmdHMSfjUWuwGV%])*")

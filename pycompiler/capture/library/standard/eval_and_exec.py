@@ -1,6 +1,7 @@
-"""`eval`, `exec` and `compile` of texts that are known: what the text does is inlined, with variables by name.
+"""Handlers of `eval`, `exec` and `compile` for known strings: the code is inlined, with its variables by name.
 
-Without dicts it sees the variables of the frame that calls, as `locals()` shows them; a dict of globals is the frame's own.
+Without dicts, the code sees the variables of the calling frame, as `locals()` gives them.  A dict for globals must be
+created in the frame.
 """
 
 from __future__ import annotations
@@ -11,22 +12,22 @@ import types
 import warnings
 from typing import Any
 
-from pycompiler.capture import skip
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins.python import own_frame, shown
-from pycompiler.capture.calls import Args, Kwargs, builtin, run_frame
-from pycompiler.capture.interpreter import Frame, breaking_frame
+from pycompiler.capture.interpreter import inlining_rules
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin, run_frame
+from pycompiler.capture.interpreter.evaluation import Frame, breaking_frame
+from pycompiler.capture.library.standard.builtin_functions import break_for_own_frame, locals_dict
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
-from pycompiler.ir.source import const as const_source
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.ir.source import const_source
 
 OWN_GLOBALS = ("MAKE_FUNCTION", "LOAD_GLOBAL", "STORE_GLOBAL", "DELETE_GLOBAL", "IMPORT_NAME", "LOAD_BUILD_CLASS")
-"""Instructions that need the globals as a module's."""
+"""Instructions that need a module's globals."""
 
 
 def _code(cx: Capture, value: Value, mode: str) -> types.CodeType:
-    """The code of a text, or that the program has compiled."""
+    """The code of a string, or a code object that the program has compiled."""
     text = cx.snapshot(value)
     if isinstance(text, types.CodeType):
         code = text
@@ -35,18 +36,18 @@ def _code(cx: Capture, value: Value, mode: str) -> types.CodeType:
         code = _compiled(cx, text, "<string>", mode)
     else:
         raise Break("builtin-call", f"{mode} of {value.describe()}")
-    if code.co_freevars or skip.why_frame_skipped(code) is None:
+    if code.co_freevars or inlining_rules.why_frame_skipped(code) is None:
         raise Break("builtin-call", f"{mode} of a function's code")
     return code
 
 
-FUTURES = __future__.annotations.compiler_flag  # which a text inherits
+FUTURES = __future__.annotations.compiler_flag  # a compiled string inherits it
 
 
 def _evaluating(mode: str) -> Any:
     def handler(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if kwargs or not 0 < len(args) < 4 or not _is_known(cx, args[0]):
-            return own_frame(cx)
+            return break_for_own_frame(cx)
         text = args[0]
         scope, names = [*args[1:], None, None][:2]
         if scope is None and names is None:
@@ -58,9 +59,9 @@ def _evaluating(mode: str) -> Any:
         if scope is not None:
             _check(cx, code, scope, mode)
         frame = Frame(cx, code, cx.frames[-1].globals, {}, ())
-        frame.scope, frame.names = scope, shown(cx) if names is None else names
+        frame.scope, frame.names = scope, locals_dict(cx) if names is None else names
         if not isinstance(frame.names, Dict):
-            raise Break("builtin-call", f"{mode} with {frame.names.describe()} for variables")
+            raise Break("builtin-call", f"{mode} with {frame.names.describe()} as locals")
         cx.inlined.add(code)
         _, result = run_frame(cx, frame)
         return result if mode == "eval" else Const(None)
@@ -76,17 +77,20 @@ def _is_known(cx: Capture, text: Value) -> bool:
 
 
 def _check(cx: Capture, code: types.CodeType, scope: Value, mode: str) -> None:
-    """A dict of the frame's as globals, which gets the builtins first."""
+    """Break unless the globals are a new dict of the frame; the dict gets the builtins."""
     frame = Frame(cx, code, {}, {}, ())
     if not isinstance(scope, Dict) or scope.cls is not dict or scope.source is not None:
-        raise Break("builtin-call", f"{mode} with {scope.describe()} for globals")
+        raise Break("builtin-call", f"{mode} with {scope.describe()} as globals")
     if any(i.opname in OWN_GLOBALS for i in frame.instructions):
-        raise Break("builtin-call", f"{mode} of what keeps its globals, which are a dict of the frame's")
+        raise Break(
+            "builtin-call",
+            f"{mode} of code with a function, class, import or global statement, with globals from the frame",
+        )
     if scope.lookup(cx, Const("__builtins__")) is None:
-        found = skip.builtins_of(cx.frames[-1].globals)
+        found = inlining_rules.builtins_of(cx.frames[-1].globals)
         scope.setitem(cx, Const("__builtins__"), cx.wrap(found, const_source(found)))
     else:
-        raise Break("builtin-call", f"{mode} with builtins of the frame's")
+        raise Break("builtin-call", f"{mode} with globals that have their own __builtins__")
 
 
 builtin(builtins.eval)(_evaluating("eval"))
@@ -105,6 +109,6 @@ def _compiled(cx: Capture, text: Any, filename: Any, mode: Any) -> Any:
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         code = cx.evaluate_raw(compile, text, filename, mode, cx.frames[-1].code.co_flags & FUTURES, True)
-    if told:  # each call of the program's tells it
-        raise Break("builtin-call", f"compile() of a text that it warns of: {told[0].message}")
+    if told:  # each call of the program raises this warning
+        raise Break("builtin-call", f"compile() of code that has a warning: {told[0].message}")
     return code

@@ -1,4 +1,4 @@
-"""Methods of exceptions, and what a handler may ask about the exception that it handles."""
+"""Handlers of methods of exceptions, and of reads of the handled exception."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import sys
 import traceback
 from typing import Any
 
-from pycompiler.capture import groups
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
+from pycompiler.capture.semantics import exception_groups
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers.sequences import List, Tuple
 from pycompiler.capture.values.objects import Object, Traceback, traceback_of
-from pycompiler.capture.values.sequences import List, Tuple
 
 
 def _new_exception(value: Value, what: str) -> Object:
@@ -30,7 +30,7 @@ def with_traceback(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(traceback.clear_frames)
 def clear_frames(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Of functions that were captured nothing stays: their variables went when they ended."""
+    """Nothing to do for captured functions: their variables are released when they end."""
     if len(args) != 1 or kwargs or not isinstance(cx.realize(args[0]), Traceback) or any(e() for e in cx.holding):
         raise Break("skipped-call", "traceback.clear_frames")
     return Const(None)
@@ -40,11 +40,11 @@ def clear_frames(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def add_note(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     exception = _new_exception(args[0], "add_note")
     if len(args) != 2 or kwargs:
-        raise Break("builtin-call", f"add_note of {len(args) - 1} arguments")
+        raise Break("builtin-call", f"add_note with {len(args) - 1} arguments")
     cls = args[1].python_type()
     if not issubclass(cls, str):
         name = class_name(cls)
-        if sys.version_info >= (3, 14):  # whose argument parser says it
+        if sys.version_info >= (3, 14):  # raised by its argument parser
             name = "None" if cls is type(None) else name
             cx.throw(TypeError, f"add_note() argument must be str, not {name}")
         cx.throw(TypeError, f"note must be a str, not {name!r}")
@@ -59,12 +59,12 @@ def add_note(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(BaseExceptionGroup.split)
 def split(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return Tuple([*groups.split(cx, args[0], args[1])])
+    return Tuple([*exception_groups.split(cx, args[0], args[1])])
 
 
 @builtin(BaseExceptionGroup.subgroup)
 def subgroup(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return groups.split(cx, args[0], args[1], whole=False)[0]
+    return exception_groups.split(cx, args[0], args[1], whole=False)[0]
 
 
 @builtin(BaseExceptionGroup.derive)
@@ -73,7 +73,7 @@ def derive(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _handled(cx: Capture) -> Value | None:
-    """The exception being handled, as sys.exception() gives it."""
+    """The exception being handled, as sys.exception() returns it."""
     found: Any = next((f.handled[-1] for f in reversed(cx.frames) if f.handled), None)
     if found is None:
         cx.ask_callers()

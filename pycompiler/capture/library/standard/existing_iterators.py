@@ -1,4 +1,4 @@
-"""Iterators that existed before the frame: made before the call, or before a graph break."""
+"""Iterators that existed before the frame: created before the call, or before a graph break."""
 
 from __future__ import annotations
 
@@ -6,43 +6,43 @@ import itertools
 from collections.abc import Callable
 from typing import Any
 
-from pycompiler.capture import operators
-from pycompiler.capture.builtins import iteration
+from pycompiler.capture.library.standard import iteration
+from pycompiler.capture.recording.wrap import wraps
+from pycompiler.capture.semantics import operators
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.iterators import Begun, Iter, Leading
+from pycompiler.capture.values.containers.iterators import ExistingIterator, ExistingOuterIterator, Iter
+from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.opaque import Opaque
-from pycompiler.capture.values.sequences import Tuple
-from pycompiler.capture.wrap import wraps
-from pycompiler.ir import begun
+from pycompiler.ir import iterator_state
 from pycompiler.ir.source import Source
 
 
-@wraps(*begun.TELLING)
-def _begun(cx: Capture, real: Any, source: Source) -> Value:
+@wraps(*iterator_state.READABLE)
+def _running_iterator(cx: Capture, real: Any, source: Source) -> Value:
     cx.guard("type_is", source, type(real))
     try:
-        return Begun(real, source)
-    except (TypeError, ValueError, RuntimeError):  # elements of others, too many of them, or a dict that has changed
+        return ExistingIterator(real, source)
+    except (TypeError, ValueError, RuntimeError):  # elements of other owners, too many elements, or a changed dict
         return Opaque(real)
 
 
 def _of_parts(
     make: Callable[[Capture, list[Value], dict[str, Value]], Value],
 ) -> Callable[[Capture, Any, Source], Value]:
-    """One that has no state but that of the iterators it asks: as one that is made now."""
+    """Wrap an iterator without state of its own, other than its source iterators, like a new one."""
 
     def wrap(cx: Capture, real: Any, source: Source) -> Value:
         cx.guard("type_is", source, type(real))
         try:
-            parts = begun.read(real, "parts")
+            parts = iterator_state.read(real, "parts")
         except TypeError:
             return Opaque(real)
         cx.guard("length", source.then("begun", "parts"), len(parts))
-        first = 0 if make is iteration.zip_ else 1  # before it a function
+        first = 0 if make is iteration.zip_ else 1  # the first part is a function
         values = [cx.wrap(p, source.then("begun", "parts").item(i)) for i, p in enumerate(parts)]
-        values[first:] = [iteration.Asked(v) if isinstance(v, Object) else v for v in values[first:]]
+        values[first:] = [iteration.IteratorTaken(v) if isinstance(v, Object) else v for v in values[first:]]
         made = make(cx, values, {})
         assert isinstance(made, Iter)
         made.real = real
@@ -58,12 +58,12 @@ wraps(filter)(_of_parts(iteration.filter_))
 
 @wraps(enumerate)
 def _enumerate(cx: Capture, real: Any, source: Source) -> Value:
-    """Its steps are those of what it counts, too; so these have to be steps that run nothing."""
+    """Wrap an existing enumerate. Its steps also advance its source, so the source's steps must run no code."""
     cx.guard("type_is", source, enumerate)
-    if not begun.is_pure(real):
+    if not iterator_state.is_pure(real):
         return Opaque(real)
     iterator, start = (
-        cx.wrap(p, source.then("begun", "parts").item(i)) for i, p in enumerate(begun.read(real, "parts"))
+        cx.wrap(p, source.then("begun", "parts").item(i)) for i, p in enumerate(iterator_state.read(real, "parts"))
     )
 
     numbers = itertools.count()
@@ -74,4 +74,4 @@ def _enumerate(cx: Capture, real: Any, source: Source) -> Value:
             return None
         return Tuple([operators.binary(cx, "+", start, Const(next(numbers))), cx.realize(value)])
 
-    return Leading(step, real)
+    return ExistingOuterIterator(step, real)

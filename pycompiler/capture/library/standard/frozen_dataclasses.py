@@ -1,4 +1,4 @@
-"""Frozen dataclasses among the arguments of a function that is put into the graph: a node makes each anew of its fields.
+"""Frozen dataclasses as arguments of graph nodes: a node builds each again from its fields.
 
 In: an object.  Out: the node, or None for an object that is more than its fields.
 """
@@ -11,14 +11,14 @@ from typing import Any
 
 from torch import fx
 
-from pycompiler.capture import graph
-from pycompiler.capture.graph import GraphBuilder
-from pycompiler.capture.nodes import MADE
+from pycompiler.capture.recording import graph
+from pycompiler.capture.recording.call_arguments import mutable
+from pycompiler.capture.recording.graph import GraphBuilder
+from pycompiler.capture.recording.nodes import CREATES_OBJECT
 from pycompiler.capture.values.attributes import lookup
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.containers.dicts import Dict
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.written_calls import mutable
 
 
 def argument(builder: GraphBuilder, value: Object) -> fx.Node | None:
@@ -38,12 +38,12 @@ def argument(builder: GraphBuilder, value: Object) -> fx.Node | None:
     make = _maker(cls, names)
     node = builder.graph.call_function(make, fields)
     node.meta["example_value"] = make(*fx.node.map_arg(fields, lambda n: n.meta["example_value"]))
-    node.meta[MADE] = True
+    node.meta[CREATES_OBJECT] = True
     return node
 
 
 def _maker(cls: type, names: tuple[str, ...]) -> Callable[..., Any]:
-    """A function that graphs can name and copy; `__init__` and `__post_init__` have run."""
+    """A function that graphs can name and copy; `__init__` and `__post_init__` have already run."""
 
     def make(*fields: Any) -> Any:
         made: Any = object.__new__(cls)

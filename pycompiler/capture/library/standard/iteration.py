@@ -1,7 +1,8 @@
-"""iter, zip, map, sorted, ... and itertools.
+"""Handlers of iterators: iter, zip, map, sorted, ... and itertools.
 
-An iterator made here is an `Iter` with a step function, lazy as Python's own, and where possible a recipe by which
-generated code makes the same iterator in the same state.
+In: iterables.
+Out: `Iter`, with a step function, as lazy as Python's own.  Most have a recipe: generated code builds the same
+iterator in the same state.
 """
 
 from __future__ import annotations
@@ -13,19 +14,20 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import operators, rebuild
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
-from pycompiler.capture.values import symbolic
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin, constructor
+from pycompiler.capture.recipe import runtime_helpers
+from pycompiler.capture.semantics import operators
+from pycompiler.capture.values import symbolic_numbers
 from pycompiler.capture.values.attributes import MISSING, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers.iterators import GROUP, TEE, Iter, Recipe
+from pycompiler.capture.values.containers.sequences import List, Sequence, Slice, Tuple
 from pycompiler.capture.values.functions import Builtin, Method
-from pycompiler.capture.values.iterators import GROUP, TEE, Iter, Recipe
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.sequences import List, Sequence, Slice, Tuple
-from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
-from pycompiler.ir.size_graph import greater, lesser
+from pycompiler.capture.values.symbolic_numbers import PLAIN_VALUES, Symbolic
+from pycompiler.symbolic.size_nodes import greater, lesser
 
 NONE: Value = Const(None)
 EMPTY: Value = Tuple([])
@@ -37,7 +39,7 @@ def iter_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return cx.iterator(args[0])
     fn, sentinel = args
     if mro_lookup(fn.python_type(), "__call__") is MISSING:
-        cx.evaluate_raw(iter, None, None)  # its error
+        cx.evaluate_raw(iter, None, None)  # raises its error
 
     def step() -> Value | None:
         value = cx.catching(StopIteration, lambda: cx.call(fn, [], {}))
@@ -46,26 +48,27 @@ def iter_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Iter(step, type(iter(int, 1)), lambda taken: (iter, [fn, sentinel]))
 
 
-class Asked(Value):
-    """An iterator of an object's that has been asked for its `__iter__`."""
+class IteratorTaken(Value):
+    """An iterator of an object whose `__iter__` has already been called."""
 
     def __init__(self, iterator: Value) -> None:
         self.iterator = iterator
 
 
 def _asked(cx: Capture, value: Value) -> Value:
-    return value.iterator if isinstance(value, Asked) else cx.iterator(value)
+    return value.iterator if isinstance(value, IteratorTaken) else cx.iterator(value)
 
 
-def _begun(source: Value) -> Value:
-    """What an iterator that is made again goes on with: `iter()` of an object of the program's asks it for one once more."""
+def _without_iter_call(source: Value) -> Value:
+    """The iterable that a rebuilt iterator continues with.  `iter()` of a program's object would call its `__iter__`
+    again."""
     if not isinstance(source, Object):
         return source
-    return Iter(lambda: None, recipe=lambda taken: (rebuild.Begun, [source]))
+    return Iter(lambda: None, recipe=lambda taken: (runtime_helpers.Begun, [source]))
 
 
 def _all_begun(sources: Iterable[Value]) -> list[Value]:
-    return [_begun(source) for source in sources]
+    return [_without_iter_call(source) for source in sources]
 
 
 @builtin(next)
@@ -73,7 +76,7 @@ def next_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) == 1 and isinstance(args[0], Object):
         method = args[0].special(cx, "__next__")
         if method is not None:
-            return cx.realize(cx.call(method, [], {}))  # the program's own StopIteration goes on
+            return cx.realize(cx.call(method, [], {}))  # the program's own StopIteration passes on
     value = cx.next_of(args[0])
     if value is not None:
         return cx.realize(value)
@@ -105,7 +108,7 @@ def enumerate_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         value = cx.next_of(source)
         return None if value is None else Tuple([Const(next(numbers)), cx.realize(value)])
 
-    return Iter(step, enumerate, lambda taken: (enumerate, [_begun(source), Const(start + taken)]))
+    return Iter(step, enumerate, lambda taken: (enumerate, [_without_iter_call(source), Const(start + taken)]))
 
 
 @constructor(zip)
@@ -125,11 +128,11 @@ def zip_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
             row.append(cx.realize(value))
         return Tuple(row) if row else None
 
-    return Iter(step, zip, lambda taken: (rebuild.zip_strict if strict else zip, _all_begun(iterators)))
+    return Iter(step, zip, lambda taken: (runtime_helpers.zip_strict if strict else zip, _all_begun(iterators)))
 
 
 def _check_strict(cx: Capture, iterators: list[Value], ended: int) -> None:
-    """zip(strict=True): iterator number `ended` is the first that has ended; so must all others."""
+    """Check zip(strict=True): iterator number `ended` is the first that has ended; all others must end, too."""
 
     def sentence(i: int, what: str) -> str:
         return f"zip() argument {i + 1} is {what} than argument{' 1' if i == 1 else f's 1-{i}'}"
@@ -169,7 +172,7 @@ def _filtering(cls: Any, keep: bool) -> Callable[[Capture, Args, Kwargs], Value]
                     return value
             return None
 
-        return Iter(step, cls, lambda taken: (cls, [fn, _begun(source)]))
+        return Iter(step, cls, lambda taken: (cls, [fn, _without_iter_call(source)]))
 
     return make
 
@@ -196,7 +199,9 @@ def reversed_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
             return Iter(step, reversed)
         if isinstance(value.storage, Tuple) and any(value.overrides(cx, n) for n in ("__len__", "__getitem__")):
-            raise Break("unsupported-operation", f"reversed({value.describe()}), which asks its own methods")
+            raise Break(
+                "unsupported-operation", f"reversed({value.describe()}), whose class overrides __len__ or __getitem__"
+            )
     if not hasattr(value.python_type(), "__reversed__") and not isinstance(value, Sequence):
         if not hasattr(value.python_type(), "__getitem__"):
             cx.throw(TypeError, f"{class_name(value.python_type())!r} object is not reversible")
@@ -221,14 +226,17 @@ def _chained(cx: Capture, iterables: Value) -> Value:
             inner = None if ended else cx.next_of(outer)
             if inner is None:
                 return None
-            ended = True  # for good where this raises
+            ended = True  # if this raises, the outer iterator stays ended
             state.append(cx.iterator(cx.realize(inner)))
             ended = False
 
     return Iter(
         step,
         itertools.chain,
-        lambda taken: (rebuild.chain_from, [_begun(state[0]) if state else EMPTY, EMPTY if ended else _begun(outer)]),
+        lambda taken: (
+            runtime_helpers.chain_from,
+            [_without_iter_call(state[0]) if state else EMPTY, EMPTY if ended else _without_iter_call(outer)],
+        ),
     )
 
 
@@ -244,7 +252,7 @@ def chain_from_iterable(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @constructor(itertools.repeat)
 def repeat(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    cx.evaluate_raw(itertools.repeat, None, **dict.fromkeys(kwargs.keys() - {"object", "times"}))  # its error
+    cx.evaluate_raw(itertools.repeat, None, **dict.fromkeys(kwargs.keys() - {"object", "times"}))  # raises its error
     element = args[0] if args else kwargs["object"]
     times = args[1] if len(args) > 1 else kwargs.get("times")
     if times is None:
@@ -294,7 +302,7 @@ def cycle(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _bound(cx: Capture, value: Value) -> int:
-    """A number for islice; whatever an `__index__` raises, the error is that of a negative one."""
+    """A bound of islice; whatever an `__index__` raises, the error is the one for a negative bound."""
     found = cx.catching(BaseException, lambda: cx.index(value))
     return -1 if found is None else found
 
@@ -310,7 +318,7 @@ def islice(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         by, first = step or 1, start or 0
         used = first + (taken - 1) * by + 1 if taken else 0
         left = [first + taken * by - used, None if stop is None else stop - used, by]
-        return itertools.islice, [_begun(source), *map(Const, left)]
+        return itertools.islice, [_without_iter_call(source), *map(Const, left)]
 
     return Iter(values, itertools.islice, again)
 
@@ -324,7 +332,7 @@ def _combinatoric(fn: Any) -> Callable[[Capture, Args, Kwargs], Value]:
         known = {k: v.const() for k, v in kwargs.items()}
         rows = cx.evaluate_raw(fn, *(p.items for p in pools), *(r.const() for r in rest), **known)
         left = [cx.make(fn), Tuple(list(pools)), Tuple(rest), cx.make(known)]
-        return Iter((Tuple(list(r)) for r in rows), fn, lambda taken: (rebuild.rows_of, [*left, Const(taken)]))
+        return Iter((Tuple(list(r)) for r in rows), fn, lambda taken: (runtime_helpers.rows_of, [*left, Const(taken)]))
 
     return make
 
@@ -336,7 +344,7 @@ for _fn in (itertools.product, itertools.combinations, itertools.permutations, i
 @constructor(itertools.zip_longest)
 def zip_longest(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     fill, iterators = kwargs.get("fillvalue", NONE), [cx.iterator(a) for a in args]
-    left: list[Value | None] = [*iterators]  # of which none has ended
+    left: list[Value | None] = [*iterators]  # None for an iterator that has ended
 
     def step() -> Value | None:
         row: list[Value] = []
@@ -350,7 +358,7 @@ def zip_longest(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return Tuple(row) if row else None
 
     def again(taken: int) -> Recipe:
-        return rebuild.zip_longest, [fill, *(EMPTY if it is None else _begun(it) for it in left)]
+        return runtime_helpers.zip_longest, [fill, *(EMPTY if it is None else _without_iter_call(it) for it in left)]
 
     return Iter(step, itertools.zip_longest, again)
 
@@ -374,8 +382,8 @@ def accumulate(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
     def again(taken: int) -> Recipe:
         if taken:
-            return rebuild.accumulated, [fn, _begun(source), totals[0]]
-        return rebuild.accumulate, [fn, _begun(source), *([start] if start is not None else [])]
+            return runtime_helpers.accumulated, [fn, _without_iter_call(source), totals[0]]
+        return runtime_helpers.accumulate, [fn, _without_iter_call(source), *([start] if start is not None else [])]
 
     return Iter(step, itertools.accumulate, again)
 
@@ -388,7 +396,7 @@ def starmap(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         row = cx.next_of(source)
         return None if row is None else cx.call(fn, list(cx.elements(row)), {})
 
-    return Iter(step, itertools.starmap, lambda taken: (itertools.starmap, [fn, _begun(source)]))
+    return Iter(step, itertools.starmap, lambda taken: (itertools.starmap, [fn, _without_iter_call(source)]))
 
 
 @constructor(itertools.takewhile)
@@ -401,12 +409,12 @@ def takewhile(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         value = None if ended else cx.next_of(source)
         if value is None or cx.truth(cx.call(fn, [value := cx.realize(value)], {})):
             return value
-        cx.stopped_by = None  # what the function asked ended by itself
+        cx.stopped_by = None  # an iterator that the function used has ended by itself
         ended = True
         return None
 
     return Iter(step, itertools.takewhile,
-                lambda taken: (itertools.takewhile, [fn, EMPTY if ended else _begun(source)]))  # fmt: skip
+                lambda taken: (itertools.takewhile, [fn, EMPTY if ended else _without_iter_call(source)]))  # fmt: skip
 
 
 @constructor(itertools.dropwhile)
@@ -423,7 +431,11 @@ def dropwhile(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return None
 
     def again(taken: int) -> Recipe:
-        return (rebuild.dropped, [_begun(source)]) if taken else (itertools.dropwhile, [fn, _begun(source)])
+        return (
+            (runtime_helpers.dropped, [_without_iter_call(source)])
+            if taken
+            else (itertools.dropwhile, [fn, _without_iter_call(source)])
+        )
 
     return Iter(step, itertools.dropwhile, again)
 
@@ -443,7 +455,7 @@ def pairwise(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         last.append(pair[1])
         return Tuple(pair)
 
-    return Iter(step, itertools.pairwise, lambda taken: (rebuild.pairwise, [_begun(source), *last]))
+    return Iter(step, itertools.pairwise, lambda taken: (runtime_helpers.pairwise, [_without_iter_call(source), *last]))
 
 
 @constructor(itertools.compress)
@@ -463,13 +475,14 @@ def compress(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @constructor(itertools.groupby)
 def groupby(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Groups are read when they are asked for; a group that is passed over is drained, as CPython does."""
+    """Group elements. Groups are read lazily; a skipped group is drained, as in CPython."""
     key = args[1] if len(args) > 1 else kwargs.get("key", NONE)
     source = cx.iterator(args[0])
     rank = (lambda v: v) if cx.is_none(key) else (lambda v: cx.call(key, [v], {}))
-    ahead: list[Value | None] = [None, None]  # the key and the value that were read last; a group has taken the value
-    keys: list[Value] = []  # of the group that was given last
-    group: list[object] = [None]  # what that one is known by; None from when another is asked for
+    # the key and the value that were read last; the value is None once a group has taken it
+    ahead: list[Value | None] = [None, None]
+    keys: list[Value] = []  # the key of the last returned group
+    group: list[object] = [None]  # the identity of the last returned group; None from the next step on
 
     def advance() -> bool:
         value = cx.next_of(source)
@@ -507,18 +520,19 @@ def tee(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         cx.throw(ValueError, "n must be >= 0")
     source = cx.iterator(args[0])
     if source.source is not None and source.python_type() is TEE:
-        raise Break("builtin-call", "itertools.tee of an existing one's iterator")
+        raise Break("builtin-call", "itertools.tee of a tee iterator from outside of the graph")
     first = source if isinstance(source, Teed) else Teed(cx, source, [], 0)
     if isinstance(source, Teed) and not TEE_IS_ITS_COPY:
         first = Teed(cx, source.iterator, source.seen, source.taken)
     return Tuple([first, *(Teed(cx, first.iterator, first.seen, first.taken) for _ in range(n - 1))] if n else [])
 
 
-TEE_IS_ITS_COPY = (lambda one: itertools.tee(one)[0] is one)(itertools.tee(())[0])  # not from 3.14 on
+TEE_IS_ITS_COPY = (lambda one: itertools.tee(one)[0] is one)(itertools.tee(())[0])  # False since 3.14
 
 
 class Teed(Iter):
-    """One of the iterators that `itertools.tee` gives: `seen` is what any of them has taken from the iterator below."""
+    """One of the iterators of `itertools.tee`; `seen`: the elements that any of them has taken from the shared
+    iterator."""
 
     def __init__(self, cx: Capture, iterator: Value, seen: list[Value], taken: int) -> None:
         super().__init__(lambda: self._next(cx), TEE)
@@ -534,18 +548,18 @@ class Teed(Iter):
 
 
 # folds --------------------------------------------------------------------------------------------------------
-COMPENSATES = sum([0.1] * 10) == 1  # from 3.12 on: what is added is not the sum of two and two
+SUM_COMPENSATES = sum([0.1] * 10) == 1  # since 3.12 sum() compensates rounding errors: it is not a chain of additions
 
 
 def _numbers_first(total: Value, values: list[Value]) -> int:
-    """How many of the values, and the start, are numbers that are added without asking anybody."""
+    """The number of leading values that are numbers, added without running code."""
     if not isinstance(total, PLAIN_VALUES):
         return 0
     return next((i for i, v in enumerate(values) if not isinstance(v, PLAIN_VALUES)), len(values))
 
 
 def _rounded(numbers: tuple[Value, ...]) -> int:
-    """How many additions of floats a sum of these is: what one of them rounds off is too little to be added behind it."""
+    """The number of float additions in the sum of these. A rounding error of one cannot be corrected after the sum."""
     first = next((i for i, n in enumerate(numbers) if issubclass(n.python_type(), (float, complex))), len(numbers))
     return len(numbers) - max(first, 1)
 
@@ -554,7 +568,7 @@ def _rounded(numbers: tuple[Value, ...]) -> int:
 def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     total = args[1] if len(args) > 1 else kwargs.get("start", Const(0))
     if issubclass(total.python_type(), (str, bytes, bytearray)):
-        raise Break("builtin-call", "sum() of texts, which it refuses")
+        raise Break("builtin-call", "sum() with a start of str, bytes or bytearray, which raises TypeError")
     summed = args[0].summary(cx, sum) if len(args) == 1 and not kwargs and isinstance(args[0], List) else None
     if summed is not None:
         return summed
@@ -562,7 +576,7 @@ def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     begin = _numbers_first(total, values)
     if begin == len(values) and all(isinstance(v, Const) for v in (total, *values)):
         return cx.evaluate(sum, [v.const() for v in values], total.const())
-    if COMPENSATES and _rounded((total, *values[:begin])) > 1:
+    if SUM_COMPENSATES and _rounded((total, *values[:begin])) > 1:
         numbers = [v.settle("as a number that sum() adds").const() for v in values[:begin]]
         total, values = cx.evaluate(sum, numbers, total.settle("as the start of sum()").const()), values[begin:]
     for value in values:
@@ -571,14 +585,16 @@ def sum_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _computed_extreme(cx: Capture, name: str, a: Value, b: Value) -> Value | None:
-    """The lesser or greater of two integers of which one is bound by a call, or of two floats that are symbols: computed, not
-    decided here.  An int beside a float may be either."""
+    """The minimum or maximum as a computed symbol: for two ints with an unbacked symbol, or two symbolic floats.
+
+    Otherwise None; an int beside a float may be either.
+    """
     kinds = {v.python_type() for v in (a, b)}
     symbols = [v for v in (a, b) if isinstance(v, Symbolic)]
-    if kinds == {int} and any(symbolic.is_late(v.sym) for v in symbols):
-        return symbolic.compute(cx, {"min": torch.sym_min, "max": torch.sym_max}[name], [a, b])
+    if kinds == {int} and any(symbolic_numbers.is_unbacked(v.sym) for v in symbols):
+        return symbolic_numbers.compute(cx, {"min": torch.sym_min, "max": torch.sym_max}[name], [a, b])
     if kinds == {float} and any(not v.is_const() for v in symbols):
-        return symbolic.compute(cx, {"min": lesser, "max": greater}[name], [a, b])
+        return symbolic_numbers.compute(cx, {"min": lesser, "max": greater}[name], [a, b])
     return None
 
 
@@ -587,11 +603,11 @@ def _extreme(name: str, op: str) -> Callable[[Capture, Args, Kwargs], Value]:
 
     def pick(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if not args or not kwargs.keys() <= {"key"} and (len(args) > 1 or not kwargs.keys() <= {"key", "default"}):
-            cx.evaluate_raw(python, *[0] * len(args), **dict.fromkeys(kwargs))  # which raises
+            cx.evaluate_raw(python, *[0] * len(args), **dict.fromkeys(kwargs))  # raises
         known = args[0].summary(cx, python) if len(args) == 1 and not kwargs and isinstance(args[0], List) else None
         if known is not None:
             return known
-        values = cx.elements(args[0]) if len(args) == 1 else iter(args)  # the key may change what they are taken from
+        values = cx.elements(args[0]) if len(args) == 1 else iter(args)  # the key function may change the iterable
         key = kwargs.get("key", NONE)
         best = next(values, None)
         if best is None:
@@ -634,8 +650,11 @@ def all_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _comparison(cx: Capture, ranks: list[Value]) -> Callable[[Value, Value], Value]:
-    """What list.sort asks of these.  Of instances of one class it asks `__lt__` itself, and the operator where that says nothing;
-    so of the first elements of tuples."""
+    """The comparison that list.sort uses for these values.
+
+    For instances of one class it calls `__lt__` directly, and the operator only if that returns NotImplemented.  The
+    same holds for the first elements of tuples.
+    """
     plain = functools.partial(operators.compare, cx, "<")
     tuples = all(isinstance(v, Tuple) and v.cls is tuple and v.truth(cx) for v in ranks)
     known = [v.at(cx, 0) for v in ranks if isinstance(v, Tuple)] if tuples else ranks
@@ -647,7 +666,7 @@ def _comparison(cx: Capture, ranks: list[Value]) -> Callable[[Value, Value], Val
 
     def of_tuples(a: Value, b: Value) -> Value:
         assert isinstance(a, Tuple) and isinstance(b, Tuple)
-        apart = operators.first_apart(cx, a, b)
+        apart = operators.first_difference(cx, a, b)
         if apart is None:
             return Const(len(a.items) < len(b.items))
         return (less if apart[0] is a.at(cx, 0) and apart[1] is b.at(cx, 0) else plain)(*apart)
@@ -656,16 +675,16 @@ def _comparison(cx: Capture, ranks: list[Value]) -> Callable[[Value, Value], Val
 
 
 def sort_values(cx: Capture, values: list[Value], kwargs: Kwargs) -> None:
-    """Sorts `values` in place; where a comparison raises, they are left as CPython's sort leaves them."""
+    """Sort `values` in place. If a comparison raises, they are left as CPython's sort leaves them."""
     key = kwargs.get("key", NONE)
     flag = kwargs.get("reverse", Const(False)).const()
-    reverse = cx.evaluate_raw(sorted, (0, 1), reverse=flag) == [1, 0]  # which flags there are depends on the version
+    reverse = cx.evaluate_raw(sorted, (0, 1), reverse=flag) == [1, 0]  # accepted flags depend on the version
     ranked = [(v if cx.is_none(key) else cx.call(key, [v], {}), v) for v in values]
 
     less = _comparison(cx, [rank for rank, _ in ranked])
 
     def order(a: tuple[Value, Value], b: tuple[Value, Value]) -> int:
-        return -1 if cx.truth(less(a[0], b[0])) else 0  # all that list.sort asks is `<`
+        return -1 if cx.truth(less(a[0], b[0])) else 0  # list.sort only uses `<`
 
     try:
         ranked.sort(key=functools.cmp_to_key(order), reverse=reverse)

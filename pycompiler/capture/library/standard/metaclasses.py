@@ -1,5 +1,9 @@
-"""Classes in whose making the program has a say: by a metaclass, by `__init_subclass__` of a base, by `__set_name__` of what is
-in the body.  Its code is traced as any other, `type.__new__` makes the stand-in; neither that nor generated code runs any of it.
+"""Classes whose creation runs code of the program: a metaclass, `__init_subclass__` of a base, or `__set_name__` of an
+attribute.
+
+In: the class statement's parts.
+Out: a `Class`.  The program's code is traced as any other; `type.__new__` creates the stand-in.  Neither
+`type.__new__` nor generated code runs the program's code.
 """
 
 from __future__ import annotations
@@ -10,36 +14,36 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.builtins.stand_ins import READ_BY_TYPE, is_programs, stand_in, told
-from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
+from pycompiler.capture.library.standard.class_stand_ins import READ_BY_TYPE, is_programs, real_contents, stand_in
+from pycompiler.capture.recipe import runtime_helpers
 from pycompiler.capture.values.attributes import lookup, mro_lookup
 from pycompiler.capture.values.base import Capture, Cell, Value
 from pycompiler.capture.values.classes import Class, Super
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.finalizers import is_ended
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.sequences import Tuple
 from pycompiler.ir.source import mro_of
 
-PLAIN = (type, abc.ABCMeta)  # what a metaclass of the program's may derive from
-OTHERS = ("enum", "typing", "torch")  # whose metaclasses run where the class is made
-HOOKS = ("typing", "enum", "abc")  # whose `__init_subclass__` runs where the class is made
-NAMING = ("functools", "enum", "dataclasses", "typing")  # whose `__set_name__` does
+PLAIN = (type, abc.ABCMeta)  # allowed bases of a metaclass of the program
+OTHERS = ("enum", "typing", "torch")  # modules whose metaclasses run during the capture
+HOOKS = ("typing", "enum", "abc")  # modules whose `__init_subclass__` runs during the capture
+NAMING = ("functools", "enum", "dataclasses", "typing")  # modules whose `__set_name__` runs during the capture
 ABC_INIT: Any = vars(abc)["_abc_init"]
 _PREPARE = vars(type)["__prepare__"]
 
 
 def has_hook(base: type) -> bool:
-    """Whether code of the program's runs where a class derives from this one."""
+    """Whether code of the program runs when a class derives from this class."""
     hook = mro_lookup(base, "__init_subclass__")
     return is_programs(getattr(hook, "__func__", hook), HOOKS)
 
 
 def is_named(value: Value) -> bool:
-    """Whether it is told by which name a class has it, by code of the program's."""
+    """Whether the value has a `__set_name__` of the program."""
     return names(value.python_type())
 
 
@@ -52,7 +56,7 @@ def is_plain(meta: Any) -> bool:
 
 
 def may_be_traced(meta: Any) -> bool:
-    """Whether `type.__new__` makes the classes of a metaclass, and all else is code in Python."""
+    """Whether `type.__new__` creates the classes of a metaclass, and the rest is Python code."""
     if (
         not issubclass(type(meta), type)
         or not issubclass(meta, type)
@@ -64,7 +68,7 @@ def may_be_traced(meta: Any) -> bool:
 
 
 def traced_meta(cx: Capture, bases: Args, kwargs: Kwargs) -> Class | None:
-    """The metaclass of a statement that is traced; None where none of the program's code sees the class being made."""
+    """The metaclass of a class statement that is traced; None if no code of the program sees the creation."""
     known = [cx.realize(b) for b in bases]
     given = cx.realize(kwargs["metaclass"]) if "metaclass" in kwargs else Class(type)
     if not all(isinstance(b, Class) for b in (*known, given)):
@@ -83,7 +87,7 @@ def prepare(cx: Capture, meta: Class, name: Value, bases: Args, kwargs: Kwargs) 
         return Dict({})
     given = cx.call(meta.getattr(cx, "__prepare__"), [name, Tuple(list(bases))], _words(kwargs))
     if not isinstance(given, Dict) or given.cls is not dict or given.source is not None:
-        raise Break("builtin-call", "a class whose namespace is no new dict")
+        raise Break("builtin-call", "a class whose metaclass has a __prepare__ that does not return a new dict")
     return given
 
 
@@ -99,7 +103,7 @@ def call(cx: Capture, meta: Class, name: Value, bases: Args, names: Dict, kwargs
         meta, [name, given, names], _words(kwargs)
     )  # fmt: skip
     if isinstance(cell, Cell) and (not isinstance(made, Class) or cell.contents is not made):
-        raise Break("builtin-call", "a class that is not the __class__ of its methods")
+        raise Break("builtin-call", "a metaclass that returns another class than the __class__ of the body's methods")
     return made
 
 
@@ -123,17 +127,20 @@ def new(cx: Capture, meta: Class, name: Value, bases: Tuple, names: Dict, words:
     cell = held.pop("__classcell__", None)
     held.setdefault("__module__", Const(cx.frames[-1].globals.get("__name__")))
     if len(real) < len(known) or "__classdictcell__" in held or not isinstance(cell, Cell | None):
-        raise Break("builtin-call", "a class of other bases, or whose annotations look at its body again")
+        raise Break(
+            "builtin-call",
+            "a class with a base that is not a class, or whose annotations or type parameters read its namespace",
+        )
     if not may_be_traced(meta.cls) or types._calculate_meta(meta.cls, real) is not meta.cls:  # type: ignore[attr-defined]
-        raise Break("builtin-call", f"a class of the {meta.describe()}")
+        raise Break("builtin-call", f"a class whose metaclass is {meta.describe()}")
     if any(issubclass(base, torch.Tensor) for base in real):
-        raise Break("tensor-subclass", "a class of tensors made inside of a function")
+        raise Break("tensor-subclass", "a tensor subclass that is created inside of a function")
     later = tuple(k for k, v in held.items() if is_named(v))
-    attributes = [told(cx, v) if k in READ_BY_TYPE else stand_in(cx, v) for k, v in held.items()]
+    attributes = [real_contents(cx, v) if k in READ_BY_TYPE else stand_in(cx, v) for k, v in held.items()]
     keys = tuple(held)
-    made = cx.evaluate_raw(rebuild.new_class, meta.cls, name.const(), real, None, keys, later, *attributes)
+    made = cx.evaluate_raw(runtime_helpers.new_class, meta.cls, name.const(), real, None, keys, later, *attributes)
     how = [meta, name, Tuple(known), cell or Const(None), Const(keys), Const(later), *held.values()]
-    cls = remember(cx, Class(made, (rebuild.new_class, how, {})), cell)
+    cls = remember(cx, Class(made, (runtime_helpers.new_class, how, {})), cell)
     for key in later:
         _tell(cx, held[key], cls, key)
     cx.call(Super(made, cls).getattr(cx, "__init_subclass__"), [], words)
@@ -141,7 +148,7 @@ def new(cx: Capture, meta: Class, name: Value, bases: Tuple, names: Dict, words:
 
 
 def remember(cx: Capture, cls: Class, cell: Cell | None) -> Class:
-    """A class that was made just now."""
+    """Record a class that was just created."""
     cx.remember(cls.cls, cls)
     cx.made_classes.append(cls.cls)
     if cell is not None:
@@ -153,17 +160,17 @@ def remember(cx: Capture, cls: Class, cell: Cell | None) -> Class:
 def _tell(cx: Capture, value: Value, cls: Class, name: str) -> None:
     hook = value.special(cx, "__set_name__") if isinstance(value, Object) else None
     if hook is None:
-        raise Break("builtin-call", f"a class with {value.describe()} in its body")
+        raise Break("builtin-call", f"a class whose body has {value.describe()}")
     try:
         cx.call(hook, [cls, Const(name)], {})
-    except Raised:  # which Python gives in an error of its own
+    except Raised:  # Python wraps it in an error of its own
         raise Break("builtin-call", f"a __set_name__ of {value.describe()} that raises") from None
 
 
 @builtin(type.__init__)
 def type_init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 4:
-        raise Break("builtin-call", "type.__init__ of other arguments")
+        raise Break("builtin-call", "type.__init__ with other arguments than a class, name, bases and namespace")
     return Const(None)
 
 

@@ -1,4 +1,4 @@
-"""The operator module, arithmetic builtins, operator.itemgetter and its like."""
+"""Handlers of the operator module, arithmetic builtins, and operator.itemgetter and attrgetter."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import operators
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import Args, Kwargs, builtin, constructor
-from pycompiler.capture.heaps import HEAPS
-from pycompiler.capture.polyfills import POLYFILLS
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin, constructor
+from pycompiler.capture.recording.wrap import wraps
+from pycompiler.capture.semantics import operators
+from pycompiler.capture.semantics.heap_polyfills import HEAPS
+from pycompiler.capture.semantics.polyfills import POLYFILLS
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.attributes import MISSING, mro_lookup
 from pycompiler.capture.values.base import Capture, Value, class_name
 from pycompiler.capture.values.constant import Const, reference
+from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.sequences import Tuple
-from pycompiler.capture.values.symbolic import PLAIN_VALUES
+from pycompiler.capture.values.symbolic_numbers import PLAIN_VALUES
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.capture.wrap import wraps
 from pycompiler.ir.source import Source
 
 
@@ -86,7 +86,7 @@ def _in_python(fn: Any, inlined: Callable[..., Any]) -> None:
         try:
             takes.bind(*args, **kwargs)
         except TypeError:
-            raise Break("builtin-call", f"{fn.__name__}() of arguments that it does not take") from None
+            raise Break("builtin-call", f"{fn.__name__}() with arguments that it does not accept") from None
         return cx.call(cx.make(inlined), args, kwargs)
 
 
@@ -124,7 +124,7 @@ def _joins(cls: type) -> bool:
 def _concat(cx: Capture, op: str, left: Value, right: Value) -> Value:
     if not _joins(left.python_type()):
         cx.throw(TypeError, f"{class_name(left.python_type())!r} object can't be concatenated")
-    reflected = mro_lookup(right.python_type(), "__radd__") is not MISSING  # which is not asked
+    reflected = mro_lookup(right.python_type(), "__radd__") is not MISSING  # `__radd__` is not called
     if reflected or not _joins(right.python_type()) and isinstance(left, Object):
         raise Break("unsupported-operation", f"concat of {left.describe()} and {right.describe()}")
     return operators.binary(cx, op, left, right)
@@ -190,7 +190,10 @@ class Getter(Value):
 
     def call(self, cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if len(args) != 1 or kwargs:
-            raise Break("builtin-call", f"an {self.cls.__name__} of {len(args)} arguments and {len(kwargs)} keywords")
+            raise Break(
+                "builtin-call",
+                f"a call of an {self.cls.__name__} with {len(args)} arguments and {len(kwargs)} keywords",
+            )
         if self.cls is operator.itemgetter:
             found = [operators.getitem(cx, args[0], k) for k in self.keys]
         else:
@@ -225,8 +228,8 @@ def pow_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(divmod)
 def divmod_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     left, right = args
-    if any(isinstance(v, Array) for v in args):  # whose zeros have another sign in torch._numpy
-        raise Break("builtin-call", "divmod of arrays")
+    if any(isinstance(v, Array) for v in args):  # torch._numpy gives zeros another sign
+        raise Break("builtin-call", "divmod of NumPy arrays")
     if all(isinstance(v, operators.OPERANDS) for v in args) and any(isinstance(v, Tensor) for v in args):
         names = " and ".join(repr(v.python_type().__name__) for v in args)
         cx.throw(TypeError, f"unsupported operand type(s) for divmod(): {names}")

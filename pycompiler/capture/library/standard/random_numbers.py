@@ -1,8 +1,10 @@
-"""Numbers of Python's generators: `random.random()`, `random.randint(1, 6)`, or those of a `random.Random` that the program has.
+"""Handlers of Python's random generators: `random.random()`, `random.randint(1, 6)`, and methods of an existing
+`random.Random`.
 
-Generated code draws them before the graph runs, in the order of the program; in the graph each is a number that is not known.
-So a draw breaks the graph where something before it could still fail, look at the generator, or make the frame run again.
-Methods that keep more than the generator's state (`gauss`) have no handler: the program may look at it.
+In: a call.
+Out: an unknown number in the graph.  Generated code draws it before the graph runs, in the order of the program.  So
+a draw breaks the graph if an earlier operation may fail, read the generator, or make the frame run again.  Methods
+that store more than the generator's state (`gauss`) have no handler: the program may read the stored value.
 """
 
 from __future__ import annotations
@@ -12,20 +14,20 @@ import random
 from collections.abc import Callable
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import Args, BuiltinHandler, Kwargs, builtin
+from pycompiler.capture.interpreter.calls import Args, BuiltinHandler, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin, Function, Method
 from pycompiler.capture.values.objects import Object
 
-GREATEST = 2**60  # magnitude of drawn integers
-KNOWN = 1e150  # magnitude of the arguments from which the greatest result is computed
+GREATEST = 2**60  # largest magnitude of drawn integers
+KNOWN = 1e150  # largest magnitude of the arguments, from which the greatest result is computed
 PARTS = {name: getattr(random.Random, name) for name in ("random", "getrandbits", "randrange", "_randbelow")}
-"""What methods are made of."""
+"""The methods that all other methods call."""
 
 
 def _drawing(name: str, parameters: dict[str, float | None], greatest: Callable[..., float]) -> BuiltinHandler:
-    """The handler of a method.  `parameters`: with their defaults; `greatest`: the magnitude that no result exceeds."""
+    """The handler of a method. `parameters`: with their defaults; `greatest`: a bound on the magnitude of results."""
 
     def draw(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         method = getattr(random.Random, name)
@@ -35,7 +37,7 @@ def _drawing(name: str, parameters: dict[str, float | None], greatest: Callable[
         fits = len(others) <= len(parameters) and given.keys() <= parameters.keys() and len(known) == len(given)
         plain = all(type(n) in (int, float) and -KNOWN < n < KNOWN for n in known)
         made = None
-        if fits and plain and _is_whole(cx, owner) and may_come_first(cx, apart=True):
+        if fits and plain and _is_whole(cx, owner) and may_draw_before_graph(cx, apart=True):
             made = cx.sizes.drawn(len(cx.effects.draws), float, float(greatest(*known)))
         if made is None:
             raise Break("skipped-call", f"random.Random.{name}")
@@ -51,17 +53,17 @@ def _draw(cx: Capture, method: Callable[..., float], args: list[Value]) -> None:
 
 
 def _drawing_of(name: str, numbers: Callable[..., range]) -> BuiltinHandler:
-    """The handler of a method that gives one of the integers `numbers(*args)`; what is drawn is its place there."""
+    """The handler of a method that returns one of the integers `numbers(*args)`; the draw is an index into them."""
 
     def draw(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         owner, *given = args
         plain = all(type(v) is Const and type(v.value) is int for v in [*given, *kwargs.values()])
         made, among = None, range(0)
         if plain and _is_whole(cx, owner):
-            with contextlib.suppress(TypeError, ValueError):  # Python raises it
+            with contextlib.suppress(TypeError, ValueError):  # Python raises the error
                 among = numbers(*[v.const() for v in given], **{k: v.const() for k, v in kwargs.items()})
             ends = [abs(n) for n in (among.start, among.stop)]
-            if among and max(ends) < GREATEST and may_come_first(cx, apart=True):
+            if among and max(ends) < GREATEST and may_draw_before_graph(cx, apart=True):
                 made = cx.sizes.drawn(len(cx.effects.draws), int, len(among) - 1)
         if made is None:
             raise Break("skipped-call", f"random.Random.{name}")
@@ -72,7 +74,7 @@ def _drawing_of(name: str, numbers: Callable[..., range]) -> BuiltinHandler:
 
 
 def _is_whole(cx: Capture, owner: Value) -> bool:
-    """Whether an existing generator is as its class made it: its methods call one another."""
+    """Whether an existing generator has the methods of its class: its methods call one another."""
     if not isinstance(owner, Object) or owner.source is None or type(owner.real) is not random.Random or owner.overlay:
         return False
     for name, function in PARTS.items():
@@ -85,8 +87,8 @@ def _is_whole(cx: Capture, owner: Value) -> bool:
     return True
 
 
-def may_come_first(cx: Capture, *, apart: bool = False) -> bool:
-    """Whether a draw may come before all of the graph, which runs once.  `apart`: what torch draws is no matter to it."""
+def may_draw_before_graph(cx: Capture, *, apart: bool = False) -> bool:
+    """Whether a draw may come before the whole graph, which runs once. `apart`: torch's draws do not affect it."""
     errors, graph = cx.errors_of_data, cx.graph
     return not (
         graph.is_inner

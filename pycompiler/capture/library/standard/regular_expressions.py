@@ -1,7 +1,8 @@
-"""`re` on constants: patterns and what they match are computed while the frame is captured.
+"""Handlers of `re` on constants: patterns and matches are computed during the capture.
 
-In: patterns that exist or that the frame compiles, texts that are constants.  Out: constants; a pattern that exists is guarded
-to be that one.  A match that leaves the frame breaks the graph: each call has one of its own.
+In: existing patterns or patterns that the frame compiles, and constant strings.
+Out: constants.  An existing pattern is guarded by identity.  A match that leaves the frame breaks the graph: each
+call creates its own.
 """
 
 from __future__ import annotations
@@ -12,16 +13,16 @@ import warnings
 from typing import Any
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
+from pycompiler.capture.recording.wrap import wraps
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.iterators import Iter
+from pycompiler.capture.values.containers.iterators import Iter
+from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.opaque import Opaque, as_text
-from pycompiler.capture.values.sequences import Tuple
-from pycompiler.capture.wrap import wraps
 from pycompiler.ir.source import Source
 
-_STEPPED = ("scanner",)  # what has a state
+_STEPPED = ("scanner",)  # attributes with a state
 _WALKED = ("finditer", "sub", "subn")
 
 
@@ -46,7 +47,7 @@ class Text(Opaque):
 
 
 class Match(Text):
-    """One that the frame has made."""
+    """A match that the frame has created."""
 
     def is_const(self) -> bool:
         return False
@@ -66,7 +67,7 @@ def _match(cx: Capture, real: Any, source: Source) -> Value:
 
 @builtin(re._compile)  # type: ignore[attr-defined]
 def compile_pattern(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """re.compile, and what all functions of the module begin with."""
+    """re.compile, which all functions of the module call first."""
     pattern, flags = (_known(cx, a) for a in args)
     if not isinstance(pattern, (str, bytes, re.Pattern)):
         raise Break("builtin-call", f"re.compile({args[0].describe()})")
@@ -75,9 +76,9 @@ def compile_pattern(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not isinstance(pattern, re.Pattern):
         with warnings.catch_warnings(record=True) as told:
             warnings.simplefilter("always")
-            cx.evaluate(re._compiler.compile, pattern, int(flags))  # type: ignore[attr-defined]  # past the table of patterns
+            cx.evaluate(re._compiler.compile, pattern, int(flags))  # type: ignore[attr-defined]  # without the cache of patterns
         if told:
-            raise Break("builtin-call", f"re.compile() of a pattern that it warns of: {told[0].message}")
+            raise Break("builtin-call", f"re.compile() of a pattern that has a warning: {told[0].message}")
     return cx.evaluate(re.compile, pattern, flags)
 
 
@@ -85,14 +86,12 @@ def _known(cx: Capture, value: Value) -> Any:
     value = cx.realize(value)
     text = as_text(cx, value)
     if text is not value:
-        cx.kept["text", id(text.const())] = (
-            text.const()
-        )  # only whoever asks a match for its text sees that it is another
+        # a match's `string` shows that the string is a copy
+        cx.kept["text", id(text.const())] = text.const()
         return text.const()
     real = getattr(value, "real", None)
-    return (
-        int(real) if isinstance(real, int) and type(real).__module__ == "re" else cx.snapshot(value)
-    )  # a default that is 0
+    # a default that is 0
+    return int(real) if isinstance(real, int) and type(real).__module__ == "re" else cx.snapshot(value)
 
 
 def _of_class(name: str) -> Any:
@@ -113,7 +112,7 @@ def finditer(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _replacing(name: str) -> Any:
-    """`sub` or `subn`: a function that gives the replacements is called for one match after the other."""
+    """`sub` or `subn`: a replacement function is called for one match after the other."""
     plain = _of_class(name)
 
     def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:

@@ -1,7 +1,8 @@
-"""torch.distributed: questions about processes, and collectives that write their arguments.
+"""Handlers of torch.distributed: queries about processes, and collectives that write their arguments.
 
-A question is answered while the frame is captured; guards ask again what the answer follows from (`values/fixed.py`).
-``dist.all_reduce(x)`` becomes ``x.copy_(wait(all_reduce(x)))``, of torch's functional collectives, which are inlined.
+A query is answered during the capture; guards check the facts behind the answer
+(`capture/values/distributed_objects.py`).  ``dist.all_reduce(x)`` becomes ``x.copy_(wait(all_reduce(x)))``, of
+torch's functional collectives, which are inlined.
 """
 
 from __future__ import annotations
@@ -12,23 +13,23 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import collectives
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import LATE, Args, Kwargs
+from pycompiler.capture.interpreter.calls import LATE_BUILTINS, Args, Kwargs
+from pycompiler.capture.recording import collectives
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.constant import Const, Withheld
-from pycompiler.capture.values.fixed import fixed, known, rely, rely_on_group, rely_on_world
-from pycompiler.capture.values.sequences import List, Sequence
+from pycompiler.capture.values.constant import Const, UnknownObject
+from pycompiler.capture.values.containers.sequences import List, Sequence
+from pycompiler.capture.values.distributed_objects import fixed, guard_groups, known, rely_on_group, rely_on_world
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import process_groups
+from pycompiler.operators import process_groups
 
 C10D, FUNCTIONAL = "torch.distributed.distributed_c10d", "torch.distributed._functional_collectives"
 
-Handler = Callable[[Capture, Args, Kwargs], Value]
+CollectiveHandler = Callable[[Capture, Args, Kwargs], Value]
 
 
 # questions ----------------------------------------------------------------------------------------------------
-def _question(name: str) -> Handler:
+def _question(name: str) -> CollectiveHandler:
     def handler(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         given, named = [cx.snapshot(a) for a in args], {k: cx.snapshot(v) for k, v in kwargs.items()}
         rely_on_world(cx)
@@ -41,16 +42,16 @@ def _question(name: str) -> Handler:
 
 def _rely_on(cx: Capture, value: Any) -> None:
     if fixed(value) is not None:
-        rely(cx, value)
+        guard_groups(cx, value)
     elif type(value) is str:
         rely_on_group(cx, value)
     elif not isinstance(value, (int, type(None))):
-        raise Break("unsupported-operation", f"a question about a {type(value).__qualname__} and processes")
+        raise Break("unsupported-operation", f"a query of process groups with a {type(value).__qualname__} object")
 
 
 for _name in ("get_rank", "get_world_size", "get_backend", "get_process_group_ranks", "get_group_rank", "get_global_rank",
               "_get_default_group", "_get_group_size_by_name", "_rank_not_in_group"):  # fmt: skip
-    LATE[C10D, _name] = _question(_name)
+    LATE_BUILTINS[C10D, _name] = _question(_name)
 
 
 def _all_processes(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
@@ -59,11 +60,11 @@ def _all_processes(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return known(cx, process_groups.c10d().GroupMember.WORLD)
 
 
-LATE[C10D, "_WorldMeta.WORLD"] = _all_processes
+LATE_BUILTINS[C10D, "_WorldMeta.WORLD"] = _all_processes
 
 
 def _resolve_group(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """The name of what stands for a group: one, its name, a mesh, a mesh and a dimension, or (once) its ranks."""
+    """The name of a group, from a group, its name, a mesh, a mesh and a dimension, or (once) its ranks."""
     functional = torch.distributed._functional_collectives
     given, tag = cx.snapshot(args[0]), cx.snapshot(args[1]) if len(args) > 1 else ""
     if getattr(torch.compiler.config, "compile_on_one_rank", False):
@@ -79,9 +80,9 @@ def _resolve_group(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(str(name))
 
 
-LATE[FUNCTIONAL, "_resolve_group"] = _resolve_group  # of which `_resolve_group_name` is made, but under torch 2.11
-LATE[FUNCTIONAL, "_resolve_group_name"] = _resolve_group
-LATE[FUNCTIONAL, "_are_we_tracing"] = lambda cx, args, kwargs: Const(True)
+LATE_BUILTINS[FUNCTIONAL, "_resolve_group"] = _resolve_group  # `_resolve_group_name` calls it, except in torch 2.11
+LATE_BUILTINS[FUNCTIONAL, "_resolve_group_name"] = _resolve_group
+LATE_BUILTINS[FUNCTIONAL, "_are_we_tracing"] = lambda cx, args, kwargs: Const(True)
 
 
 # collectives that write their arguments -----------------------------------------------------------------------
@@ -90,13 +91,13 @@ def _contiguous(tensors: list[Tensor]) -> bool:
 
 
 def _is_of_group(output: Tensor, part: Tensor, size: int) -> bool:
-    """Whether `output` holds `part` of each process, one after the other."""
+    """Whether `output` has the shape of all processes' parts, one after the other."""
     whole, one = output.fake.shape, part.fake.shape
     return len(whole) == len(one) > 0 and whole[0] == one[0] * size and whole[1:] == one[1:]
 
 
 def _sized(given: dict[str, Value], size: int) -> bool:
-    """Whether shapes are those that eager takes: functional collectives take more."""
+    """Whether eager accepts the shapes: functional collectives accept more."""
     match given:
         case {"output_tensor": Tensor() as whole, "input_tensor": Tensor() as part}:
             return _is_of_group(whole, part, size)
@@ -123,27 +124,28 @@ def _like(parts: Sequence, part: Tensor) -> bool:
     return all(isinstance(p, Tensor) and p.fake.shape == part.fake.shape for p in parts.items)
 
 
-def _writing(name: str, functional: str, defaults: Any = None) -> Handler:
+def _writing(name: str, functional: str, defaults: Any = None) -> CollectiveHandler:
     def handler(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         module = process_groups.c10d()
         process_groups.load_shapes()
         try:
             bound = inspect.signature(getattr(module, name)).bind(*args, **kwargs)
         except TypeError:
-            raise Break("unsupported-operation", f"dist.{name} of such arguments") from None
+            raise Break("unsupported-operation", f"dist.{name} with arguments that do not fit its signature") from None
         given = {k: cx.realize(v) for k, v in bound.arguments.items()}
         later = cx.truth(given.pop("async_op", Const(False)))
         if later and name not in BEGINS:
-            raise Break("unsupported-operation", f"dist.{name}(..., async_op=True), which gives a handle")
+            raise Break("unsupported-operation", f"dist.{name}(..., async_op=True), which returns a handle")
         tensors = [t for v in given.values() for t in ([v] if isinstance(v, Tensor) else _items(cx, v))]
         group = _group(cx, given)
         same = {(t.fake.dtype, t.fake.device) for t in tensors}
         if not _contiguous(tensors) or len(same) != 1 or any(t.fake.requires_grad for t in tensors):
             raise Break(
-                "unsupported-operation", f"dist.{name} of tensors that need gradients, or lie otherwise than it takes"
+                "unsupported-operation",
+                f"dist.{name} of tensors that require grad, are not plain and contiguous, or differ in dtype or device",
             )
         if not _sized({**given, **{k: Const(None) for k in SPLITS.get(name, ()) if k not in given}}, group.size()):
-            raise Break("unsupported-operation", f"dist.{name} of tensors of such sizes")
+            raise Break("unsupported-operation", f"dist.{name} of tensors whose sizes do not fit the process group")
         _operation(cx, name, given)
         if later:
             return _begin(cx, name, given, group)
@@ -156,7 +158,7 @@ def _writing(name: str, functional: str, defaults: Any = None) -> Handler:
 
 
 UNCOUNTED = {"all_reduce": "tensor", "all_to_all_single": "output"}
-"""Whose writes are no other versions of what they write: kernels below autograd do it."""
+"""Operators whose writes do not change the version of the written tensor: kernels below autograd write it."""
 SPLITS = {"all_to_all_single": ("output_split_sizes", "input_split_sizes")}
 
 
@@ -165,11 +167,12 @@ BEGINS: dict[str, tuple[str, tuple[str, ...], str]] = {
     "all_gather_into_tensor": ("all_gather_into_tensor", ("input_tensor", "size"), "output_tensor"),
     "reduce_scatter_tensor": ("reduce_scatter_tensor", ("input", "op", "size"), "output"),
 }
-"""Of those that may go on behind the call: the operator, its arguments but the group, and what is written."""
+"""Operators that may run asynchronously: the operator, its arguments without the group, and the written argument."""
 
 
-class Work(Withheld):
-    """What such a call gives: the write happens where the program waits, which it has to do in this frame."""
+class Work(UnknownObject):
+    """The handle of an asynchronous collective.  The write happens where the program waits, which must be in this
+    frame."""
 
     def __init__(self, broke: Break, flies: Value, target: Value) -> None:
         super().__init__(broke)
@@ -183,7 +186,7 @@ class Work(Withheld):
 
 
 class Wait(Value):
-    """Its method, bound."""
+    """The bound method `wait` of a handle."""
 
     def __init__(self, work: Work) -> None:
         self.work = work
@@ -193,7 +196,7 @@ class Wait(Value):
 
     def call(self, cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         work = self.work
-        if args or kwargs:  # a time that it may take
+        if args or kwargs:  # a timeout
             raise work.broke
         if not work.is_over:
             work.is_over = True
@@ -211,7 +214,9 @@ def _begin(cx: Capture, name: str, given: dict[str, Value], group: Any) -> Value
     target = given[written]
     if name in UNCOUNTED:
         target = cx.graph.call_function(getattr, [target, Const("data")], {})
-    told = Break("unsupported-operation", f"dist.{name}(..., async_op=True), for which this function does not wait")
+    told = Break(
+        "unsupported-operation", f"dist.{name}(..., async_op=True), whose handle this function does not wait for"
+    )
     work = Work(cx.frames[-1].here(told), flies, target)
     cx.effects.works.append(work)
     return work
@@ -225,21 +230,21 @@ def _items(cx: Capture, value: Value) -> list[Tensor]:
 
 
 def _group(cx: Capture, given: dict[str, Value]) -> Any:
-    """The group that a collective runs in, as the argument that names it."""
+    """The group that a collective runs in, from its `group` argument."""
     rely_on_world(cx)
     group = cx.snapshot(given.pop("group", Const(None)))
-    if group is None:  # whichever it is in a call
+    if group is None:  # the default group of each call
         group = process_groups.c10d()._get_default_group()
         rely_on_group(cx, group.group_name)
         return group
     if fixed(group) is None:
-        raise Break("unsupported-operation", "a collective of a group that this process is not in")
-    rely(cx, group)
+        raise Break("unsupported-operation", "a collective of a process group that does not contain this process")
+    guard_groups(cx, group)
     return group
 
 
 def _operation(cx: Capture, name: str, given: dict[str, Value]) -> None:
-    """The reduction by name, as functional collectives take it."""
+    """Replace the reduction by its name, as functional collectives take it."""
     if "op" not in given and "reduce" not in name:
         return
     names = torch.distributed._functional_collectives.REDUCE_OP_TO_STR
@@ -262,4 +267,4 @@ for _name, _functional in {
     "all_to_all_single": "all_to_all_inplace",
     "all_gather": "all_gather_inplace", "reduce_scatter": "reduce_scatter_inplace",
 }.items():  # fmt: skip
-    LATE[C10D, _name] = _writing(_name, _functional)
+    LATE_BUILTINS[C10D, _name] = _writing(_name, _functional)

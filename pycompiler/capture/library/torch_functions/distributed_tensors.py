@@ -1,10 +1,9 @@
-"""Distributed tensors: what makes them, redistributes them and takes them apart are calls of the graph.
+"""Distributed tensors: creation, redistribution and conversion are calls of the graph.
 
-Mesh and placements are constants of the call.
-
-In: a call of torch's own functions.  Out: one node, which calls the function on tensors.
-Example: ``x.redistribute(mesh, [Replicate()])`` is ``making(x)``.  Collectives inside are seen where the graph is traced
-below the class (`autograd/wrappers.py`).
+In: a call of torch's own functions.
+Out: one node, which calls the function on tensors.  Mesh and placements are constants of the call.
+Example: ``x.redistribute(mesh, [Replicate()])`` is ``making(x)``.  Collectives inside appear where the graph is
+traced below the class (`autograd/subclasses/compile.py`).
 """
 
 from __future__ import annotations
@@ -15,13 +14,13 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import LATE, Args, Kwargs
+from pycompiler.capture.interpreter.calls import LATE_BUILTINS, Args, Kwargs
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.fixed import Fixed, fixed, known, rely
+from pycompiler.capture.values.distributed_objects import Fixed, fixed, guard_groups, known
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir.distributed import dtensor, is_distributed, is_known
-from pycompiler.ir.subclasses import Making
+from pycompiler.torch_compat.distributed_tensors import dtensor, is_distributed, is_known
+from pycompiler.torch_compat.tensor_subclasses import SubclassConstructor
 
 API = "torch.distributed.tensor._api"
 
@@ -30,7 +29,7 @@ def _constant(cx: Capture, value: Value) -> Any:
     found = cx.snapshot(value)
     for part in found if isinstance(found, (list, tuple)) else (found,):
         if fixed(part) is not None:
-            rely(cx, part)
+            guard_groups(cx, part)
     return found
 
 
@@ -40,7 +39,10 @@ def _call(name: str) -> Any:
         given = [cx.realize(v) for v in (*args, *kwargs.values())]
         tensors = [v for v in given if isinstance(v, Tensor)]
         if cx.graph.levels or cx.functions.concerns(args, kwargs) or len(tensors) != 1 or tensors[0] is not given[0]:
-            raise Break("tensor-subclass", f"DTensor.{name} of such arguments")
+            raise Break(
+                "tensor-subclass",
+                f"DTensor.{name} under a transform or mode, or without one tensor as its first argument",
+            )
         if "run_check" in kwargs and cx.truth(kwargs["run_check"]):
             raise Break("tensor-subclass", f"DTensor.{name} with {', '.join(kwargs)}")
         first = tensors[0]
@@ -51,44 +53,44 @@ def _call(name: str) -> Any:
                 or not isinstance(cx.realize(mesh), Fixed)
                 or len(args) > 3
             ):
-                raise Break("tensor-subclass", "DTensor.from_local without a mesh, or of a tensor of another kind")
+                raise Break("tensor-subclass", "DTensor.from_local without a device mesh, or of a tensor subclass")
         elif not is_distributed(first.cls):
-            raise Break("tensor-subclass", f"DTensor.{name} of another class")
+            raise Break("tensor-subclass", f"DTensor.{name} of a value that is not a DTensor")
         else:
-            rely(cx, first.fake._spec.mesh)  # type: ignore[attr-defined]
+            guard_groups(cx, first.fake._spec.mesh)  # type: ignore[attr-defined]
         constants = [None if v is first else _constant(cx, v) for v in given]
-        made = cx.graph.call_inner(Making(fn, constants, [0], tuple(kwargs)), [], [first])
+        made = cx.graph.call_inner(SubclassConstructor(fn, constants, [0], tuple(kwargs)), [], [first])
         return _checked(made, name)
 
     return handler
 
 
 def _checked(made: Value, name: str) -> Value:
-    """What is made is known as inputs are."""
+    """The result, checked to be of a kind that inputs may have."""
     if not isinstance(made, Tensor):
-        raise Break("tensor-subclass", f"DTensor.{name}, which gives something else")
+        raise Break("tensor-subclass", f"DTensor.{name}, which does not return a tensor")
     if made.wrapper and not (is_distributed(made.cls) and is_known(made.fake)):
-        raise Break("tensor-subclass", f"DTensor.{name}, which gives a {made.cls.__qualname__}")
+        raise Break("tensor-subclass", f"DTensor.{name}, which returns a {made.cls.__qualname__}")
     return made
 
 
 for _name in ("from_local", "to_local", "redistribute", "full_tensor"):
-    LATE[API, f"DTensor.{_name}"] = _call(_name)
+    LATE_BUILTINS[API, f"DTensor.{_name}"] = _call(_name)
 
 
-def _told(name: str) -> Any:
+def _attribute_handler(name: str) -> Any:
     def handler(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         first = cx.realize(args[0])
         if not isinstance(first, Tensor) or not is_distributed(first.cls):
-            raise Break("tensor-subclass", f"DTensor.{name} of another class")
-        rely(cx, first.fake._spec.mesh)  # type: ignore[attr-defined]
+            raise Break("tensor-subclass", f"DTensor.{name} of a value that is not a DTensor")
+        guard_groups(cx, first.fake._spec.mesh)  # type: ignore[attr-defined]
         return known(cx, getattr(first.fake, name))
 
     return handler
 
 
 for _name in ("device_mesh", "placements"):
-    LATE[API, f"DTensor.{_name}"] = _told(_name)
+    LATE_BUILTINS[API, f"DTensor.{_name}"] = _attribute_handler(_name)
 
 
 # placements ---------------------------------------------------------------------------------------------------
@@ -96,7 +98,7 @@ PLACEMENTS = "torch.distributed.tensor.placement_types"
 
 
 def _placed(name: str) -> Any:
-    """``Shard(0)``: nothing changes one."""
+    """``Shard(0)``: an immutable object."""
 
     def handler(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         given, named = [cx.snapshot(a) for a in args], {k: cx.snapshot(v) for k, v in kwargs.items()}
@@ -106,4 +108,4 @@ def _placed(name: str) -> Any:
 
 
 for _name in ("Shard", "Replicate", "Partial"):
-    LATE[PLACEMENTS, _name] = _placed(_name)
+    LATE_BUILTINS[PLACEMENTS, _name] = _placed(_name)

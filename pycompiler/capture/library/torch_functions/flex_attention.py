@@ -1,8 +1,8 @@
-"""`flex_attention`: one call of the graph, with what the program makes of a score, and its mask, as graphs inside.
+"""`flex_attention`: one call of the graph, with the program's score function and mask as inner graphs.
 
-torch's own function is inlined down to its operator: so what it refuses is eager's.  Both functions of the program are traced
-for one pair of a query and a key, as eager's four `vmap`s call them, and may change nothing.  There `x[i]` of integers, as
-tensors or not, is a read of an element (`GraphBuilder.indexes`): no call asks for their numbers.
+Torch's own function is inlined down to its operator, so eager reports its refusals.  Both functions of the program
+are traced for one query-key pair, as eager's four `vmap`s call them, and may have no effects.  Inside, `x[i]` with
+integers, as tensors or not, reads an element (`GraphBuilder.indexes`): their numbers are not needed.
 """
 
 from __future__ import annotations
@@ -13,34 +13,33 @@ from typing import Any
 import torch
 from torch._higher_order_ops.flex_attention import flex_attention as operator
 
-from pycompiler.capture import polyfills, tracers
 from pycompiler.capture.breaks import Break, SkipFrame
-from pycompiler.capture.builtins.transforms import arguments, items_of, late
-from pycompiler.capture.calls import Args, Kwargs, builtin, inline
-from pycompiler.capture.tracers import Tracer
+from pycompiler.capture.interpreter import tracers
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin, inline
+from pycompiler.capture.interpreter.tracers import Tracer
+from pycompiler.capture.library.gradients.function_transforms import arguments, items_of, late_handler
+from pycompiler.capture.semantics import polyfills
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
+from pycompiler.capture.values.containers.sequences import Sequence, Tuple
 from pycompiler.capture.values.functions import Function
-from pycompiler.capture.values.sequences import Sequence, Tuple
-from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic, is_late
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import attention
-from pycompiler.ir.symbols import is_symbolic
+from pycompiler.operators import flex_attention as attention
 
 MODULE = "torch.nn.attention.flex_attention"
 NAMES = "self query key value score_mod block_mask scale kernel_options score_mod_other_buffers mask_mod_other_buffers"
-Q_INDICES = 7  # among what a mask of blocks is made of: what eager's backward needs
+Q_INDICES = 7  # index in the parts of a block mask: eager's backward needs it
 
 
-@late(MODULE, "flex_attention")
+@late_handler(MODULE, "flex_attention")
 def flex_attention(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Where a part of it breaks the graph, the call does: in eager it has torch.compile trace the rest."""
+    """If a part breaks the graph, the whole call does: in eager mode it makes torch.compile trace the rest."""
     fn = cx.make(sys.modules[MODULE].flex_attention)
     assert isinstance(fn, Function)
     return inline(cx, fn, args, kwargs)
 
 
-@late(MODULE, "create_mask")
+@late_handler(MODULE, "create_mask")
 def create_mask(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     graph, before = cx.graph, cx.graph.indexes
     graph.indexes = True
@@ -55,7 +54,7 @@ def attend(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     try:
         return _attend(cx, args, kwargs)
     except Break as e:
-        if cx.frames[0].globals.get("__name__") == MODULE:  # torch's own function, which runs eagerly in another way
+        if cx.frames[0].globals.get("__name__") == MODULE:  # torch's own function runs eagerly in another way
             raise SkipFrame(e.reason) from e
         raise
 
@@ -66,31 +65,36 @@ def _attend(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     _, query, key, value, score_mod, blocks, scale, _, score_others, mask_others = given
     tensors: list[Any] = [query, key, value]
     if not all(isinstance(t, Tensor) and not t.is_special for t in tensors) or cx.graph.levels or cx.graph.later:
-        raise Break("inner-graph", "flex_attention of what are no plain tensors, under a transform or in a backward")
+        raise Break(
+            "inner-graph", "flex_attention of values that are not plain tensors, under a transform, or in a backward"
+        )
     parts = items_of(cx, blocks)
     tensors = _cast(cx, tensors)
     score = _traced(cx, score_mod, tensors[0], items_of(cx, score_others), scored=True)
     mask = _traced(cx, parts[-1], tensors[0], items_of(cx, mask_others), scored=False)
-    lifted = tracers.together(score[0], mask[0])
+    lifted = tracers.lifted_of_all(score[0], mask[0])
     bodies = [tracer.close([result], lifted)[0] for tracer, result in (score, mask)]
     used = [tracers.tensors_of(tracer.used_outside()) for tracer, _ in (score, mask)]
     if any(t.fake.requires_grad for t in used[1]):
-        raise Break("inner-graph", "flex_attention whose mask uses a tensor that requires grad")
+        raise Break("inner-graph", "flex_attention whose mask_mod uses a tensor that requires grad")
     if torch.is_grad_enabled() and any(t.fake.requires_grad for t in (*tensors, *used[0])):
         if len({t.fake.dtype for t in tensors}) > 1 or cx.is_none(parts[Q_INDICES]):
-            raise Break("inner-graph", "gradients of flex_attention of several dtypes, or without blocks of queries")
+            raise Break(
+                "inner-graph", "gradients of flex_attention with several dtypes, or with a block mask without q_indices"
+            )
         if not next(iter(bodies[0].graph.nodes)).users:
-            raise Break("inner-graph", "gradients of flex_attention whose function does not use the score")
+            raise Break("inner-graph", "gradients of flex_attention whose score_mod does not use the score")
         by_hand = cx.frames[-1].globals.get("__name__") != MODULE
         if by_hand and any(t.fake.requires_grad and t not in items_of(cx, score_others) for t in used[0]):
             raise Break(
-                "inner-graph", "gradients of what a function closes over, in a call of flex_attention's operator"
+                "inner-graph",
+                "gradients of tensors that score_mod closes over, in a direct call of flex_attention's operator",
             )
     return cx.graph.call_inner(attention.flex_attention, bodies, [scale, *tensors, *lifted])
 
 
 def _cast(cx: Capture, tensors: list[Any]) -> list[Any]:
-    """The tensors as autocast has them."""
+    """The tensors as autocast casts them."""
     device = tensors[0].fake.device.type
     if not torch.amp.is_autocast_available(device) or not torch.is_autocast_enabled(device):
         return tensors
@@ -103,11 +107,11 @@ def _cast(cx: Capture, tensors: list[Any]) -> list[Any]:
 
 
 def _traced(cx: Capture, fn: Value, query: Tensor, others: list[Value], *, scored: bool) -> tuple[Tracer, Tensor]:
-    """A function of one pair, not yet closed, and what it gives."""
+    """The tracer of a function of one pair, not yet closed, and its result."""
     fake = query.fake
     dtypes = [attention.precision(fake.dtype)] * scored + [torch.int64] * 4
     drawn, off = cx.fake_mode.once, dict[str, Any](autocast_cpu=False, autocast_cuda=False)
-    with tracers.inner(cx, levels=True, copies=True, pure=True, under="vmap", **off) as tracer:
+    with tracers.inner_tracer(cx, levels=True, copies=True, pure=True, under="vmap", **off) as tracer:
         tracer.indexes = True
         with cx.fake_mode, torch.inference_mode(False):
             pair = [tracer.argument(torch.empty((), dtype=dtype, device=fake.device)) for dtype in dtypes]
@@ -115,32 +119,17 @@ def _traced(cx: Capture, fn: Value, query: Tensor, others: list[Value], *, score
             t.node.meta["mapped"] = True
         result = cx.realize(cx.call(fn, [*pair, *others], {}))
     if not isinstance(result, Tensor) or result.is_special or result.fake.dim():
-        raise Break("inner-graph", f"flex_attention with a function that gives {result.describe()}")
+        raise Break("inner-graph", f"flex_attention whose score_mod or mask_mod returns {result.describe()}")
     if cx.fake_mode.once > drawn:
-        raise Break("inner-graph", "random numbers in a function of flex_attention")
+        raise Break("inner-graph", "random numbers in a score_mod or mask_mod of flex_attention")
     if not scored and result.fake.dtype != torch.bool:
-        raise Break("inner-graph", f"flex_attention with a mask of {result.fake.dtype}")
+        raise Break("inner-graph", f"flex_attention whose mask_mod returns {result.fake.dtype}, not torch.bool")
     return tracer, result
 
 
-# what torch's function asks of its arguments -------------------------------------------------------------------------
-@late("torch.fx.experimental.symbolic_shapes", "has_free_unbacked_symbols")
-def has_free_unbacked_symbols(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    (value,) = arguments(cx, "x", args, kwargs)
-    sizes = value.fake.shape if isinstance(value, Tensor) else [v.sym for v in _numbers(cx, value)]
-    return Const(any(is_symbolic(n) and is_late(n) for n in sizes))
-
-
-def _numbers(cx: Capture, value: Value) -> list[Symbolic]:
-    found = items_of(cx, value) if isinstance(value, Sequence) else [value]
-    if not all(isinstance(v, PLAIN_VALUES) for v in found):
-        raise Break("skipped-call", f"has_free_unbacked_symbols of {value.describe()}")
-    return [v for v in found if isinstance(v, Symbolic)]
-
-
-@late("torch._dynamo.decorators", "mark_static")
+@late_handler("torch._dynamo.decorators", "mark_static")
 def mark_static(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """While a frame is captured, a size that is marked becomes a number."""
+    """During a capture, a size that is marked static becomes a number."""
     tensor, index = arguments(cx, "t index", args, kwargs, index=Const(None))
     if not isinstance(tensor, Tensor):
         raise Break("skipped-call", f"mark_static of {tensor.describe()}")
@@ -150,13 +139,13 @@ def mark_static(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(None)
 
 
-@late("torch.fx.traceback", "annotate")
+@late_handler("torch.fx.traceback", "annotate")
 def annotate(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """What graphs of torch's are told about their nodes; nobody makes one here."""
+    """Annotations for nodes of torch's graphs; no such graph is built here."""
     arguments(cx, "annotation_dict", args, kwargs)
     return cx.call(cx.make(polyfills.Annotated), [], {})
 
 
-@late("torch.fx.traceback", "_dynamo_region_activation_memory_budget")
+@late_handler("torch.fx.traceback", "_dynamo_region_activation_memory_budget")
 def budget(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return cx.call(cx.make(polyfills.Annotated), [], {})

@@ -1,8 +1,8 @@
-"""`step()` of torch's learning rate schedulers: one call that waits until the graph has run, and that is Python's own.
+"""`step()` of torch's learning rate schedulers: one native call that waits until the graph has run.
 
-It computes numbers of the program's alone, which no graph has: so no branch on how many steps there were is in an entry's
-guards.  What it changes is not known afterwards; a frame that looks there is captured again, with the call inlined.  Schedulers
-that call functions of the program's, and learning rates that are tensors, are inlined.
+It computes numbers of the program only, which the graph does not contain.  So no guard depends on the number of steps
+so far.  The changed values are not known afterwards; a frame that reads one is captured again, with the call inlined.
+Schedulers that call functions of the program, and tensor learning rates, are inlined.
 """
 
 from __future__ import annotations
@@ -14,20 +14,20 @@ from typing import Any
 import torch
 from torch.optim import lr_scheduler, swa_utils
 
-from pycompiler.capture.breaks import Again
-from pycompiler.capture.calls import Args, Kwargs, builtin
-from pycompiler.capture.calls import compare as compared
+from pycompiler.capture.breaks import RestartCapture
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
+from pycompiler.capture.interpreter.calls import compare as compared
 from pycompiler.capture.values.base import Capture, Value
-from pycompiler.capture.values.constant import Const, Waiting
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.constant import Const, PendingState
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.sequences import List
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.sequences import List
 from pycompiler.ir.source import Source
 
 INLINED = ("schedulers",)
 CHANGED = ("lr", "momentum", "betas")
-"""What schedulers change of a group of parameters."""
+"""Entries of a parameter group that schedulers change."""
 MODULES = (lr_scheduler.__name__, swa_utils.__name__)
 KINDS = {
     cls for cls in (*vars(lr_scheduler).values(), *vars(swa_utils).values())
@@ -45,12 +45,12 @@ def step(cx: Capture, function: types.FunctionType, args: Args, kwargs: Kwargs) 
     assert isinstance(scheduler, Object)
     if "_step_count" in scheduler.real.__dict__ and cx.truth(
         compared(cx, "==", scheduler.getattr(cx, "_step_count"), Const(1))
-    ):  # it may warn, and says where
+    ):  # it may warn about its caller's line
         return cx.inline(cx.make(function), args, kwargs)
     if any(fresh):
-        raise Again
+        raise RestartCapture
     cx.effects.defer(Builtin(function), [scheduler, *args[1:]])
-    unknown = Waiting(cx.tried, INLINED)
+    unknown = PendingState(cx.tried, INLINED)
     for value in [*_all(cx, scheduler)]:
         cx.effects.wait(value, tuple(value.real.__dict__), unknown)
     for group in groups.values():
@@ -68,7 +68,7 @@ def _all(cx: Capture, scheduler: Object) -> Iterator[Object]:
 
 
 def _groups(cx: Capture, scheduler: Value | None) -> list[Dict] | None:
-    """The groups of parameters that a scheduler of torch's changes; None where more may happen, or it is not known."""
+    """The parameter groups that torch's scheduler changes; None if more may happen, or the effect is not known."""
     if (
         not isinstance(scheduler, Object)
         or not scheduler.exists
@@ -102,12 +102,12 @@ def _groups(cx: Capture, scheduler: Value | None) -> list[Dict] | None:
         found.append(group)
     rates = cx.realize(scheduler.getattr(cx, "base_lrs")) if "base_lrs" in held else None
     if isinstance(rates, List) and len(rates.items) != len(groups.items):
-        return None  # a group was added: most raise, where they are called
+        return None  # a group was added: most schedulers then raise when called
     return found
 
 
 def _may_call(held: Any) -> bool:
-    """Whether this is a function of the program's, or holds some; a method of torch's is none."""
+    """Whether an object is a function of the program, or holds some; torch's methods do not count."""
     if isinstance(held, (list, tuple)) and not all(isinstance(v, (int, float)) for v in held):
         return any(_may_call(v) for v in held)
     if isinstance(held, (lr_scheduler.LRScheduler, torch.optim.Optimizer)):

@@ -1,7 +1,8 @@
 """Hooks of modules that a frame registers, and may remove again.
 
-In: `module.register_forward_hook(hook)`, with what it gives.  Out: entries of the module's dicts, which the call of the module
-finds there, under a number that stands for the one that the handle has (`HookNumber`): generated code takes it.
+In: `module.register_forward_hook(hook)`, and calls of its handle.
+Out: entries in the module's dicts, where the module's call finds them.  Their key is a placeholder for the handle's
+real number (`HookNumber`), which generated code takes.
 """
 
 from __future__ import annotations
@@ -9,18 +10,19 @@ from __future__ import annotations
 import torch
 from torch.utils.hooks import RemovableHandle
 
-from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
+from pycompiler.capture.recipe import runtime_helpers
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.sequences import Sequence, Tuple
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.objects import Object
 from pycompiler.capture.values.opaque import HANDLE
-from pycompiler.capture.values.references import FIRST, HookNumber, Registered
-from pycompiler.capture.values.sequences import Sequence, Tuple
+from pycompiler.capture.values.weak_references import FIRST, HookDictReference, HookNumber
 
+# callers that hold the handle and do not pass its number on
 REGISTER = {
     f.__code__
     for f in (
@@ -29,7 +31,7 @@ REGISTER = {
         torch.nn.Module.register_full_backward_hook,
         torch.nn.Module.register_full_backward_pre_hook,
     )
-}  # who calls what has the handle, and gives nobody else its number
+}
 
 
 @builtin(RemovableHandle.__init__)
@@ -50,10 +52,10 @@ def init(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     handle, made_at = given[0], cx.step()
     assert isinstance(handle, Object)
     number = FIRST + len({n for n, _, _ in cx.registered})
-    first, *others = (Registered(d, made_at) for d in dicts)
+    first, *others = (HookDictReference(d, made_at) for d in dicts)
     handle.overlay.update(hooks_dict_ref=first, id=HookNumber(number), extra_dict_ref=Tuple([*others]))
     cx.registered += [(number, d, made_at) for d in dicts if isinstance(d, Dict)]
-    cx.effects.defer(Builtin(rebuild.skip_handle), [])
+    cx.effects.defer(Builtin(runtime_helpers.skip_handle), [])
     cx.effects.journal[-1].name = HANDLE
     return Const(None)
 

@@ -1,6 +1,7 @@
-"""`torch.nested`: jagged tensors that the program makes are calls of the graph; strided nested tensors break it.
+"""`torch.nested`: jagged tensors that the program creates are calls of the graph; strided nested tensors break the
+graph.
 
-A strided one is a tensor of C++ without sizes or strides, for which there are no fakes.
+A strided nested tensor is a C++ tensor without sizes or strides, and has no fake.
 """
 
 from __future__ import annotations
@@ -17,15 +18,15 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.nn import functional as F
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import LATE, Args, Kwargs, builtin
-from pycompiler.capture.composed import narrowed, rows
+from pycompiler.capture.interpreter.calls import LATE_BUILTINS, Args, Kwargs, builtin
+from pycompiler.capture.semantics.torch_polyfills import narrowed, rows
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.tensor import Tensor, is_row
-from pycompiler.ir import jagged
+from pycompiler.torch_compat import jagged_tensors
 
-STRIDED = "a strided nested tensor, whose rows fakes do not know (layout=torch.jagged has them)"
+STRIDED = "a strided nested tensor, whose row sizes are not known during capture (use layout=torch.jagged)"
 
 
 @functools.cache
@@ -35,7 +36,8 @@ def _position(fn: Callable[..., Any], name: str) -> int | None:
 
 
 def _maker(fn: Callable[..., Any], inlined: bool) -> Callable[[Capture, Args, Kwargs], Value]:
-    """`inlined`: torch's Python down to `VIEWS`, which computes with sizes that may be symbols."""
+    """A constructor's handler.
+    `inlined`: torch's Python code is inlined down to `VIEWS`; it computes with sizes, maybe symbols."""
     at = _position(fn, "layout")
 
     def make(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
@@ -50,7 +52,7 @@ def _maker(fn: Callable[..., Any], inlined: bool) -> Callable[[Capture, Args, Kw
 def call(cx: Capture, fn: Callable[..., Any], args: Args, kwargs: Kwargs) -> Value:
     if cx.graph.levels or cx.functions.concerns(args, kwargs):
         raise Break("tensor-subclass", f"torch.nested.{fn.__name__} under a transform or a mode")
-    jagged.prepare()
+    jagged_tensors.prepare()
     return cx.graph.call_function(fn, args, kwargs)
 
 
@@ -74,7 +76,8 @@ _narrow = _maker(torch.nested.narrow, True)
 
 @builtin(torch.nested.narrow)
 def narrow(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """By numbers; of starts and lengths in tensors torch looks whether rows lie side by side, which decides what it makes."""
+    """`narrow` by numbers.  For starts and lengths in tensors, torch reads whether rows are adjacent, which decides its
+    result."""
     names = ("tensor", "dim", "start", "length", "layout")
     given = dict(zip(names, args, strict=False)) | kwargs
     tensor, dim, start, length, layout = (cx.realize(given.get(n, Const(None))) for n in names)
@@ -90,15 +93,20 @@ for _fn in (torch.nested.nested_tensor, torch.nested.as_nested_tensor, torch.nes
     builtin(_fn)(_maker(_fn, True))
 builtin(torch.nested.nested_tensor_from_jagged)(_maker(torch.nested.nested_tensor_from_jagged, False))
 for _name in VIEWS:
-    LATE[_INTERNAL, _name] = _view(_name)
+    LATE_BUILTINS[_INTERNAL, _name] = _view(_name)
 builtin(torch.nested.to_padded_tensor)(to_padded)
 
 
 # rows ----------------------------------------------------------------------------------------------------------------------
 def of_rows(cx: Capture, args: Args, kwargs: Kwargs, dim: int) -> Tensor | None:
-    """A jagged tensor that is taken apart along its first dimension: by lengths, which are data."""
+    """The jagged tensor that is split along its first dimension, or None.  The split depends on lengths, which are
+    data."""
     given = args[0] if args else None
-    if not isinstance(given, Tensor) or not jagged.is_jagged(type(given.fake)) or cx.functions.concerns(args, kwargs):
+    if (
+        not isinstance(given, Tensor)
+        or not jagged_tensors.is_jagged(type(given.fake))
+        or cx.functions.concerns(args, kwargs)
+    ):
         return None
     at = kwargs.get("dim", args[dim] if dim < len(args) else Const(0))
     return given if at.is_const() and at.const() in (0, -given.fake.dim()) else None
@@ -128,13 +136,16 @@ _DEFAULTS = {"attn_mask": None, "dropout_p": 0.0, "is_causal": False, "enable_gq
 
 @builtin(F.scaled_dot_product_attention)
 def attention(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Of jagged tensors on the host torch takes the rows apart by their lengths, which are data: `jagged.attention` does not."""
+    """Attention of jagged tensors on the CPU.  Torch splits the rows by lengths, which are data;
+    `jagged_tensors.attention` does not."""
     given = dict(zip(_ARGUMENTS, map(cx.realize, args), strict=False)) | kwargs
     tensors = [cx.realize(given[n]) for n in _ARGUMENTS[:3] if n in given]
-    heads = [t for t in tensors if isinstance(t, Tensor) and jagged.is_jagged(type(t.fake))]
+    heads = [t for t in tensors if isinstance(t, Tensor) and jagged_tensors.is_jagged(type(t.fake))]
     plain = all(name in _ARGUMENTS and _is_default(name, value) for name, value in given.items())
     if len(heads) == 3 and plain and _fits(cx, [t.fake for t in heads]) and all(_is_whole(cx, t) for t in heads[:2]):
-        return cx.graph.call_function(jagged.attention, [*heads, *([given["scale"]] if "scale" in given else [])], {})
+        return cx.graph.call_function(
+            jagged_tensors.attention, [*heads, *([given["scale"]] if "scale" in given else [])], {}
+        )
     return cx.graph.call_function(F.scaled_dot_product_attention, args, kwargs)
 
 
@@ -145,13 +156,13 @@ def _is_default(name: str, value: Value) -> bool:
 
 
 def _fits(cx: Capture, heads: Sequence[Any]) -> bool:
-    """Whether torch computes plainly: any other way of it raises, draws, or rounds otherwise."""
+    """Whether torch takes the plain path: its other paths raise, draw random numbers, or round otherwise."""
     query, key, value = heads
     if cx.graph.levels or torch.is_autocast_enabled("cpu") or not torch._C._get_math_sdp_enabled():
         return False
     if any(t.device.type != "cpu" or t.dtype not in (torch.float32, torch.float64) or t.dim() != 4 for t in heads):
         return False
-    if not all(jagged.values_of(t).transpose(0, 1).is_contiguous() for t in heads):
+    if not all(jagged_tensors.values_of(t).transpose(0, 1).is_contiguous() for t in heads):
         return False  # torch refuses
     alike = all(t._ragged_idx == 2 and t._lengths is None and t.dtype == query.dtype for t in heads)
     sizes = alike and query._size[0] == key._size[0] and query._size[1] == key._size[1] == value._size[1]
@@ -159,10 +170,10 @@ def _fits(cx: Capture, heads: Sequence[Any]) -> bool:
 
 
 def _is_whole(cx: Capture, heads: Tensor) -> bool:
-    """Whether it is assumed, and looked at by the graph, that offsets are of all values and that no row is longer than torch
-    says."""
+    """Whether the offsets cover all values, and no row is longer than torch's maximum; the graph checks these
+    assumptions."""
     fake: Any = heads.fake
-    most, total = jagged.longest(fake), jagged.values_of(fake).shape[1]
+    most, total = jagged_tensors.longest(fake), jagged_tensors.values_of(fake).shape[1]
     if most is None:
         return False
     offsets = heads.getattr(cx, "_offsets")

@@ -1,6 +1,7 @@
-"""What torch.optim wraps around its methods for torch's own compiler, which breaks its graphs there: here these are inlined.
+"""Wrappers that torch.optim puts around its methods for torch.compile, which breaks its graphs there.  Here the methods
+are inlined.
 
-In: functions that torch makes in decorators, known by their code.  Out: rows of `calls.MADE_BY_TORCH`.
+In: functions that torch creates in decorators, known by their code.  Out: rows of `calls.MADE_BY_TORCH`.
 """
 
 from __future__ import annotations
@@ -13,23 +14,23 @@ import torch
 from torch.optim import _adafactor, adagrad, adam, asgd, sgd
 from torch.optim.optimizer import _get_value, _use_grad_for_differentiable
 
-from pycompiler.capture import polyfills
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import MADE_BY_TORCH, Args, Kwargs, builtin
+from pycompiler.capture.interpreter.calls import MADE_BY_TORCH, Args, Kwargs, builtin
+from pycompiler.capture.semantics import polyfills
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.keys import Key
+from pycompiler.capture.values.containers.sequences import List, Sequence, Tuple
 from pycompiler.capture.values.functions import Function
-from pycompiler.capture.values.keys import Key
-from pycompiler.capture.values.sequences import List, Sequence, Tuple
 from pycompiler.capture.values.tensor import STAY_TENSORS, Tensor
-from pycompiler.ir import peer
+from pycompiler.torch_compat import torch_compile
 
 
 def _inner(decorator: Callable[..., Any]) -> types.CodeType:
-    """The code of the function that a decorator makes."""
+    """The code of the function that a decorator creates."""
     codes = (c for c in decorator.__code__.co_consts if isinstance(c, types.CodeType))
-    (code,) = (c for c in codes if c.co_name != "__annotate__")  # of 3.14
+    (code,) = (c for c in codes if c.co_name != "__annotate__")  # added by 3.14
     return code
 
 
@@ -47,7 +48,7 @@ def within_grad_mode(cx: Capture, fn: Function, args: Args, kwargs: Kwargs) -> V
 
 @builtin(_get_value)
 def get_value(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Eager computes with `x.item()`, a float, so in double; in a graph it stays a tensor."""
+    """`x.item()`. Eager computes with a float, so in double precision; in a graph it stays a tensor."""
     (value,) = (*args, *kwargs.values())
     value = cx.realize(value)
     if not isinstance(value, Tensor):
@@ -57,7 +58,7 @@ def get_value(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
-    """That of a function, and of those inside of it."""
+    """The code of a function, and of its inner functions."""
     yield code
     for inner in code.co_consts:
         if isinstance(inner, types.CodeType):
@@ -74,7 +75,7 @@ for _step in (
 
 
 INLINED = (torch.optim.Optimizer.zero_grad,)
-"""Functions of torch's own that its compiler does not look into."""
+"""Torch functions that torch.compile does not trace."""
 
 
 def not_disabled(cx: Capture, fn: Function, args: Args, kwargs: Kwargs) -> Value | None:
@@ -83,8 +84,11 @@ def not_disabled(cx: Capture, fn: Function, args: Args, kwargs: Kwargs) -> Value
 
 
 def _apart(fused: types.FunctionType, each: Any) -> None:
-    """A fused step of lists as that of each parameter: the compiler fuses by itself, and functionalisation refuses the kernels
-    for empty lists.  Kernels compute small dtypes in single precision, so these stay theirs."""
+    """Replace a fused step over lists by the step of each parameter.
+
+    The compiler fuses by itself, and functionalisation refuses the fused kernels for empty lists.  Kernels compute
+    small dtypes in single precision, so small dtypes keep the fused kernel.
+    """
 
     @builtin(fused)
     def step(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
@@ -103,12 +107,12 @@ for _fused, _each in (
     (sgd._fused_sgd, sgd._single_tensor_sgd),
     (adagrad._fused_adagrad, adagrad._single_tensor_adagrad),
 ):
-    _apart(peer.original_of(_fused) or _fused, _each)  # type: ignore[arg-type]
+    _apart(torch_compile.original_of(_fused) or _fused, _each)  # type: ignore[arg-type]
 
 
 @builtin(torch._C._group_tensors_by_device_and_dtype)
 def grouped(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Lists of tensors, cut by the devices and dtypes of the first, in torch's own order of these."""
+    """Lists of tensors, grouped by the devices and dtypes of the first list, in torch's own order."""
     lists = [cx.realize(v) for v in (args[0].items if args and isinstance(args[0], Sequence) else [])]
     items = [[cx.realize(v) for v in given.items] for given in lists if isinstance(given, Sequence)]
     plain = len(args) == 2 and not kwargs and items and len(items) == len(lists) and items[0]
@@ -117,7 +121,7 @@ def grouped(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         or not all(isinstance(v, Tensor) for v in items[0])
         or any(len(v) not in (0, len(items[0])) for v in items)
     ):
-        raise Break("builtin-call", "_group_tensors_by_device_and_dtype of other things than tensors")
+        raise Break("builtin-call", "_group_tensors_by_device_and_dtype of values that are not lists of tensors")
     kinds = [(v.fake.device, v.fake.dtype) for v in items[0] if isinstance(v, Tensor)]
     empty = {(device, dtype): torch.empty(0, device=device, dtype=dtype) for device, dtype in dict.fromkeys(kinds)}
     asked, found = cx.truth(args[1]), dict[Key, Value]()

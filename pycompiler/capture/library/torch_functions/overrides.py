@@ -1,6 +1,7 @@
-"""torch's functions around `__torch_function__`: who is asked, function modes, and how both are switched off.
+"""Handlers of functions around `__torch_function__`: queries, function modes, and switching both off.
 
-What they answer is the program's own state of it (`funnel.py`); the thread's follows where the graph ends (`frame.py`).
+Out: answers from the program's own state (`capture/interpreter/torch_function.py`).  The thread's state follows where
+the graph ends (`capture/interpreter/frame.py`).
 """
 
 from __future__ import annotations
@@ -10,18 +11,18 @@ from typing import Any
 import torch
 from torch import overrides
 
-from pycompiler.capture import polyfills
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins import parameters
-from pycompiler.capture.calls import Args, Kwargs, builtin, takes_nothing
-from pycompiler.capture.funnel import State
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin, takes_nothing
+from pycompiler.capture.interpreter.torch_function import State
+from pycompiler.capture.library.gradients import parameters
+from pycompiler.capture.semantics import polyfills
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.objects import Object
-from pycompiler.capture.values.sequences import Tuple
 from pycompiler.capture.values.tensor import Tensor, as_subclass
 
 
@@ -82,7 +83,7 @@ def push(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @builtin(torch._C._pop_torch_function_stack)
 def pop(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if not cx.functions.modes:
-        raise Break("global-state", "a function mode is taken off the stack that was not put there")
+        raise Break("global-state", "the end of a function mode that was entered outside of the graph")
     cx.effects.allow(None, "the stack of function modes")
     return cx.functions.modes.pop()
 
@@ -96,7 +97,7 @@ def count(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def mode_at(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     place: int = args[0].const() - cx.functions.below
     if not 0 <= place < len(cx.functions.modes):
-        raise Break("global-state", "the stack of function modes")
+        raise Break("global-state", "a read of a function mode that was entered outside of the graph")
     return cx.functions.modes[place]
 
 
@@ -145,7 +146,7 @@ def set_state(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 # subclasses ---------------------------------------------------------------------------------------------------------------
 @builtin(torch.Tensor.__new__)
 def make_tensor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """`cls(tensor)`: an alias, which no mode and no class is asked for."""
+    """`cls(tensor)`: an alias, without a call of any `__torch_function__`."""
     if len(args) != 2 or kwargs or not isinstance(args[0], Class) or not isinstance(args[1], Tensor):
         raise Break("builtin-call", f"Tensor.__new__({', '.join(a.describe() for a in args)})")
     return as_subclass(cx, [args[1], args[0]], {})
@@ -153,7 +154,7 @@ def make_tensor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(torch.Tensor._make_subclass)
 def make_subclass(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    args = [a.settle("as requires_grad") for a in args]
+    args = [a.settle("as the flag requires_grad") for a in args]
     trains = len(args) == 3 and not kwargs and args[2].is_const() and args[2].const() is True
     if trains and args[0].const() is torch.nn.Parameter and isinstance(args[1], Tensor):
         return parameters.make(cx, args[1])

@@ -1,7 +1,9 @@
-"""Operators that read the numbers of a tensor, where these are known (`folded.py`): of packed sequences, and `tensor_split`.
+"""Operators that read numbers from a tensor, if these are known (`capture/recording/constant_tensors.py`): operators of
+packed sequences, and `tensor_split`.
 
-In: a call of torch's that reads lengths, how many sequences have a step (`batch_sizes`), or places.  Out: operators whose shapes
-do not depend on data; of other numbers None, and the graph breaks at eager's own.
+In: a torch call that reads lengths, `batch_sizes` (the number of sequences that have a step), or split indices.
+Out: operators whose shapes do not depend on data.  For unknown numbers None; the graph then breaks at the original
+call.
 """
 
 from __future__ import annotations
@@ -12,18 +14,18 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.sequences import List, Sequence, Tuple
+from pycompiler.capture.values.containers.sequences import List, Sequence, Tuple
 from pycompiler.capture.values.tensor import METHODS, Tensor
-from pycompiler.ir import transforms
+from pycompiler.ir import higher_order
 
 Found = Callable[[Capture, Args, Kwargs], Value | None]
 
 
 def _or_eagers(fn: Any) -> Callable[[Found], Found]:
-    """The handler of an operator, whose calls that it says nothing of are eager's."""
+    """Register a handler of an operator; if it returns None, the original call is recorded."""
 
     def register(found: Found) -> Found:
         @builtin(fn)
@@ -39,7 +41,7 @@ def _or_eagers(fn: Any) -> Callable[[Found], Found]:
 
 
 def _numbers(cx: Capture, value: Value) -> list[int] | None:
-    """The numbers in a tensor of one dimension, if they are known."""
+    """The numbers in a one-dimensional tensor, if they are known."""
     real = cx.graph.folded.of(value.fake) if isinstance(value, Tensor) and not value.is_special else None
     return None if real is None or real.dtype is not torch.int64 or real.dim() != 1 else real.tolist()
 
@@ -49,7 +51,7 @@ def _tensor(cx: Capture, numbers: list[int]) -> Value:
 
 
 def _places(cx: Capture, numbers: list[int], like: Tensor) -> Value:
-    """An index, on a tensor's device."""
+    """An index tensor on a tensor's device."""
     return cx.graph.call_function(torch.tensor, [List([*map(Const, numbers)])], {"device": Const(like.fake.device)})
 
 
@@ -66,7 +68,8 @@ def pack(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
     if not numbers or len(numbers) != batch or numbers[-1] <= 0 or not falling or not longest >= numbers[0]:
         return None
     steps = numbers[0]
-    for place, count in zip(places, (len(numbers), steps), strict=True):  # as numbers, whatever the sizes are
+    # sizes become numbers, even if they are symbols
+    for place, count in zip(places, (len(numbers), steps), strict=True):
         if type(padded.fake.shape[place]) is not int or padded.fake.shape[place] != count:
             shorter = cx.graph.call_method("narrow", [padded, Const(place), Const(0), Const(count)], {})
             assert isinstance(shorter, Tensor)
@@ -116,7 +119,7 @@ def _layers(name: str) -> Found:
         if not all(isinstance(t, Tensor) and not t.is_special for t in tensors):
             return None
         return cx.graph.call_inner(
-            transforms.packed_layers,
+            higher_order.packed_layers,
             [],
             [name, tuple(numbers), tuple(flags), isinstance(hidden, Sequence), len(held), *tensors],
         )

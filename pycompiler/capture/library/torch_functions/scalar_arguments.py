@@ -1,7 +1,9 @@
-"""Operators whose argument is a number, called with a tensor that holds one: eager reads it, a graph computes with the tensor.
+"""Operators with a number argument, called with a tensor that holds the number.  Eager reads it; a graph computes with
+the tensor.
 
-In: the call.  Out: the same values by operators on tensors, where dtypes say that they are the same; else the call as it
-is written, which breaks the graph.
+In: the call.
+Out: the same values by operators on tensors, if the dtypes guarantee equal results.  Otherwise the call is recorded
+as written, which breaks the graph.
 """
 
 from __future__ import annotations
@@ -11,18 +13,18 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import polyfills
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import Args, Kwargs, builtin
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
+from pycompiler.capture.semantics import polyfills
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.sequences import List, Tuple
-from pycompiler.capture.values.symbolic import Symbolic
+from pycompiler.capture.values.containers.sequences import List, Tuple
+from pycompiler.capture.values.symbolic_numbers import Symbolic
 from pycompiler.capture.values.tensor import METHODS, Tensor
 
 
 def _number(value: Value | None) -> torch.Tensor | None:
-    """The fake of a tensor without dimensions whose gradient nobody wants: eager's number has none."""
+    """The fake of a zero-dimensional tensor that needs no gradient: eager's number has none."""
     fake = value.fake if isinstance(value, Tensor) else None
     return fake if fake is not None and fake.dim() == 0 and not fake.requires_grad else None
 
@@ -57,7 +59,7 @@ def _lerp(fn: Any, single: Callable[[Capture, list[Value]], Value], *, in_place:
 
 
 def _weights(cx: Capture, args: Args) -> list[Value] | None:
-    """A weight for each tensor of a list: the one that is given for all, or of a list of numbers, in the tensors' dtype."""
+    """A weight for each tensor of a list: one weight for all, or a list of numbers, in the tensors' dtype."""
     if _alike(cx, args[2], args[0], args[1]):
         return [args[2] for _ in args[0].iterate(cx)]
     if not all(isinstance(v, (List, Tuple)) for v in args):
@@ -74,7 +76,7 @@ _lerp(torch._foreach_lerp_, lambda cx, given: cx.graph.call_method("lerp_", give
 
 
 def _scaled(fn: Any, name: str) -> None:
-    """`x += number * y / z` (or `* z`) for lists: the number is multiplied into `y` first, as kernels do."""
+    """`x += number * y / z` (or `* z`) for lists: the number is multiplied into `y` first, as in torch's kernels."""
 
     @builtin(fn)
     def call(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
@@ -90,7 +92,7 @@ def _scaled(fn: Any, name: str) -> None:
 
 
 def _numbers(cx: Capture, given: Value) -> list[Value] | None:
-    """Tensors of a number each: of a list of them, or of one tensor that has all."""
+    """One tensor per number: from a list of them, or from one tensor that has all."""
     if isinstance(given, (List, Tuple)):
         found = [cx.realize(item) for item in given.iterate(cx)]
     elif isinstance(given, Tensor) and given.fake.dim() == 1 and not given.fake.requires_grad:
@@ -103,7 +105,7 @@ def _numbers(cx: Capture, given: Value) -> list[Value] | None:
 
 
 def _are_wide(cx: Capture, *lists: list[Value]) -> bool:
-    """Whether all are tensors of one dtype that kernels compute in, where a number is rounded to it whatever it was before."""
+    """Whether all are tensors of one dtype that kernels compute in; a number is rounded to this dtype."""
     tensors = [cx.realize(item) for items in lists for item in items]
     dtypes = {t.fake.dtype if isinstance(t, Tensor) else None for t in tensors}
     return len(dtypes) == 1 and dtypes <= {torch.float32, torch.float64}
@@ -120,8 +122,11 @@ def _method(
     *,
     rounds: bool,
 ) -> None:
-    """A method of tensors, called with a number that stays a tensor: how it is made of other operators.  Kernels compute small
-    dtypes in single precision; with the number in that, or in the dtype itself where it `rounds`."""
+    """Register a tensor method, called with a number that stays a tensor: `how` builds it from other operators.
+
+    Kernels compute small dtypes in single precision.  They take the number in single precision, or first rounded to
+    the dtype itself if the kernel `rounds`.
+    """
 
     def method(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         number = taken(cx, args, kwargs)
@@ -130,7 +135,10 @@ def _method(
         if _computes_wide(cx, args):
             return how(cx, args[0], args[1], number)
         if not _are_small(cx, args):
-            raise Break("data-dependent-value", f"Tensor.{name}() by a number of tensors of other dtypes")
+            raise Break(
+                "data-dependent-value",
+                f"Tensor.{name}() with a number read from a tensor, for dtypes that are not captured",
+            )
         wide = [cx.graph.call_method("to", [t, Const(torch.float32)], {}) for t in args[:2]]
         if rounds and args[0].fake.device.type == "cpu":
             number = cx.graph.call_method("to", [number, Const(args[0].fake.dtype)], {})
@@ -142,7 +150,7 @@ def _method(
 
 
 def _computes_wide(cx: Capture, args: Args) -> bool:
-    """Whether an operator that writes the first of two tensors computes in its dtype, to which numbers are rounded."""
+    """Whether an operator that writes the first of two tensors computes in its dtype, and rounds numbers to it."""
     start, other = (cx.realize(v) for v in args[:2])
     if not isinstance(start, Tensor) or not isinstance(other, Tensor) or not _are_wide(cx, [start]):
         return False
@@ -151,7 +159,7 @@ def _computes_wide(cx: Capture, args: Args) -> bool:
 
 
 def _are_small(cx: Capture, args: Args) -> bool:
-    """Whether both tensors are of a dtype of which kernels compute in single precision."""
+    """Whether both tensors have a dtype that kernels compute in single precision."""
     dtypes = [t.fake.dtype if isinstance(t, Tensor) else None for t in map(cx.realize, args[:2])]
     return dtypes[0] == dtypes[1] and dtypes[0] in (torch.bfloat16, torch.float16)
 
@@ -161,7 +169,7 @@ def _weight(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
 
 
 def _alpha(cx: Capture, args: Args, kwargs: Kwargs) -> Value | None:
-    """One in a tensor of the program's is read as Python would."""
+    """The `alpha` of `add_`. A number in a tensor of the program is taken as a Python number."""
     alpha = kwargs.get("alpha") if len(args) == 2 and len(kwargs) == 1 else None
     if isinstance(alpha, Tensor) and alpha.fake.dtype is torch.bool:  # eager refuses it
         return None
@@ -186,7 +194,8 @@ _method("add_", _alpha, _added, rounds=True)
 
 @builtin(torch.nn.functional.batch_norm)
 def batch_norm(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """With a momentum that changes from call to call (``BatchNorm2d(momentum=None)``): kernels take a number."""
+    """`batch_norm` with a momentum that changes from call to call (``BatchNorm2d(momentum=None)``): kernels take a
+    number."""
     given = dict(
         zip(("input", "running_mean", "running_var", "weight", "bias", "training", "momentum"), args, strict=False)
     )
@@ -198,14 +207,14 @@ def batch_norm(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return cx.call(cx.make(polyfills.batch_norm), args, kwargs)
 
 
-# What `full` makes of a number of a kind: the default dtype of floating-point ones is asked for.
+# The dtype of `full` for a number of each dtype; for floating-point numbers it is the default dtype.
 _KINDS: dict[torch.dtype, torch.dtype] = {torch.bool: torch.bool} | dict.fromkeys(
     (torch.uint8, torch.int8, torch.int16, torch.int32, torch.int64), torch.int64
 )
 
 
 def _expect_held(cx: Capture, number: Value, dtype: torch.dtype) -> None:
-    """A dtype holds a number, which is assumed: eager refuses one that overflows."""
+    """Assume that a dtype can hold the number: eager refuses a number that overflows."""
     fake = _number(number)
     assert fake is not None
     given, dtype = fake.dtype, dtype.to_real()
@@ -219,19 +228,19 @@ def _expect_held(cx: Capture, number: Value, dtype: torch.dtype) -> None:
     wide = cx.graph.call_method("to", [number, Const(torch.float64)], {})
     size = cx.graph.call_function(torch.abs, [wide], {})
     held = cx.graph.call_function(torch.lt, [size, Const(float(limits.max))], {})
-    if dtype.is_floating_point:  # which have a NaN, and infinities
+    if dtype.is_floating_point:  # a floating-point dtype has NaN and infinities
         edge = cx.graph.call_function(torch.le, [size, Const(float(limits.max))], {})
         finite = cx.graph.call_function(torch.isfinite, [wide], {})
         held = cx.graph.call_function(
             torch.logical_or, [edge, cx.graph.call_function(torch.logical_not, [finite], {})], {}
         )
     if not isinstance(held, Tensor) or not cx.graph.expect(held, True):
-        raise Break("data-dependent-value", f"a number that {dtype} may not hold")
+        raise Break("data-dependent-value", f"a number read from a tensor that may be out of the range of {dtype}")
 
 
 @builtin(torch.full)
 def full(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Of a tensor on the host: its value, spread over the size."""
+    """`full` with a tensor on the CPU: its value, spread over the size."""
     given = dict(zip(("size", "fill_value"), args, strict=False)) | kwargs
     number = _number(given.get("fill_value"))
     if (found := cx.functions.ask(torch.full, args, kwargs)) is not None:
@@ -255,7 +264,7 @@ def full(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(torch.full_like)
 def full_like(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Of a tensor of a number: as `full`."""
+    """`full_like` with a tensor of one number, like `full`."""
     number = _number(args[1]) if len(args) == 2 and not kwargs else None
     if (
         number is None

@@ -1,6 +1,7 @@
-"""What the program asks of a tensor's memory: its size and where in it the tensor begins, never its address.
+"""Queries about a tensor's memory: its size and the tensor's offset in it, never its address.
 
-Of existing tensors both are guarded, since no other guard compares them; of what the graph makes they are the fakes'.
+For existing tensors both are guarded, since no other guard compares them.  For tensors of the graph they are the
+fakes'.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import Args, Kwargs, builtin
-from pycompiler.capture.composed import COMPOSED
+from pycompiler.capture.interpreter.calls import Args, Kwargs, builtin
+from pycompiler.capture.semantics.torch_polyfills import COMPOSED
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.tensor import METHODS, Storage, Tensor
-from pycompiler.ir import ctc
+from pycompiler.operators import ctc_loss
 
 
 def bytes_of(tensor: torch.Tensor) -> int:
@@ -30,7 +31,7 @@ def offset_of(tensor: torch.Tensor) -> int:
 def _plain(cx: Capture, args: Args, kwargs: Kwargs, what: str) -> Tensor:
     tensor = args[0]
     if len(args) != 1 or kwargs or not isinstance(tensor, Tensor):
-        raise Break("unsupported-operation", f"Tensor.{what} of arguments")
+        raise Break("unsupported-operation", f"Tensor.{what} with arguments")
     plain = (
         tensor.fake.layout is torch.strided and not tensor.wrapper and tensor.cls in (torch.Tensor, torch.nn.Parameter)
     )
@@ -41,16 +42,16 @@ def _plain(cx: Capture, args: Args, kwargs: Kwargs, what: str) -> Tensor:
         or cx.graph.replaced
         or cx.graph.is_picked(tensor.fake)
     ):
-        raise Break("unsupported-operation", f"Tensor.{what}, of {tensor.describe()}")
+        raise Break("unsupported-operation", f"Tensor.{what} of {tensor.describe()}")
     return tensor
 
 
 def _given(cx: Capture, tensor: Tensor) -> Tensor | None:
-    """The existing tensor in whose memory it is; of several it cannot be told."""
+    """The existing tensor that owns this memory, or None. Breaks if several inputs share it."""
     place = tensor.fake.untyped_storage()._cdata
     found = [t for t in cx.graph.inputs if t.fake.layout is torch.strided and t.fake.untyped_storage()._cdata == place]
     if len(found) > 1 or any(t.source is None or t.real is None for t in found):
-        raise Break("unsupported-operation", "a question about memory that several tensors have in common")
+        raise Break("unsupported-operation", "a query of the storage that several tensors share")
     return found[0] if found else None
 
 
@@ -80,7 +81,7 @@ METHODS["storage_offset"] = storage_offset
 
 
 def _inlined_method(name: str) -> Any:
-    """A method that torch has in Python, which calls the function."""
+    """A tensor method that torch has in Python, which calls the function."""
     written = getattr(torch.Tensor, name, None)
     if not isinstance(written, types.FunctionType):
         return None
@@ -97,6 +98,6 @@ def _composed(fn: Any, inlined: Any) -> None:
     METHODS[fn.__name__] = _inlined_method(fn.__name__) or call
 
 
-builtin(ctc.losses)(lambda cx, args, kwargs: cx.graph.call_function(ctc.losses, args, kwargs))
+builtin(ctc_loss.losses)(lambda cx, args, kwargs: cx.graph.call_function(ctc_loss.losses, args, kwargs))
 for _fn, _inlined in COMPOSED.items():
     _composed(_fn, _inlined)

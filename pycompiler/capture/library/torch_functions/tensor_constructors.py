@@ -1,7 +1,8 @@
-"""`torch.tensor` and its like of numbers of which some change from call to call, or are in tensors: a number each, stacked.
+"""`torch.tensor`, `torch.as_tensor` and `torch.asarray` of numbers that change from call to call, or are in tensors.
 
-In: the call.  Out: the tensor that it gives in eager, made by operators that take symbols and tensors, or None: eager's own
-call, for which the numbers become constants.
+In: the call.
+Out: the same tensor as in eager mode, built by operators that take symbols and tensors, one number each, stacked.
+None if the numbers shall become constants of the original call.
 """
 
 from __future__ import annotations
@@ -14,21 +15,22 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.calls import Args, Kwargs
+from pycompiler.capture.interpreter.calls import Args, Kwargs
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.sequences import List, Tuple
-from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic, compute, symbols_in
+from pycompiler.capture.values.containers.sequences import List, Tuple
+from pycompiler.capture.values.symbolic_numbers import PLAIN_VALUES, Symbolic, compute, symbols_in
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir import arrays
+from pycompiler.operators import numpy_arrays
 
-MOST = 64  # numbers: of more, constants are the better graph
+MOST = 64  # numbers; constants give a better graph for more
 FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
 
 
 def stacked(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value | None:
-    """See the module docstring; `fn` is torch.tensor, torch.as_tensor or torch.asarray."""
+    """The tensor of changing numbers, see the module docstring; `fn` is torch.tensor, torch.as_tensor or
+    torch.asarray."""
     data, names = args[0] if args else None, {k for k, v in kwargs.items() if not cx.is_none(v)}
     if data is None or len(args) > 1 or not names <= {"dtype", "device"} or (shape := _shape(cx, data)) is None:
         return None
@@ -56,8 +58,10 @@ def stacked(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value | None:
 
 
 def of_tensors(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value | None:
-    """The same of tensors without dimensions, whose numbers eager reads and stores anew: None where it may refuse one, or
-    warns, or reads from another device."""
+    """The tensor of zero-dimensional tensors, whose numbers eager reads and stores again.
+
+    None if eager may refuse a number, warns, or reads from another device.
+    """
     names = {k for k, v in kwargs.items() if not cx.is_none(v)}
     wanted = kwargs["dtype"].const() if "dtype" in names else None
     if fn is torch.asarray or len(args) > 1 or not names <= {"dtype", "device"} or cx.graph.levels:
@@ -77,31 +81,34 @@ def of_tensors(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value | None
 
 
 def dtype_of_numbers(cx: Capture, data: Value) -> Value | None:
-    """What torch finds among numbers of which some are NumPy's, which have a dtype (a graph has Python's); None without such."""
+    """The dtype that torch infers for numbers with NumPy scalars among them; None without NumPy scalars.
+
+    A NumPy scalar has a dtype; a graph has Python numbers.
+    """
     leaves = [*_leaves(cx, cx.realize(data))]
-    if not any(isinstance(v, Const) and arrays.is_number(v.value) for v in leaves):
+    if not any(isinstance(v, Const) and numpy_arrays.is_number(v.value) for v in leaves):
         return None
     if not all(isinstance(v, Const) for v in leaves):
-        raise Break("unsupported-operation", "a tensor of numbers of NumPy's beside some that change")
+        raise Break("unsupported-operation", "a tensor of NumPy scalars and numbers that are not constants")
     return Const(cx.evaluate_raw(torch.tensor, cx.snapshot(data)).dtype)
 
 
 def _tensor_of(value: Value, *, scalars: bool) -> Tensor | None:
-    """The tensor that has a number; `scalars`: a number of NumPy's is stored as it is."""
+    """The tensor that holds a number; `scalars`: the number of a NumPy scalar is stored unchanged."""
     if isinstance(value, Array) and value.scalar and scalars:
         return value.tensor
     return value if isinstance(value, Tensor) and not value.is_special else None
 
 
 def _keeps(number: torch.dtype, dtype: torch.dtype) -> bool:
-    """Whether a number of one dtype is stored as another in the way in which operators convert it."""
+    """Whether storing a number of one dtype as another gives the same value as the conversion operator."""
     if number.is_floating_point and not dtype.is_complex:
         return dtype in (torch.float32, torch.float64) or dtype == number
     return dtype == number or (dtype is torch.int64 and not number.is_complex)
 
 
 def _stack(cx: Capture, data: Value, dtype: torch.dtype) -> Value | None:
-    """Nested lists as a tensor; None where their lengths differ."""
+    """Nested lists as a tensor; None if their lengths differ."""
     data = cx.realize(data)
     if not isinstance(data, (List, Tuple)):
         tensor = _tensor_of(data, scalars=True)
@@ -115,7 +122,8 @@ def _stack(cx: Capture, data: Value, dtype: torch.dtype) -> Value | None:
 
 
 def _converted(cx: Capture, numbers: list[Value], dtype: torch.dtype) -> list[Value] | None:
-    """Numbers that `scalar_tensor` converts as `torch.tensor` does, to floating-point dtypes by way of a double."""
+    """The numbers, converted so that `scalar_tensor` stores them as `torch.tensor` does; floating-point dtypes convert
+    from a double."""
     if dtype is torch.int64:
         whole = all(
             n.python_type() is int and (isinstance(n, Symbolic) or -(2**63) <= n.const() < 2**63) for n in numbers
@@ -130,7 +138,7 @@ def _converted(cx: Capture, numbers: list[Value], dtype: torch.dtype) -> list[Va
 
 
 def _double(number: int | float, dtype: torch.dtype) -> Value | None:
-    """A constant as a float; None where `scalar_tensor` refuses it."""
+    """A constant as a float; None if `scalar_tensor` refuses it."""
     if type(number) is int and abs(number) > 2**53 or torch.finfo(dtype).max < abs(number) < math.inf:
         return None
     return Const(float(number))
@@ -145,7 +153,7 @@ def _leaves(cx: Capture, data: Value) -> Iterator[Value]:
 
 
 def _shape(cx: Capture, data: Value) -> tuple[int, ...] | None:
-    """The shape of numbers in nested lists and tuples, None of anything else."""
+    """The shape of numbers in nested lists and tuples; None for any other value."""
     if not isinstance(data, (List, Tuple)):
         return () if isinstance(data, PLAIN_VALUES) else None
     if data.cls not in (list, tuple, torch.Size):

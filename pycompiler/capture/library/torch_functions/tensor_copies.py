@@ -1,7 +1,7 @@
-"""Copies of tensors (`copy.deepcopy(t)`, `copy.copy(t)`), also within those of modules and containers.
+"""Copies of tensors (`copy.deepcopy(t)`, `copy.copy(t)`), also inside copies of modules and containers.
 
-Eager copies the memory of a plain tensor as a whole, once for all tensors in it that a call of deepcopy comes to: so these are
-assumed to lie apart.  A shallow copy is another tensor in the same memory.
+In a deepcopy, eager copies the memory of a plain tensor once, for all tensors in that memory.  So tensors are assumed
+not to share memory.  A shallow copy is another tensor in the same memory.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ import copy
 import torch
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins import parameters
-from pycompiler.capture.calls import Args, Kwargs
-from pycompiler.capture.polyfills import same_data
+from pycompiler.capture.interpreter.calls import Args, Kwargs
+from pycompiler.capture.library.gradients import parameters
+from pycompiler.capture.semantics.polyfills import same_data
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
-from pycompiler.capture.values.sequences import Tuple
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.sequences import Tuple
 from pycompiler.capture.values.tensor import METHODS, Tensor
-from pycompiler.ir.kernels import deep_copied, memory_of
+from pycompiler.operators.kernel_type_checks import deep_copied, memory_of
 
 NO_LEAF = (
     "Only Tensors created explicitly by the user (graph leaves) support the deepcopy protocol at the moment.  "
@@ -33,7 +33,7 @@ def _refuse(name: str, tensor: Value) -> Break:
 
 
 def _is_bare(cx: Capture, tensor: Tensor) -> bool:
-    """Whether it is a plain tensor in memory, without attributes and gradient."""
+    """Whether the tensor is a plain strided tensor, without attributes and gradient."""
     fake = tensor.fake
     plain = tensor.cls is torch.Tensor and not (tensor.is_special or tensor.overlay or tensor.parted)
     if not plain or fake.layout is not torch.strided or fake.device.type not in ("cpu", "cuda"):
@@ -61,22 +61,22 @@ def deepcopy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         raise _refuse("__deepcopy__", tensor)
     copied = cx.graph.copied.setdefault(id(memo), (memo, []))[1]
     given = {memory_of(t.fake) for t in cx.graph.inputs if t.fake.layout is torch.strided}
-    for other in copied:  # existing ones, or views of these, may be in one memory in the next call
+    for other in copied:  # existing tensors, or views of them, may share memory in the next call
         if memory_of(other.fake) == memory_of(tensor.fake) or given >= {memory_of(other.fake), memory_of(tensor.fake)}:
-            raise Break("unsupported-operation", "Tensor.__deepcopy__() of several tensors that may be in one memory")
+            raise Break("unsupported-operation", "Tensor.__deepcopy__() of several tensors that may share memory")
     trains = tensor.fake.requires_grad
     data = cx.graph.call_method("detach", [tensor], {}) if trains else tensor
     assert isinstance(data, Tensor)
     made = cx.graph.call_function(deep_copied, [data], {})
     assert isinstance(made, Tensor)
-    if made.fake.stride() != tensor.fake.stride():  # eager's has the same gaps, or elements in one place
+    if made.fake.stride() != tensor.fake.stride():  # eager's copy has the same gaps, or several elements in one place
         raise _refuse("__deepcopy__", tensor)
     copied.append(tensor)
     return parameters.make(cx, made, torch.Tensor) if trains else made
 
 
 def reduce_ex(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """As `copy.copy` asks for it, and nobody else sees."""
+    """`__reduce_ex__` as `copy.copy` calls it; other callers would see the difference."""
     tensor = args[0]
     if cx.frames[-1].code is not copy.copy.__code__ or not isinstance(tensor, Tensor) or not _is_bare(cx, tensor):
         raise _refuse("__reduce_ex__", tensor)

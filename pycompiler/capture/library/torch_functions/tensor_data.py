@@ -1,7 +1,8 @@
-"""`tensor.data = other` and `tensor.set_(other)`: from then on a tensor has another's memory, and keeps its own history.
+"""`tensor.data = other` and `tensor.set_(other)`: the tensor then has the other's memory, and keeps its own history.
 
-In the graph it is another node, an alias of that data; an existing tensor gets it from generated code, when the graph has run.
-One that requires grad stands for what a graph does not have, a leaf with other data: with grad mode on the graph ends before it.
+In the graph the tensor becomes another node, an alias of that data.  Generated code changes an existing tensor after
+the graph.  A tensor that requires grad would need a leaf with new data, which a graph cannot have: with grad mode on,
+the graph ends before it.
 """
 
 from __future__ import annotations
@@ -11,17 +12,17 @@ from typing import Any
 
 import torch
 
-from pycompiler.capture import rebuild
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.builtins.parameters import Parameter
-from pycompiler.capture.calls import Args, Kwargs
-from pycompiler.capture.replaced import Writes
+from pycompiler.capture.effects.data_swaps import AliasWrites
+from pycompiler.capture.interpreter.calls import Args, Kwargs
+from pycompiler.capture.library.gradients.parameters import Parameter
+from pycompiler.capture.recipe import runtime_helpers
 from pycompiler.capture.values import tensor as tensors
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
 from pycompiler.capture.values.functions import Builtin
 from pycompiler.capture.values.tensor import Tensor
-from pycompiler.ir.kernels import counts_with, memory_of, tensors_of
+from pycompiler.operators.kernel_type_checks import memory_of, shares_version, tensors_of
 
 
 def store(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
@@ -31,12 +32,12 @@ def store(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         return given
     if not isinstance(given, Tensor) or not _may_have(cx, tensor, given):
         raise Break("tensor-attribute-store", f"Tensor.data = {given.describe()}")
-    _take(cx, tensor, given, rebuild.set_data)
+    _swap_data(cx, tensor, given, runtime_helpers.set_data)
     return given
 
 
 def set_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """It counts as a write of the tensor; of a history nothing may be left."""
+    """`set_` counts as a write of the tensor; the tensor may have no history."""
     tensor, *others = map(cx.realize, args)
     given = others[0] if len(others) == 1 and not kwargs else None
     if not isinstance(tensor, Tensor) or not isinstance(given, Tensor) or not _may_have(cx, tensor, given):
@@ -44,52 +45,57 @@ def set_(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if tensor.fake.requires_grad or given.fake.requires_grad:
         raise Break("unsupported-operation", "Tensor.set_() of a tensor that requires grad")
     if not tensor.exists and _is_saved(tensor):
-        raise Break("unsupported-operation", "Tensor.set_() of what a backward may need")
-    _take(cx, tensor, given, rebuild.set_)
+        raise Break("unsupported-operation", "Tensor.set_() of a tensor that a backward may need")
+    _swap_data(cx, tensor, given, runtime_helpers.set_)
     return tensor
 
 
 def _is_saved(tensor: Tensor) -> bool:
-    """Whether a history began at what a tensor made inside was: a backward finds it written then."""
+    """Whether a history started at an earlier state of a new tensor: a backward would find the tensor written."""
     results = (t for n in tensor.node.users for t in tensors_of(n.meta.get("example_value")))
     return any(t.requires_grad for t in results)
 
 
-def _take(cx: Capture, tensor: Tensor, given: Tensor, take: Callable[..., Any]) -> None:
-    """The tensor has from now on the memory of another; an existing one by `take`, when the graph has run, whose writes of its
-    alias are counted then."""
+def _swap_data(cx: Capture, tensor: Tensor, given: Tensor, take: Callable[..., Any]) -> None:
+    """Give the tensor another's memory.  For an existing tensor `take` does so after the graph, and counts the alias's
+    writes."""
     data = cx.graph.call_method("detach", [given], {})
-    alias = cx.graph.call_function(getattr, [given, Const("data")], {})  # which counts its own versions
+    alias = cx.graph.call_function(getattr, [given, Const("data")], {})  # the alias counts its own versions
     assert isinstance(alias, Tensor)
     cx.effects.looks.writes([tensor.fake])
     if tensor.exists:
         cx.graph.give_way(tensor)
     with cx.fake_mode, torch.no_grad():
         take(tensor.fake, given.fake, 0)
-    writes = cx.graph.replaced.setdefault(tensor, Writes(tensor.fake, tensor.exists, cx.step()))
+    writes = cx.graph.replaced.setdefault(tensor, AliasWrites(tensor.fake, tensor.exists, cx.step()))
     count = Const(0 if tensor.exists else tensor.fake._version)
     writes.take(alias.node, count)
     if tensor.exists:
         cx.effects.defer(Builtin(take), [tensor, data, count])
     elif count.value:
-        cx.effects.defer(Builtin(rebuild.count), [tensor, count])
+        cx.effects.defer(Builtin(runtime_helpers.count), [tensor, count])
     alias.node.meta["example_value"] = tensor.fake
     tensor.node, tensor.parted = alias.node, tensor.fake.requires_grad
 
 
 def check(cx: Capture, outputs: list[Tensor]) -> None:
-    """Where the graph ends: nothing leaves it that is a view of such an existing tensor, or counts its versions with it, but is
-    made of its alias; and no backward needs what is counted as written when the graph has run."""
+    """Break at the end of the graph if the replaced data would be visible in a wrong state.
+
+    No result may be a view of such an existing tensor, or share its version counter, if it was computed from the
+    alias.  No backward may need a tensor that counts as written after the graph.
+    """
     for tensor, writes in cx.graph.replaced.items():
         for out in outputs if writes.exists else ():
             if out.fake is not writes.fake and writes.shares(out.fake) and writes.is_of_alias(out.node):
-                raise Break("tensor-attribute-store", "data of what a view leaves the graph of", writes.made_at)
+                raise Break(
+                    "tensor-attribute-store", "Tensor.data of a tensor of which a view leaves the graph", writes.made_at
+                )
         if not writes.exists and writes.count is not None and writes.count.value and _is_saved(tensor):
-            raise Break("unsupported-operation", "Tensor.set_() of what a backward may need", writes.made_at)
+            raise Break("unsupported-operation", "Tensor.set_() of a tensor that a backward may need", writes.made_at)
 
 
 def _is_its_own(cx: Capture, tensor: Tensor, given: Tensor) -> bool:
-    """Whether these are the data that it has already (``x.data -= y`` stores them)."""
+    """Whether the tensor already has these data (``x.data -= y`` stores them)."""
     a, b = tensor.fake, given.fake
     if (
         cx.functions.concerns([tensor, given], {})
@@ -109,10 +115,10 @@ def _lies(fake: torch.Tensor) -> tuple[Any, ...]:
 
 
 def _may_have(cx: Capture, tensor: Tensor, given: Tensor) -> bool:
-    """Whether it is what is written above: for both, and where the graph runs."""
+    """Whether the module's rules hold for both tensors, and for the place of the call."""
     graph = cx.graph
     inner = hasattr(graph, "outer") or graph.levels or graph.packs or graph.later
-    inner |= tensor in graph.turned or given in graph.turned  # which are two nodes
+    inner |= tensor in graph.turned or given in graph.turned  # turned tensors have two nodes
     if inner or cx.functions.concerns([tensor, given], {}) or torch.is_inference_mode_enabled():
         return False
     for value in (tensor, given):
@@ -130,12 +136,12 @@ def _may_have(cx: Capture, tensor: Tensor, given: Tensor) -> bool:
     if (a.dtype, a.device) != (b.dtype, b.device) or any(t._is_view() for t in seen):
         return False
     if not tensor.exists and any(_counts_with(a, n.meta.get("example_value")) for n in graph.graph.nodes):
-        return False  # one from before has the same counter of versions
+        return False  # an older view shares its version counter
     return not a.requires_grad or (tensor.exists and a.is_leaf)
 
 
 def _counts_with(fake: torch.Tensor, value: Any) -> bool:
-    return any(t is not fake and counts_with(t, fake) for t in tensors_of(value))
+    return any(t is not fake and shares_version(t, fake) for t in tensors_of(value))
 
 
 tensors.STORES["data"] = store

@@ -1,7 +1,7 @@
-"""torch functions that are not operators: state, queries, and marks of this package.
+"""Handlers of torch functions that are no operators: global state, queries, and marks of this package.
 
-A change of global state (grad mode, autocast) is applied while capturing, recorded as a node of the graph, and, when
-it outlives the frame, replayed by the generated code (`codegen.py`).
+A change of global state (grad mode, autocast) is applied during the capture and recorded as a node of the graph.  If
+it outlives the frame, generated code replays it (`capture/recipe/codegen.py`).
 """
 
 from __future__ import annotations
@@ -18,29 +18,41 @@ from torch.utils import _pytree as pytree
 from torch.utils._device import DeviceContext
 
 from pycompiler import config
-from pycompiler.capture import known_arrays, numpy_calls, operators, skip
+from pycompiler.capture.arrays import constant_arrays, numpy_calls
 from pycompiler.capture.breaks import Break, EagerOnce
-from pycompiler.capture.builtins.tensors_of_numbers import dtype_of_numbers, of_tensors, stacked
-from pycompiler.capture.calls import LATE, Args, Kept, Kwargs, builtin, constructor, takes_nothing
-from pycompiler.capture.deep import programs_limit
-from pycompiler.capture.tracers import mapped
-from pycompiler.capture.values import array, symbolic
+from pycompiler.capture.interpreter import inlining_rules
+from pycompiler.capture.interpreter.calls import (
+    LATE_BUILTINS,
+    Args,
+    Kwargs,
+    QueryResult,
+    builtin,
+    constructor,
+    takes_nothing,
+)
+from pycompiler.capture.interpreter.recursion_limit import programs_limit
+from pycompiler.capture.interpreter.tracers import mapped
+from pycompiler.capture.library.torch_functions.tensor_constructors import dtype_of_numbers, of_tensors, stacked
+from pycompiler.capture.semantics import operators
+from pycompiler.capture.values import array, symbolic_numbers
 from pycompiler.capture.values.array import Array
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.sequences import List, Tuple
-from pycompiler.capture.values.symbolic import PLAIN_VALUES, Symbolic
+from pycompiler.capture.values.containers.sequences import List, Tuple
+from pycompiler.capture.values.symbolic_numbers import PLAIN_VALUES, Symbolic
 from pycompiler.capture.values.tensor import Tensor, as_subclass
-from pycompiler.ir import arrays, control, peer
-from pycompiler.ir.autocast import autocast_nesting, drop_casts, step_nesting
-from pycompiler.ir.source import const as const_source
-from pycompiler.ir.torch_state import ATTENTION, PRIORITY, PROCESS_WIDE, STATE, read_state, write_state
+from pycompiler.ir import function_marks
+from pycompiler.ir.source import const_source
+from pycompiler.operators import numpy_arrays
+from pycompiler.torch_compat import torch_compile
+from pycompiler.torch_compat.autocast_regions import autocast_nesting, drop_casts, step_nesting
+from pycompiler.torch_compat.torch_state import ATTENTION, PRIORITY, PROCESS_WIDE, STATE, read_state, write_state
 
 ALWAYS_CALLED = torch.nn.modules.module._global_forward_hooks_always_called
 
 
 class _Switched(threading.local):
-    """Which of the state that all threads share the capture in this thread has switched: the rest others may have."""
+    """The process-wide state that the capture in this thread has switched; other threads may have switched the rest."""
 
     def __init__(self) -> None:
         self.names = set[str]()
@@ -51,19 +63,19 @@ _NAMES = {write: name for name, (_, write) in STATE.items()} | {torch.use_determ
 
 
 def changes(state: dict[str, Any]) -> list[str]:
-    """What the capture in this thread has made of the state that was read when it began."""
+    """The names of the state that this thread's capture has changed since `state` was read."""
     known = (n for n in STATE if n not in PROCESS_WIDE or n in _switched.names)
     return [name for name in known if STATE[name][0]() != state[name]]
 
 
-def put_back(state: dict[str, Any]) -> None:
-    """The capture ends, or begins anew."""
+def restore_state(state: dict[str, Any]) -> None:
+    """Restore the state: the capture ends, or starts again."""
     write_state({name: state[name] for name in changes(state)})
     _switched.names.clear()
 
 
 def switch(cx: Capture, setter: Any, *args: Any, **kwargs: Any) -> Any:
-    """Now, and by a node of the graph."""
+    """Change state now, and by a node of the graph."""
     _switched.names.add(_NAMES.get(setter, ""))
     return cx.evaluate_raw(cx.graph.set_state, setter, *args, **kwargs)
 
@@ -73,9 +85,9 @@ def _constant(value: Any, *fns: Any) -> None:
 
 
 _constant(False, torch._jit_internal.is_scripting, torch.jit._trace.is_tracing, torch.is_vulkan_available)
-skip.INLINED |= {torch.fx.ProxyableClassMeta.__call__}
-LATE["torch.onnx", "is_in_onnx_export"] = lambda cx, args, kwargs: Const(False)
-LATE["torch._dynamo.external_utils", "is_compiling"] = lambda cx, args, kwargs: Const(True)
+inlining_rules.INLINED |= {torch.fx.ProxyableClassMeta.__call__}
+LATE_BUILTINS["torch.onnx", "is_in_onnx_export"] = lambda cx, args, kwargs: Const(False)
+LATE_BUILTINS["torch._dynamo.external_utils", "is_compiling"] = lambda cx, args, kwargs: Const(True)
 _constant(False, torch._C._is_tracing)
 _constant(None, torch._C._get_tracing_state)
 _constant(True, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling)
@@ -83,14 +95,17 @@ _constant(True, torch.compiler.is_dynamo_compiling, torch._utils.is_compiling)
 
 @builtin(LazyModuleMixin._infer_parameters)
 def infer_parameters(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """The hook of a lazy module, which makes it another module: its parameters, its class and the hook itself go."""
-    raise EagerOnce("it calls a lazy module for the first time")
+    """The hook of a lazy module. It replaces the module's parameters and class, and removes itself."""
+    raise EagerOnce("the frame calls a lazy module for the first time")
 
 
 @builtin(torch.compiler.is_compiling)
 def is_compiling(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Not for a module with hooks that run after errors, too: torch's call of a module leaves these out where it is compiled; nor
-    for transforms, which do not name what they give then."""
+    """`torch.compiler.is_compiling()`: True, with two exceptions.
+
+    A module with always-called hooks gets False: a compiled module call of torch omits them.  Transforms get False,
+    too: they would not name their results.
+    """
     frame = cx.frames[-1]
     if frame.code.co_filename == torch._functorch.apis.__file__:
         return Const(False)
@@ -106,7 +121,7 @@ def is_compiling(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _query(*fns: Any) -> None:
-    """Functions of guarded global state: evaluated now."""
+    """Register queries of guarded global state: evaluated during the capture."""
     for fn in fns:
         builtin(fn)(
             lambda cx, args, kwargs, _fn=fn: cx.evaluate(  # type: ignore[misc]
@@ -119,18 +134,20 @@ def _query(*fns: Any) -> None:
 @takes_nothing
 def is_grad_enabled(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if cx.graph.later:
-        raise Break("inner-graph", "the grad mode in a backward")
+        raise Break("inner-graph", "a read of the grad mode in a backward")
     if cx.graph.reentrant and cx.frames[-1].code.co_filename != torch.autograd.grad_mode.__file__:
-        raise Break("inner-graph", "the grad mode in a reentrant checkpoint, which is off first and on later")
+        raise Break(
+            "inner-graph", "a read of the grad mode in a reentrant checkpoint: off in its forward, on in its backward"
+        )
     return Const(torch.is_grad_enabled())
 
 
 @builtin(PRIORITY[0])
 def attention_priority(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Which kernel attention prefers: what the program has set, else what it is around the call, where nothing else guards it."""
+    """The attention kernel that is preferred: set by the program, or else the value around the call, guarded here."""
     if any(n.target is PRIORITY[1] for n in cx.graph.graph.nodes):
         return cx.evaluate(PRIORITY[0])
-    return cx.call(cx.make(list), [ask(cx, PRIORITY[0])], {})
+    return cx.call(cx.make(list), [guarded_query(cx, PRIORITY[0])], {})
 
 
 _query(*(read for read, _ in ATTENTION.values()))
@@ -144,12 +161,12 @@ _query(torch.is_autocast_enabled, torch.get_autocast_dtype,
        torch._C._get_privateuse1_backend_name, torch.is_anomaly_enabled,
        torch.is_deterministic_algorithms_warn_only_enabled, torch.get_deterministic_debug_mode)  # fmt: skip
 
-if hasattr(torch._C, "_accelerator_getAccelerator"):  # torch 2.11 has none, 2.15 does
+if hasattr(torch._C, "_accelerator_getAccelerator"):  # torch 2.15 has it, 2.11 has not
     _query(torch._C._accelerator_getAccelerator)
 
 
 def _is_switch(cx: Capture, fn: Any) -> bool:
-    """Whether it is the call of torch.no_grad and its like, which may be one of many around each other."""
+    """Whether the call comes from torch.no_grad or a similar manager, which may be nested often."""
     return fn is torch._C._set_grad_enabled and cx.frames[-1].code.co_filename == torch.autograd.grad_mode.__file__
 
 
@@ -158,14 +175,14 @@ def _setter(*fns: Any) -> None:
 
         @builtin(fn)
         def call(cx: Capture, args: Args, kwargs: Kwargs, _fn: Any = fn) -> Value:
-            state = read_state()  # to look may be to do it
+            state = read_state()  # the query itself may change the state
             found = cx.functions.ask(_fn, args, kwargs)
             write_state(state)
             if found is not None:
                 return found
             given = [cx.snapshot(a) for a in args]
             if _fn is torch._C._set_grad_enabled and given == [True] and cx.inference.open:
-                raise Break("global-state", "gradients that are switched on in inference mode")
+                raise Break("global-state", "grad mode switched on in inference mode")
             if _is_switch(cx, _fn) and given and given[0] is torch.is_grad_enabled() and not cx.graph.later:
                 return Const(None)
             result = switch(cx, _fn, *given)
@@ -179,13 +196,13 @@ _setter(torch._C._set_grad_enabled, torch.set_autocast_enabled, torch.set_autoca
 
 @builtin(torch.autocast_increment_nesting)
 def enter_region(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Now, and in the code behind the graph, if the region goes on there (`restore_state`)."""
+    """Enter an autocast region, now and in the code after the graph, if the region is still open (`restore_state`)."""
     return _step(cx, 1)
 
 
 @builtin(torch.autocast_decrement_nesting)
 def leave_region(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """What a graph that runs as captured has cast for the outermost of its regions is dropped."""
+    """Leave an autocast region; after the outermost one, a graph that runs as captured drops its cached casts."""
     left = _step(cx, -1)
     if cx.autocast_regions == 0:
         cx.graph.set_state(drop_casts)
@@ -193,10 +210,8 @@ def leave_region(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _step(cx: Capture, by: int) -> Value:
-    if (
-        cx.frames[-1].code.co_filename != torch.amp.autocast_mode.__file__
-    ):  # whose result depends on the caller's regions
-        raise Break("global-state", "the count of autocast regions")
+    if cx.frames[-1].code.co_filename != torch.amp.autocast_mode.__file__:  # the result depends on the caller's regions
+        raise Break("global-state", "a change of the count of autocast regions outside of torch.autocast")
     step_nesting(by)
     cx.autocast_regions += by
     return Const(autocast_nesting())
@@ -211,19 +226,19 @@ def clear_casts(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 @builtin(torch.use_deterministic_algorithms)
 def use_deterministic_algorithms(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """What kernels do follows from it when they run: no graph with this call in it is compiled."""
+    """Kernels depend on it at run time: a graph with this call is not compiled."""
     if len(args) != 1 or not kwargs.keys() <= {"warn_only"} or not all(v.is_const() for v in (*args, *kwargs.values())):
         raise Break("global-state", "torch.use_deterministic_algorithms")
     known = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
     wanted = args[0].const(), kwargs["warn_only"].const() if kwargs else False
-    if wanted != (*known,) or peer.deterministic() != wanted[0]:
+    if wanted != (*known,) or torch_compile.deterministic() != wanted[0]:
         switch(cx, torch.use_deterministic_algorithms, wanted[0], warn_only=wanted[1])
     return Const(None)
 
 
 @builtin(torch.set_default_dtype)
 def set_default_dtype(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """Operators ask for it when they run: no graph with this call in it is compiled."""
+    """Operators depend on it at run time: a graph with this call is not compiled."""
     if len(args) != 1 or kwargs or type(args[0]) is not Const or cx.graph.is_inner:
         raise Break("global-state", "torch.set_default_dtype")
     if args[0].const() is not torch.get_default_dtype():
@@ -231,34 +246,34 @@ def set_default_dtype(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return Const(None)
 
 
-@builtin(control.switch_errors)
+@builtin(function_marks.switch_errors)
 def switch_errors(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     before, cx.errors = cx.errors, cx.truth(args[0])
     return Const(before)
 
 
-# torch's manager means the same; as a decorator: `capture/calls.py`.
-LATE["torch._dynamo.decorators", "error_on_graph_break"] = lambda cx, args, kwargs: cx.call(
-    cx.make(control.error_on_graph_break), args, kwargs
+# torch's manager has the same meaning; as a decorator: `capture/interpreter/calls.py`.
+LATE_BUILTINS["torch._dynamo.decorators", "error_on_graph_break"] = lambda cx, args, kwargs: cx.call(
+    cx.make(function_marks.error_on_graph_break), args, kwargs
 )
 
 
-def _asked(*fns: Any) -> None:
-    """Functions of state that no guard compares: what they say is a guard of its own."""
+def _guarded_queries(*fns: Any) -> None:
+    """Register queries of state that no guard compares: the answer gets a guard of its own."""
     for fn in fns:
-        builtin(fn)(lambda cx, args, kwargs, _fn=fn: ask(cx, _fn))  # type: ignore[misc]
+        builtin(fn)(lambda cx, args, kwargs, _fn=fn: guarded_query(cx, _fn))  # type: ignore[misc]
 
 
-def ask(cx: Capture, fn: Any) -> Value:
-    kept = cx.kept.setdefault((fn,), Kept(fn, [], {}))
+def guarded_query(cx: Capture, fn: Any) -> Value:
+    kept = cx.kept.setdefault((fn,), QueryResult(fn, [], {}))
     return cx.wrap(kept.result, const_source(kept).attr("result"))
 
 
-_asked(torch._C._get_cublas_allow_tf32, torch.get_num_threads, torch.get_float32_matmul_precision,
+_guarded_queries(torch._C._get_cublas_allow_tf32, torch.get_num_threads, torch.get_float32_matmul_precision,
        torch.autograd._is_checkpoint_valid, torch.fx._symbolic_trace.is_fx_tracing)  # fmt: skip
-builtin(sys.getrecursionlimit)(lambda cx, args, kwargs: ask(cx, programs_limit))
-LATE["torch.distributed", "is_available"] = lambda cx, args, kwargs: Const(torch.distributed.is_available())
-LATE["torch.distributed.distributed_c10d", "is_initialized"] = lambda cx, args, kwargs: ask(
+builtin(sys.getrecursionlimit)(lambda cx, args, kwargs: guarded_query(cx, programs_limit))
+LATE_BUILTINS["torch.distributed", "is_available"] = lambda cx, args, kwargs: Const(torch.distributed.is_available())
+LATE_BUILTINS["torch.distributed.distributed_c10d", "is_initialized"] = lambda cx, args, kwargs: guarded_query(
     cx, torch.distributed.is_initialized
 )
 
@@ -266,9 +281,9 @@ LATE["torch.distributed.distributed_c10d", "is_initialized"] = lambda cx, args, 
 @builtin(torch._C._len_torch_dispatch_stack)
 @takes_nothing
 def dispatch_modes(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """None: a call under one runs eagerly, and none is entered in a graph."""
+    """0: a call under a dispatch mode runs eagerly, and a graph enters none."""
     if torch._C._len_torch_dispatch_stack():
-        raise Break("global-state", "the stack of dispatch modes")
+        raise Break("global-state", "a read of the stack of dispatch modes")
     return Const(0)
 
 
@@ -276,7 +291,7 @@ def dispatch_modes(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 @takes_nothing
 def transforms_active(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if cx.graph.levels:
-        raise Break("inner-graph", "a body that asks for transforms")
+        raise Break("inner-graph", "a function under a transform that asks whether a transform is active")
     return Const(False)
 
 
@@ -301,39 +316,39 @@ def is_tensor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def from_numpy(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if len(args) != 1 or kwargs or not isinstance(args[0], Array) or args[0].fixed or args[0].scalar:
         raise Break("unsupported-operation", "torch.from_numpy")
-    if args[0].tensor.fake.device.type != "cpu":  # the default device, where a new array is while nobody looks
+    if args[0].tensor.fake.device.type != "cpu":  # new arrays are created on the default device
         raise Break("unsupported-operation", "torch.from_numpy with a default device")
     return array.to_tensor(cx, args[0])
 
 
-@builtin(arrays.of_tensor)
+@builtin(numpy_arrays.of_tensor)
 def numpy_of_tensor(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    if arrays.numpy() is None or not config.trace_numpy or not isinstance(args[0], Tensor):
+    if numpy_arrays.numpy() is None or not config.trace_numpy or not isinstance(args[0], Tensor):
         raise Break("data-dependent-value", "Tensor.numpy()")
     return array.of_tensor(cx, args[0], args[1:], kwargs)
 
 
-@builtin(arrays.method)
+@builtin(numpy_arrays.method)
 def method_of_array(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    return known_arrays.call_method(cx, args[0].const(), args[1:], kwargs)
+    return constant_arrays.call_method(cx, args[0].const(), args[1:], kwargs)
 
 
-@builtin(arrays.attribute)
+@builtin(numpy_arrays.attribute)
 def attribute_of_array(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return numpy_calls.attribute(cx, args[0].const(), args[1])
 
 
-@builtin(arrays.mark)
+@builtin(numpy_arrays.mark)
 def arrays_of_tensors(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     return mapped(cx, args[0], Array, _leaf)
 
 
-@builtin(arrays.unmark)
+@builtin(numpy_arrays.unmark)
 def tensors_of_arrays(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     def tensor(value: Value) -> Value:
         if isinstance(value, Array):
             return value.tensor
-        if not isinstance(value, Const) or not arrays.is_number(value.value):
+        if not isinstance(value, Const) or not numpy_arrays.is_number(value.value):
             return _leaf(value)
         dtype = cx.evaluate_raw(torch.as_tensor, value.value).dtype
         return tensor_from(cx, torch.as_tensor, [Const(value.value.item())], {"dtype": Const(dtype)})
@@ -342,9 +357,9 @@ def tensors_of_arrays(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _leaf(value: Value) -> Value:
-    """What torch's trees have in one piece."""
+    """A value that torch's pytrees treat as one leaf."""
     if value.python_type() in pytree.SUPPORTED_NODES and not isinstance(value, Const):
-        raise Break("unsupported-operation", f"wrap_numpy of what holds {value.describe()}")
+        raise Break("unsupported-operation", f"wrap_numpy of a value that holds {value.describe()}")
     return value
 
 
@@ -359,7 +374,7 @@ for _fn in (torch.tensor, torch.as_tensor, torch.asarray):
 
 
 def default_device() -> torch.device | None:
-    """The device that torch's mode gives to constructors around this capture, if there is one."""
+    """The device that torch's device mode gives to constructors around this capture, or None."""
     stack = map(torch._C._get_function_stack_at, range(torch._C._len_torch_function_stack()))
     return next((mode.device for mode in stack if isinstance(mode, DeviceContext)), None)
 
@@ -375,9 +390,9 @@ def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
         return cx.graph.call_function(torch.as_tensor, [made, *args[1:]], kwargs) if args[1:] or kwargs else made
     if args and isinstance(args[0], Tensor):
         if cx.items.is_number(args[0]):
-            dtype = Const(torch.get_default_dtype())  # of a float
+            dtype = Const(torch.get_default_dtype())  # the dtype of a float
             made = cx.graph.call_method("to", [args[0], dtype], {"copy": Const(True)})
-            return cx.graph.call_function(torch.as_tensor, [made, *args[1:]], kwargs)  # no tensor of a tensor
+            return cx.graph.call_function(torch.as_tensor, [made, *args[1:]], kwargs)  # not a tensor of a tensor
         if fn is torch.tensor:
             return _copied(cx, args, kwargs)
         return cx.graph.call_function(fn, args, kwargs)
@@ -390,7 +405,7 @@ def tensor_from(cx: Capture, fn: Any, args: Args, kwargs: Kwargs) -> Value:
     return stacked(cx, fn, args, kwargs) or cx.graph.call_function(fn, args, kwargs)
 
 
-# Classes of tensors that stand for a dtype.
+# Tensor classes that stand for a dtype.
 LEGACY: tuple[Any, ...] = tuple(
     getattr(torch, f"{name}Tensor")
     for name in ("Float", "Double", "Half", "BFloat16", "Byte", "Char", "Short", "Int", "Long", "Bool")
@@ -398,7 +413,7 @@ LEGACY: tuple[Any, ...] = tuple(
 
 
 def legacy(cx: Capture, cls: Any, args: Args, kwargs: Kwargs) -> Value:
-    """`torch.Tensor(...)` and its like of numbers in lists, or of a size; no mode is asked."""
+    """`torch.Tensor(...)` and similar classes, of numbers in lists or of a size; no function mode is called."""
     args = [cx.realize(v) for v in args]
     what = f"torch.{cls.__name__}({', '.join(v.describe() for v in args)})"
     if kwargs or cx.functions.modes_on() or torch._C._get_default_device() != "cpu":
@@ -421,7 +436,7 @@ for _cls in (torch.Tensor, *LEGACY):
 
 
 def _copied(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """torch.tensor(tensor): a copy, detached."""
+    """torch.tensor(tensor): a detached copy."""
     given = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and not cx.is_none(v)}
     if len(args) > 1 or len(given) != len(kwargs):
         raise Break("unsupported-operation", "torch.tensor(tensor, ...)")
@@ -441,20 +456,23 @@ def torch_assert(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 
 
 def _all_true(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
-    """What distributions ask of their arguments, and raise an error where it does not hold."""
+    """Argument checks of distributions, which raise an error unless they hold."""
     holds = cx.graph.call_function(torch._is_all_true, args[:1], {})
     return Const((isinstance(holds, Tensor) and cx.graph.expect(holds, True)) or cx.truth(holds))
 
 
-LATE["torch.distributions.distribution", "_all_true_or_runtime_assert"] = _all_true
+LATE_BUILTINS["torch.distributions.distribution", "_all_true_or_runtime_assert"] = _all_true
 
 
-def _demanded(cx: Capture, condition: Value, name: str) -> Value:
-    """A condition that the program checks: from now on it holds.  Of symbols that a call binds it is looked at then; where it
-    does not hold the statement runs as it is written, and raises."""
-    if isinstance(condition, Symbolic) and symbolic.is_late(condition.sym):
+def _assume_condition(cx: Capture, condition: Value, name: str) -> Value:
+    """A condition that the program checks holds from then on.
+
+    For unbacked symbols the graph checks it at run time.  If it may be false, the statement runs natively, and
+    raises.
+    """
+    if isinstance(condition, Symbolic) and symbolic_numbers.is_unbacked(condition.sym):
         node = condition.sym.node
-        holds = node.env.demand(node.value) if node.is_bool() else symbolic.known_truth(condition.sym)
+        holds = node.env.demand(node.value) if node.is_bool() else symbolic_numbers.truth_by_facts(condition.sym)
     elif isinstance(condition, PLAIN_VALUES) and condition.python_type() is bool:
         holds = cx.truth(condition)
     else:
@@ -470,7 +488,7 @@ def _check(name: str, position: int) -> None:
         condition = args[position] if len(args) > position else kwargs.get("cond")
         if condition is None:
             raise Break("unsupported-operation", f"torch.{name}")
-        return _demanded(cx, condition, name)
+        return _assume_condition(cx, condition, name)
 
 
 for _checked in ("_check", "_check_index", "_check_value", "_check_type", "_check_not_implemented"):
@@ -492,10 +510,10 @@ def check_tensor_all_with(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
 def check_is_size(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
     if isinstance(text := getattr(torch._check_is_size, "__deprecated__", None), str):
         cx.call_builtin(warnings.warn, [Const(text), Const(FutureWarning)], {})
-    _demanded(cx, operators.compare(cx, ">=", args[0], Const(0)), "_check_is_size")
+    _assume_condition(cx, operators.compare(cx, ">=", args[0], Const(0)), "_check_is_size")
     most = kwargs.get("max")
     if most is not None and not cx.is_none(most):
-        _demanded(cx, operators.compare(cx, "<=", args[0], most), "_check_is_size")
+        _assume_condition(cx, operators.compare(cx, "<=", args[0], most), "_check_is_size")
     return Const(None)
 
 
@@ -516,14 +534,17 @@ Read = Callable[[Capture], Value]
 
 
 def _global_state(name: str, now: Read | None = None, **named: Read) -> Callable[[Capture, Args, Kwargs], Value]:
-    """A setter: of what is so already, as `now` says, nothing.  `named`: what its keywords set, which are False by default."""
+    """A setter that does nothing if the state is already so, as `now` reports.
+
+    `named`: the state that its keywords set; they default to False.
+    """
 
     def handler(cx: Capture, args: Args, kwargs: Kwargs) -> Value:
         if now is None or len(args) != 1 or not kwargs.keys() <= named.keys():
             raise Break("global-state", name)
         pairs = [(now, args[0]), *((read, kwargs.get(n, Const(False))) for n, read in named.items())]
         for read, value in pairs:
-            known, wanted = read(cx).const(), cx.realize(value).settle("as state of torch's")
+            known, wanted = read(cx).const(), cx.realize(value).settle("as a global setting of torch")
             if not wanted.is_const() or type(wanted.const()) is not type(known) or wanted.const() != known:
                 raise Break("global-state", name)
         return Const(None)
@@ -532,7 +553,7 @@ def _global_state(name: str, now: Read | None = None, **named: Read) -> Callable
 
 
 def _now(fn: Any) -> Read:
-    return lambda cx: cx.call_builtin(fn, [], {}).settle("as state of torch's")
+    return lambda cx: cx.call_builtin(fn, [], {}).settle("as a global setting of torch")
 
 
 SETTERS: dict[str, dict[str, Read]] = {

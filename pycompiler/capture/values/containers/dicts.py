@@ -1,7 +1,9 @@
 """Dicts of values, and views of them.
 
-One that existed before the frame has a source; its values are `Lazy` until used, its keys are guarded when looked at, and a
-change to it is replayed at the end (`effects.py`).
+A dict that existed before the frame has a source.  Its values are `LazyObject` until used, and its keys are guarded when
+read. Changes to it are replayed at the end (`capture/effects/side_effects.py`).
+
+Open key: a str or number that may differ between calls, so that the capture knows its source but not its value.
 """
 
 from __future__ import annotations
@@ -14,18 +16,32 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.base import Capture, Lazy, Value
-from pycompiler.capture.values.constant import Const, settled
-from pycompiler.capture.values.keys import RESTLESS, SEPARATE, Key, UserKey, kind_of, replayed, restless
-from pycompiler.capture.values.sequences import Tuple
-from pycompiler.capture.values.symbolic import PLAIN_VALUES, changes, is_open, is_open_text, place_of, today
-from pycompiler.ir.begun import length_of
-from pycompiler.ir.computed import PLAIN, at_key, has_key, is_same_key
-from pycompiler.ir.source import Source
-from pycompiler.ir.source import const as const_source
+from pycompiler.capture.values.base import Capture, LazyObject, Value
+from pycompiler.capture.values.constant import Const, lookup_key
+from pycompiler.capture.values.containers.keys import (
+    SEPARATE,
+    USER_KEYS,
+    Key,
+    UserKey,
+    check_replayable,
+    kind_of,
+    user_key_among,
+)
+from pycompiler.capture.values.containers.sequences import Tuple
+from pycompiler.capture.values.symbolic_numbers import (
+    PLAIN_VALUES,
+    changes,
+    hint_value,
+    is_open,
+    is_open_text,
+    source_of_open,
+)
+from pycompiler.ir.computed_sources import PLAIN, at_key, has_key, is_same_key
+from pycompiler.ir.iterator_state import length_of
+from pycompiler.ir.source import Source, const_source
 
 if TYPE_CHECKING:
-    from pycompiler.capture.values.sets import Set
+    from pycompiler.capture.values.containers.sets import Set
 
 T = TypeVar("T")
 
@@ -36,23 +52,23 @@ def keys_now(keyed: Dict | Set) -> list[Key]:
 
 
 def last_key(keyed: Dict | Set) -> Key | None:
-    """The newest key. A dict or set that keeps it and its size has lost no key."""
+    """The newest key.  A dict or set with the same newest key and the same size has lost no key."""
     return next(reversed(keys_now(keyed)), None)
 
 
-class Stable(Iterator[T]):
-    """`values` one after the other, as long as the dict or set that they come from keeps the size that it has now: whoever asks
-    later is told so each time."""
+class CheckedIterator(Iterator[T]):
+    """An iterator over `values` that raises, at each later call, if the dict or set has changed its size since."""
 
     def __init__(self, cx: Capture, iterated: Dict | Set, values: list[T]) -> None:
         self.cx, self.iterated, self.values, self.at = cx, iterated, values, 0
         self.size, self.last = len(iterated.entries), last_key(iterated)
-        self.keeps = isinstance(iterated, Dict) and iterated.entries is iterated.entries  # not made for each look
+        # Whether `entries` is the same object at each read.
+        self.keeps = isinstance(iterated, Dict) and iterated.entries is iterated.entries
         self.ordered = issubclass(iterated.cls, collections.OrderedDict)
         self.moves = iterated.moves if isinstance(iterated, Dict) else 0
 
     def __next__(self) -> T:
-        if self.at == len(self.values) and self.ordered:  # which does not look at its dict at its end
+        if self.at == len(self.values) and self.ordered:  # an OrderedDict's iterator does not check at its end
             raise StopIteration
         self._check()
         if self.at == len(self.values):
@@ -66,7 +82,7 @@ class Stable(Iterator[T]):
             self.values, self.at = [], 0
             self.cx.throw(RuntimeError, "OrderedDict mutated during iteration")
         if len(iterated.entries) != self.size:
-            self.size = -1  # also where it has this size again
+            self.size = -1  # the iterator stays invalid, also if the size is restored
             kind = "OrderedDict" if self.ordered else "dictionary" if isinstance(iterated, Dict) else "Set"
             self.cx.throw(RuntimeError, f"{kind} changed size during iteration")
         last = last_key(iterated)
@@ -74,41 +90,41 @@ class Stable(Iterator[T]):
             raise Break("unsupported-operation", f"a {iterated.cls.__name__} whose members change while it is iterated")
 
 
-class Tally(Const):
-    """What is added to the int that is at a key of an existing dict, whichever that is."""
+class Count(Const):
+    """A number added to the int at some key of an existing dict, whichever key that is."""
 
 
 class Dict(Value):
-    """A dict, OrderedDict, defaultdict, or a mapping proxy of one."""
+    """A dict, OrderedDict, defaultdict, or the dict behind a mapping proxy."""
 
     def __init__(
         self, items: dict[Key, Value], cls: type = dict, *, real: Any = None, default_factory: Value | None = None
     ) -> None:
         self.unasked: list[
             tuple[Value, Value]
-        ] = []  # last stores under numbers that may be any keys of an existing dict
+        ] = []  # latest stores, under open keys that may equal any key of an existing dict
         self.entries = items
         self.cls = cls
-        self.real = real  # an existing dict: its keys are guarded when they are looked at as a whole
+        self.real = real  # an existing dict: its keys are guarded when they are read as a whole
         self.default_factory = default_factory
         self.keys_guarded = real is None
-        self.opened: list[Key] = []  # open keys, of which it is known that they are no others that were asked for
-        self.by_place = False  # whether all keys are open, each at its place, and there are no others
-        self.met: dict[Key, None] = {}  # texts and numbers that were
-        self.is_odd = False  # whether one was asked for that may equal a text or number, and is none
-        self.added: set[Key] = set()  # keys that the program has put in where none was, or none any more
-        self.taken: set[Key] = set()  # keys of the dict as it was that the program has taken out
+        self.opened: list[Key] = []  # open keys, guarded to differ from all other keys that were looked up
+        self.by_place = False  # whether all keys are open, each known by its position, and there are no others
+        self.met: dict[Key, None] = {}  # str and number keys that were looked up
+        self.is_odd = False  # whether a key was looked up that may equal a str or number without being one
+        self.added: set[Key] = set()  # keys that the program added where none was, or none any more
+        self.taken: set[Key] = set()  # keys of the original dict that the program removed
         self.changed = False
-        self.counting = False  # all that has changed was counted (`Tally`)
+        self.counting = False  # whether all changes so far are counts (`Count`)
         self.emptied = self.flushed = 0
-        self.restless = real is not None and restless(items) is not None
-        self.attributes: dict[str, Value] = {}  # of an OrderedDict that is made here
-        self.moves = 0  # changes of which keys there are, and where: they end an OrderedDict's iterators
-        self.seen_by: type = dict  # the class that gives views of it: attributes of classes are behind a proxy
+        self.restless = real is not None and user_key_among(items) is not None
+        self.attributes: dict[str, Value] = {}  # of an OrderedDict created here
+        self.moves = 0  # changes of the set or the order of keys; each invalidates an OrderedDict's iterators
+        self.seen_by: type = dict  # the class of the views' owner: a class's attributes are behind a mapping proxy
 
     @property
     def entries(self) -> dict[Key, Value]:
-        """What it has at the keys that are known: who looks at them relies on which they are."""
+        """The entries at known keys.  A read fixes the open keys: they become constants."""
         self._flush()
         opened, self.opened = self.opened, []
         for key in opened:
@@ -120,36 +136,39 @@ class Dict(Value):
         self.raw = entries
 
     def _flush(self) -> None:
-        """Stores under what may be any keys are made."""
+        """Perform the stores under open keys that may equal any key."""
         stores, self.unasked = self.unasked, []
         self.flushed += bool(stores)
         self.counting = self.counting and not stores
         for known, value in stores:
             key = self.key(self.cx, known)
-            if isinstance(value, Tally):
+            if isinstance(value, Count):
                 value = self._counted(key, value)
             if not self.contains_key(self.cx, key) and self.found(self.cx, key) is None:
                 self.added.add(key)
             self.raw[key] = value
 
     def entries_at(self, key: Key) -> dict[Key, Value]:
-        """Entries that tell what is at a key: no number is a text."""
+        """The entries that may contain `key`.  Stores under open keys of the same kind are performed first."""
         kind = kind_of(key.value) if key.place is not None or isinstance(key.value, Const) else None
         if any(kind is None or kind_of(k) is kind for k, _ in self.unasked):
             self._flush()
         return self.raw
 
     def known(self) -> Iterable[Key]:
-        """The keys, for who relies on nothing of them; without numbers that may be any."""
+        """The known keys, without a guard; open keys of pending stores are not included."""
         return self.raw
 
     def held(self) -> Iterable[Value]:
-        """The values, for who relies on nothing of them."""
+        """The values, without a guard."""
         return [*self.raw.values(), *(value for _, value in self.unasked)]
 
     def contents(self) -> Any:
-        """What it holds now, for a write that is replayed: entries, what is stored behind them, how often all went out and how
-        often these stores became entries, and whether there are no others."""
+        """The current contents, for the replay of a write.
+
+        Entries, pending stores behind them, how often the dict was emptied and how often pending stores became entries,
+        and whether there are no other keys.
+        """
         return dict(self.raw), [*self.unasked], (self.emptied, self.flushed), self.keys_guarded
 
     def describe(self) -> str:
@@ -161,48 +180,49 @@ class Dict(Value):
         return self.cls
 
     def key(self, cx: Capture, value: Value) -> Key:
-        """The key of what is looked for or stored: an id is a number where keys are numbers."""
+        """The key to search for or store.  An id becomes a number if the dict has number keys."""
         opened = self._open(cx, value) if is_open(value) else None
         if opened is not None:
             return opened
         value = cx.realize(value)
         others = self.known() if isinstance(value, Const) else self.entries
-        made = Key(cx, settled(cx, value, (k.value for k in others)))
+        made = Key(cx, lookup_key(cx, value, (k.value for k in others)))
         if (
-            issubclass(self.cls, collections.OrderedDict) and restless([made]) is not None
-        ):  # which asks it more than once
-            raise Break("unsupported-operation", RESTLESS)
+            issubclass(self.cls, collections.OrderedDict) and user_key_among([made]) is not None
+        ):  # OrderedDict calls the methods more than once
+            raise Break("unsupported-operation", USER_KEYS)
         return made if self.keys_guarded or self.source is None else self._meet(cx, made)
 
     def asks_keys(self) -> bool:
-        """Whether an existing dict may be asked for keys that are open."""
+        """Whether an existing dict accepts open keys."""
         return (
             type(self) is Dict and self.source is not None and not (self.keys_guarded or self.restless or self.is_odd)
         )
 
     def _open(self, cx: Capture, value: Value) -> Key | None:
-        """The key of a text or number that each call has another one for; None where only its value will do."""
-        place = place_of(cx, value) if self.asks_keys() and changes(cx, value) else None
+        """The open key of a str or number that differs between calls; None if its value must be used."""
+        place = source_of_open(cx, value) if self.asks_keys() and changes(cx, value) else None
         if place is None:
             return None
         self.cx = cx
-        made = Key(cx, Const(today(value)))
+        made = Key(cx, Const(hint_value(value)))
         for other in self.opened:
             if other.place == place:
                 return other
         same = next((k for k in self.opened if k == made), None)
-        if same is not None and type(today(same.value)) is type(today(value)):  # the one key in place of the other
-            if isinstance(value, Lazy):
+        # Same key in this call: guard that the two stay equal.
+        if same is not None and type(hint_value(same.value)) is type(hint_value(value)):
+            if isinstance(value, LazyObject):
                 value.guard_class(cx)
             cx.guard("equals", cx.computed(is_same_key, place, same.place), True)
             return same
         others = [*self.opened, *self.met]
         found = next((k for k in self.raw if k == made), made)
         known = self.raw.get(found)
-        seen = known is not None and not (isinstance(known, Lazy) and known.seen is None)
+        seen = known is not None and not (isinstance(known, LazyObject) and known.seen is None)
         if seen or any(k == made for k in others):
             return None
-        if isinstance(value, Lazy):
+        if isinstance(value, LazyObject):
             value.guard_class(cx)
         for other in others:
             if kind_of(other.value) is kind_of(value):
@@ -210,14 +230,15 @@ class Dict(Value):
                 cx.guard("equals", cx.computed(is_same_key, place, there), False)
         found.own = found.value if known is not None else None
         found.value, found.place = value, place
-        if isinstance(known, Lazy):
+        if isinstance(known, LazyObject):
             assert self.source is not None
             self.raw[found] = cx.lazy(known.real, cx.computed(at_key, self.source, place))
         self.opened.append(found)
         return found
 
     def _meet(self, cx: Capture, made: Key) -> Key:
-        """A key that is known is none of the open ones; one that is today is known from now on."""
+        """Guard that a constant key differs from all open keys.  An open key with its value in this call becomes a
+        constant."""
         if not (isinstance(made.value, Const) and type(made.value.value) in PLAIN):
             apart = (
                 isinstance(made.value, Tuple)
@@ -239,7 +260,7 @@ class Dict(Value):
         return made
 
     def _closed(self, cx: Capture, key: Key) -> None:
-        """An open key is a constant from now on."""
+        """Turn an open key into a constant."""
         settled = cx.realize(key.value).settle("as a key")
         key.value, key.place = settled if key.own is None else key.own, None
         self.met[key] = None
@@ -255,8 +276,8 @@ class Dict(Value):
         if name in self.attributes:
             return self.attributes[name]
         if self.cls is collections.OrderedDict and self.real is not None and self.source is not None:
-            if name in vars(self.real):  # the one of these classes whose instances have attributes
-                raise Break("unsupported-attribute", f"{name} of an OrderedDict that has it as an attribute")
+            if name in vars(self.real):  # only OrderedDict instances have attributes of their own
+                raise Break("unsupported-attribute", f"{name}, an instance attribute of an OrderedDict")
             cx.guard("instance_absent", self.source, name)
         if name == "default_factory" and self.cls is collections.defaultdict:
             return Const(None) if self.default_factory is None else self.default_factory
@@ -265,19 +286,19 @@ class Dict(Value):
     def guard_keys(self, cx: Capture) -> None:
         if self.keys_guarded or self.source is None:
             return
-        _ = self.entries  # open keys are constants before
+        _ = self.entries  # open keys become constants first
         self.keys_guarded = True
         cx.guard_dict_keys(self.source, self.real)
         self.guard_hashes(cx)
 
     def at_places(self, cx: Capture, keys: dict[Key, Value], source: Source) -> None:
-        """All keys are numbers that each call has others for: so many, each at its place."""
+        """All keys are numbers that differ between calls: only their count is fixed, and each is read at its position."""
         for i, key in enumerate(keys):
             key.place = source.then("dict_key_at", i)
         self.cx, self.opened, self.by_place = cx, [*keys], True
 
     def known_places(self) -> list[Key] | None:
-        """The keys where they are known by their places."""
+        """The keys if they are known by their positions; else None."""
         keys = list(self.raw) if self.by_place else []
         return keys if keys and keys == self.opened and not self.unasked else None
 
@@ -290,12 +311,12 @@ class Dict(Value):
     def at(self, cx: Capture, key: Key) -> Value:
         entries = self.entries_at(key)
         value = entries[key]
-        if isinstance(value, Lazy):
+        if isinstance(value, LazyObject):
             value = entries[key] = cx.realize(value)
         return value
 
     def guard_hashes(self, cx: Capture) -> None:
-        """A dict keeps the hash that a key had when it was stored: that it is the one that the key has now."""
+        """Guard that the hash a key had when it was stored is the key's hash now."""
         if self.real is None or self.source is None:
             return
         for key in self.known():
@@ -310,7 +331,7 @@ class Dict(Value):
         return self.found(cx, self.key(cx, key))
 
     def found(self, cx: Capture, k: Key) -> Value | None:
-        """The value at a key, or None, which is guarded."""
+        """The value at a key, or None.  The absence is guarded."""
         if k in self.entries_at(k):
             return self.at(cx, k)
         self.guard_hashes(cx)
@@ -339,9 +360,9 @@ class Dict(Value):
         raise AssertionError
 
     def mutate(self, cx: Capture, drops: Iterable[Value] | None = None, keys: list[Key] | None = None) -> None:
-        """Call before a change: of these keys, each of which is looked up, or of any."""
+        """Call before a change of these keys (each is looked up), or of any key (None)."""
         self.counting = False
-        replayed(self, keys or ())
+        check_replayable(self, keys or ())
         if keys is None or self.restless:
             self.guard_keys(cx)
         for k in keys or ():
@@ -350,39 +371,42 @@ class Dict(Value):
         cx.effects.mutate(self, drops)
 
     def counts(self, cx: Capture, key: Value, number: int) -> bool:
-        """Adds to the int at a key that may be any; False where something else was done to the dict, or no int is there."""
+        """Add to the int at an open key that may be any key of the dict.
+
+        False if the dict has other changes, or no int is there.
+        """
         if self.source is None or self.keys_guarded or self.restless or (self.changed and not self.counting):
             return False
         zero = 0 if issubclass(self.cls, (collections.Counter, collections.defaultdict)) else None
-        if type(dict.get(self.real, today(key), zero)) is not int:
+        if type(dict.get(self.real, hint_value(key), zero)) is not int:
             return False
-        if isinstance(key, Lazy):
+        if isinstance(key, LazyObject):
             key.guard_class(cx)
         cx.effects.count(self, key, zero=zero is not None)
-        self.unasked.append((key, Tally(number)))
+        self.unasked.append((key, Count(number)))
         self.cx, self.counting = cx, True
         return True
 
-    def _counted(self, key: Key, tally: Tally) -> Value:
-        """What is at a key where it was counted."""
+    def _counted(self, key: Key, tally: Count) -> Value:
+        """The value at a counted key."""
         there = key in self.raw or self.found(self.cx, key) is not None
         known = self.at(self.cx, key) if there and self.contains_key(self.cx, key) else Const(0)
         return self.cx.call(self.cx.make(operator.add), [known, Const(tally.value)], {})
 
     def takes(self, key: Value) -> bool:
-        """Whether a store under a text of the program's need not ask what that is."""
+        """Whether a store under an open str leaves it open."""
         return is_open_text(key) and self.asks_keys()
 
     def setitem(self, cx: Capture, key: Value, value: Value) -> None:
-        """`key` is a `Lazy` only where `takes` says so."""
-        if isinstance(key, Lazy):
+        """`key` is a `LazyObject` only where `takes` returned True."""
+        if isinstance(key, LazyObject):
             key.guard_class(cx)
-        place = place_of(cx, key) if self.opened and is_open(key) else None
+        place = source_of_open(cx, key) if self.opened and is_open(key) else None
         known = place is not None and any(k.place == place for k in self.opened)
         if self.source is None or self.keys_guarded or self.restless or known or not is_open(key):
             self.store(cx, self.key(cx, key), value)
             return
-        replayed(self, ())
+        check_replayable(self, ())
         self.counting = False
         cx.effects.store_unasked(self, key)
         self.unasked.append((key, value))
@@ -391,7 +415,7 @@ class Dict(Value):
     def store(self, cx: Capture, k: Key, value: Value) -> None:
         entries = self.entries_at(k)
         there = k in entries
-        if not there:  # it comes behind those that are there
+        if not there:  # a new key comes after the pending stores
             self._flush()
         self.mutate(cx, [entries[k]] if there else (), [k])
         self.moves += not there
@@ -412,8 +436,8 @@ class Dict(Value):
         if not self.keys_guarded:
             (self.added.discard if k in self.added else self.taken.add)(k)
         del entries[k]
-        if k.place is not None:  # one that comes again is another
-            again = Key(cx, Const(today(k.value)))
+        if k.place is not None:  # if the key is added again, it is a new key
+            again = Key(cx, Const(hint_value(k.value)))
             again.value, again.place = k.value, k.place
             self.opened = [again if other is k else other for other in self.opened]
 
@@ -423,7 +447,7 @@ class Dict(Value):
     def in_order(self, cx: Capture, step: int) -> Iterator[Value]:
         """The keys, forwards or backwards (-1)."""
         self.guard_keys(cx)
-        return Stable(cx, self, [k.value for k in self.entries][::step])
+        return CheckedIterator(cx, self, [k.value for k in self.entries][::step])
 
     def length(self, cx: Capture) -> int:
         if (keys := self.known_places()) is not None:
@@ -432,7 +456,7 @@ class Dict(Value):
         return len(self.entries)
 
     def count(self, cx: Capture) -> Value:
-        """`len(self)`: a symbol where the number changes from call to call and nobody has relied on the keys."""
+        """`len(self)`: a symbol if the length changes between calls and the keys are not guarded yet."""
         known = None
         if self.known_places() is not None:
             return Const(self.length(cx))
@@ -454,12 +478,12 @@ class Dict(Value):
         return bool(self.known())
 
     def says_truth(self) -> bool:
-        """Whether the truth of an existing dict is that it is not empty."""
+        """Whether an existing dict is true iff it is not empty."""
         cls = type(self.real)
         return cls.__len__ in (dict.__len__, collections.OrderedDict.__len__) and not hasattr(cls, "__bool__")
 
     def empty(self, cx: Capture) -> None:
-        """All goes out, of which nothing need be known."""
+        """Remove all entries without a guard on them."""
         if self.restless:
             self.guard_keys(cx)
         cx.effects.mutate(self)
@@ -472,7 +496,7 @@ class Dict(Value):
         return self.contains_key(cx, k) or self.found(cx, k) is not None
 
     def contains_key(self, cx: Capture, k: Key) -> bool:
-        """Whether it has the key, which is guarded."""
+        """Whether it has the key.  Presence is guarded."""
         there = k in self.entries_at(k)
         if there and not self.keys_guarded and self.source is not None and k not in self.added:
             self._guard_key(cx, k, "dict_contains")
@@ -518,12 +542,12 @@ class Proxy(Value):
         cx.throw(TypeError, "'mappingproxy' object does not support item deletion")
 
 
-class Variables(Dict):
-    """What `locals()` gives in a frame, which a later call brings up to date."""
+class LocalsDict(Dict):
+    """The result of `locals()` in a frame.  A later call updates it."""
 
     def __init__(self, frame: object) -> None:
         super().__init__({})
-        self.frame = weakref.ref(frame)  # which has it: what it shows ends with the last of both
+        self.frame = weakref.ref(frame)  # the frame; the contents live until both are dropped
 
 
 class DictView(Value):
@@ -534,14 +558,14 @@ class DictView(Value):
 
     def __init__(self, mapping: Dict, what: str) -> None:
         self.mapping = mapping
-        self.owner = mapping.within  # which says what the dict is
+        self.owner = mapping.within  # the instance of a dict subclass, if any
         self.what = what
 
     def python_type(self) -> type:
         return (self.ORDERED if self.is_ordered() else self.CLASSES)[self.what]
 
     def is_ordered(self) -> bool:
-        """Whether the dict has an order of its own, which only its own methods know."""
+        """Whether the dict is an OrderedDict, whose order only its own methods know."""
         return issubclass(self.mapping.python_type(), collections.OrderedDict)
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
@@ -555,7 +579,7 @@ class DictView(Value):
         if (known := mapping.known_places()) is not None:
             return self._at_places(cx, known, step)
         mapping.pairs(cx)
-        return map(lambda key: self.element(cx, key), Stable(cx, mapping, list(mapping.entries)[::step]))
+        return map(lambda key: self.element(cx, key), CheckedIterator(cx, mapping, list(mapping.entries)[::step]))
 
     def _at_places(self, cx: Capture, keys: list[Key], step: int) -> Iterator[Value]:
         for key in keys[::step]:
@@ -565,7 +589,7 @@ class DictView(Value):
             yield value if self.what == "values" else Tuple([key.value, value])
 
     def element(self, cx: Capture, key: Key) -> Value:
-        """What a live iterator gives at a key: the value of now."""
+        """The element of a live iterator at a key: its current value."""
         if key not in self.mapping.entries:
             raise Break("unsupported-operation", "a dict whose keys change while it is iterated")
         value = self.mapping.at(cx, key)
@@ -591,11 +615,14 @@ class DictView(Value):
 
 
 class KeysOf(DictView):
-    """keys() of an existing dict that only the view leads to.  Whether the program has changed that dict is not known."""
+    """keys() of an existing dict that only the view refers to.  The capture does not know whether the program changed
+    the dict."""
 
     def _settled(self, cx: Capture) -> None:
         if cx.effects:
-            raise Break("unsupported-operation", "keys of an existing dict, after a change of what may be the dict")
+            raise Break(
+                "unsupported-operation", "keys() of an existing dict, after an effect that may have changed the dict"
+            )
 
     def in_order(self, cx: Capture, step: int) -> Iterator[Value]:
         self._settled(cx)

@@ -1,6 +1,6 @@
-"""`__dict__` of objects and of functions as a dict: what it holds is what the object's attributes are.
+"""`__dict__` of objects and functions as a dict: its entries are the owner's attributes.
 
-In: the owner, with its overlay of attributes that the captured program set.  Out: a dict whose reads and writes are the owner's.
+In: the owner, with its overlay of attributes that the program set.  Out: a dict whose reads and writes go to the owner.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ from typing import Any
 from pycompiler.capture.breaks import Break
 from pycompiler.capture.values.attributes import (
     MISSING,
+    is_behind_python_descriptor,
     is_data_descriptor,
-    is_held,
     lookup_descriptor,
     mro_lookup,
 )
 from pycompiler.capture.values.base import Capture, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict
+from pycompiler.capture.values.containers.dicts import Dict
+from pycompiler.capture.values.containers.keys import Key
 from pycompiler.capture.values.functions import PARTIAL, shadowed, unshadowed
-from pycompiler.capture.values.keys import Key
 
 
 class _Deleted(Value):
@@ -42,15 +42,15 @@ class InstanceDict(Dict):
         self.source = None if base is None else base.source
 
     def identity(self) -> object:
-        """That of the dict, which the program may have reached otherwise."""
+        """The identity of the real dict, which the program may reach another way too."""
         return super().identity() if self.base is None else self.base.identity()
 
     def _own_slots(self, name: str) -> bool:
         raw = mro_lookup(self.owner.cls, name)
-        return raw is not MISSING and is_data_descriptor(raw) and not is_held(self.owner.cls, name)
+        return raw is not MISSING and is_data_descriptor(raw) and not is_behind_python_descriptor(self.owner.cls, name)
 
     def _decide(self, cx: Capture, name: str) -> None:
-        """The class keeps what makes generated code write the attribute, or the dict."""
+        """Guard the class: it decides whether generated code writes the attribute or the dict."""
         lookup_descriptor(cx, self.owner.cls, name)
 
     @property
@@ -129,8 +129,11 @@ class InstanceDict(Dict):
 
 
 class FunctionDict(InstanceDict):
-    """vars(function), of a function that the program makes: its attributes.  What bears the name of a slot that every
-    function has (`functools.wraps` of something else that has a dict copies such) no attribute shows: `shadowed`."""
+    """vars(function) of a function created by the program: its attributes.
+
+    An entry with the name of a slot that every function has is no attribute (see `shadowed`).  `functools.wraps` copies
+    such entries from objects that are not functions.
+    """
 
     def _own_slots(self, name: str) -> bool:
         return name in types.FunctionType.__dict__
@@ -173,7 +176,7 @@ class FunctionDict(InstanceDict):
 
 
 class PartialDict(FunctionDict):
-    """vars(partial), of one that the program makes."""
+    """vars(partial) of a partial created by the program."""
 
     def _own_slots(self, name: str) -> bool:
         return name in PARTIAL

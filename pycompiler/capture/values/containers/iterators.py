@@ -1,6 +1,6 @@
 """Iterators: lazy, consumed one element at a time.
 
-In: a Python iterator over values (a generator of ours), or a suspended inlined frame.  Out: elements by `next`.
+In: a Python iterator over values, or a suspended inlined frame.  Out: elements by `next`.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.values.base import Capture, Lazy, Value, class_name
+from pycompiler.capture.values.base import Capture, LazyObject, Value, class_name
 from pycompiler.capture.values.classes import Class
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.dicts import Dict, Proxy, keys_now, last_key
-from pycompiler.capture.values.finalizers import is_referred_to, lets_go_quietly, only_entries_refer, runs_code
-from pycompiler.capture.values.sequences import Deque, Sequence
-from pycompiler.capture.values.sets import Set, values_in
-from pycompiler.ir import begun
-from pycompiler.ir.source import BOX, Source, mro_of, namespace_of
+from pycompiler.capture.values.containers.dicts import Dict, Proxy, keys_now, last_key
+from pycompiler.capture.values.containers.sequences import Deque, Sequence
+from pycompiler.capture.values.containers.sets import Set, values_in
+from pycompiler.capture.values.finalizers import ends_quietly, is_referred_to, only_entries_refer, runs_code
+from pycompiler.ir import iterator_state
+from pycompiler.ir.source import OWNED_PREFIX, Source, mro_of, namespace_of
 
 if TYPE_CHECKING:
     from pycompiler.capture.values.interface import Frame
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 Recipe = tuple[Callable[..., Any], list[Value]]
 
 
-# One of each class that makes iterators of a class of its own.
+# One example of each class that has an iterator class of its own.
 ITERATED: tuple[Any, ...] = (
     [], (), {}, set(), frozenset(), "", b"", bytearray(), range(0), collections.deque(), collections.OrderedDict(),
     {}.keys(), {}.values(), {}.items(),
@@ -46,33 +46,33 @@ class _Indexed:
         return index
 
 
-INDEXING = type(iter(_Indexed()))  # iterates what has a `__getitem__` only
+INDEXING = type(iter(_Indexed()))  # the iterator of objects that have only `__getitem__`
 
 
 PASSING: frozenset[Any] = frozenset(
     {map, zip, enumerate, filter, itertools.filterfalse, itertools.islice, itertools.accumulate, itertools.starmap,
      itertools.takewhile, itertools.dropwhile, itertools.compress, itertools.pairwise}
 )  # fmt: skip
-"""Iterators that end with the StopIteration of the one that they ask; others have one of their own."""
+"""Iterators that pass on the StopIteration of the iterator they call; others raise their own."""
 
 GROUP: type = type(next(itertools.groupby([0]))[1])
 TEE: type = itertools._tee  # type: ignore[attr-defined]
-GOING_ON = PASSING - {itertools.islice, itertools.pairwise} | {
+RESUMABLE = PASSING - {itertools.islice, itertools.pairwise} | {
     itertools.groupby, GROUP, TEE, type(iter(collections.deque()))
 }  # fmt: skip
-"""Those that ask again what has ended: it may go on."""
+"""Iterators that call an ended inner iterator again, so that they may continue."""
 
-LETTING_GO: frozenset[Any] = frozenset(
+END_ON_ERROR: frozenset[Any] = frozenset(
     {itertools.islice, itertools.pairwise, itertools.zip_longest, reversed, type(reversed(collections.deque()))}
 )  # fmt: skip
-"""Those that are at their end when what they ask has raised something."""
+"""Iterators that end when the inner iterator raises an error."""
 
 
 def iterator_class(value: Value, *, backwards: bool = False) -> type:
     """The class of iter(container), or of reversed(container)."""
     make: Callable[[Any], object] = reversed if backwards else iter
     value = value.mapping if isinstance(value, Proxy) else value
-    if value.is_const() and value.python_type() in (str, range):  # whose classes depend on what is in them
+    if value.is_const() and value.python_type() in (str, range):  # their iterator classes depend on the contents
         return type(make(value.const()))
     name = "__reversed__" if backwards else "__iter__"
     owner = next((c for c in mro_of(value.python_type()) if name in namespace_of(c)), None)
@@ -82,20 +82,23 @@ def iterator_class(value: Value, *, backwards: bool = False) -> type:
     return type(make(() if example is None else example))
 
 
-class Over:
-    """The list, dict or set that an iterator is over, and how it was when the iterator was made."""
+class IterationState:
+    """The list, dict or set of an iterator, and its state when the iterator was created."""
 
     def __init__(self, container: Sequence | Dict | Set, *, backwards: bool = False) -> None:
         self.container, self.backwards = container, backwards
-        self.owner = container.within  # which says what the container is
+        self.owner = container.within  # the instance of a container subclass, if any
         self.length = len(container.items if isinstance(container, Sequence) else keys_now(container))
         self.last = None if isinstance(container, Sequence) else last_key(container)
         self.moves = container.moves if isinstance(container, Deque) else 0
-        self.failed = False  # the iterator has said that the container changed, and will again
+        self.failed = False  # the iterator has raised for a changed container, and will again
 
     def is_moved(self, taken: int) -> bool:
-        """Whether an iterator made anew, after `taken` elements, would be elsewhere: a dict or set has other keys now, a
-        deque has ended its iterators, or the elements behind the place in a list are gone."""
+        """Whether a new iterator, after `taken` elements, would be at another place.
+
+        The dict or set has other keys now, the deque has invalidated its iterators, or the list has lost elements after
+        the place.
+        """
         container = self.container
         if self.failed:
             return True
@@ -107,11 +110,12 @@ class Over:
 
 
 class Iter(Value):
-    """An iterator made during capture.  `cls` is the type Python gives it (list_iterator, zip, ...).
+    """An iterator created during capture.  `cls` is its Python type (list_iterator, zip, ...).
 
-    `step` gives the next element or None at the end.  `recipe` says how generated code makes an iterator in the same
-    state: a function and its arguments, from the number of elements taken; without one, the iterator cannot be alive
-    where the graph ends.  `over` is the list, dict or set that its place is in.
+    - `step`: returns the next element, or None at the end.
+    - `recipe`: from the number of elements taken, a function and arguments that create an iterator in the same state.
+      Without a recipe the iterator cannot be alive where the graph ends.
+    - `over`: the list, dict or set that it iterates.
     """
 
     def __init__(
@@ -120,17 +124,17 @@ class Iter(Value):
         cls: type = type(iter([])),
         recipe: Callable[[int], Recipe] | None = None,
         *,
-        over: Over | None = None,
+        over: IterationState | None = None,
     ) -> None:
         self.step: Callable[[], Value | None] = step if callable(step) else (lambda: next(step, None))
         self.cls = cls
         self.recipe = recipe
         self.exhausted = self.busy = False
-        self.real: Any = None  # one that existed before
+        self.real: Any = None  # an iterator that existed before the frame
         self.taken = 0
         self.over = over
-        self.indexes: Value | None = None  # of one of class INDEXING: whose `__getitem__` it calls
-        self.made_at: int | None = None  # step of the root frame's instruction that made it
+        self.indexes: Value | None = None  # for the class INDEXING: the object whose `__getitem__` it calls
+        self.made_at: int | None = None  # step of the root frame's instruction that created it
 
     def python_type(self) -> type:
         return self.cls
@@ -141,20 +145,22 @@ class Iter(Value):
             return None
         cx.effects.allow(self, "an iterator")
         cx.count_element()
-        if self.busy:  # asked by what it asks: CPython goes on in the middle of a step
-            raise Break("unsupported-operation", f"a {self.cls.__name__} that is asked while it gives an element")
+        if self.busy:  # reentered from its inner iterator: CPython continues in the middle of a step
+            raise Break(
+                "unsupported-operation", f"a {self.cls.__name__} that is advanced again while it computes an element"
+            )
         self.busy = True
         try:
             value = self.step()
         except Raised:
-            self.exhausted = self.cls in LETTING_GO
+            self.exhausted = self.cls in END_ON_ERROR
             if self.over is not None:
                 self.over.failed = True
             raise
         finally:
             self.busy = False
         if value is None:
-            self.exhausted = self.cls not in GOING_ON
+            self.exhausted = self.cls not in RESUMABLE
         else:
             self.taken += 1
         return value
@@ -175,22 +181,25 @@ class Iter(Value):
         return True
 
 
-class Begun(Iter):
-    """An iterator that existed before the frame.  Its elements ahead are read, and guarded, one by one: what held at one place
-    holds at the next.  It stays where it is; an effect lets it take the steps of the program."""
+class ExistingIterator(Iter):
+    """An iterator that existed before the frame.
+
+    The elements ahead are read and guarded one by one: each place has its own guard.  The real iterator does not move;
+    a side effect advances it by the program's steps.
+    """
 
     def __init__(self, real: Any, source: Source) -> None:
         super().__init__(lambda: None, type(real))
         self.real = real
-        self.lets_go_quietly = lets_go_quietly(real)  # asked before anything here holds what it is over
+        self.lets_go_quietly = ends_quietly(real)  # computed before another reference to the container exists
         self.rest = source.then("begun", "rest")
-        self.ahead = begun.read(real, "rest")
-        self.held: Any = None  # what it is over
+        self.ahead = iterator_state.read(real, "rest")
+        self.held: Any = None  # the container that it iterates
         with contextlib.suppress(IndexError, TypeError):
-            self.held = begun.read(real, "over")
+            self.held = iterator_state.read(real, "over")
 
     def is_over(self, cx: Capture, container: Value) -> bool:
-        """Whether it is over this existing container."""
+        """Whether it iterates this existing container."""
         known = cx.by_id.get(id(self.held))
         return known is not None and container in (known, getattr(known, "storage", None))
 
@@ -198,15 +207,17 @@ class Begun(Iter):
         if self.exhausted:
             return None
         cx.effects.allow(self, "an iterator")
-        if self.taken >= begun.MOST:
-            raise Break("running-iterator", f"{begun.MOST} elements of a {self.cls.__name__}")
+        if self.taken >= iterator_state.MAX_ELEMENTS:
+            raise Break("running-iterator", f"{iterator_state.MAX_ELEMENTS} elements of a {self.cls.__name__}")
         known = cx.by_id.get(id(self.held))
         if cx.effects.is_disturbed(self.held, known):
-            raise Break("running-iterator", f"a {self.cls.__name__} over what the frame has changed")
+            raise Break("running-iterator", f"a {self.cls.__name__} over an object that the frame has changed")
         if self.taken == len(self.ahead):
             if not self.lets_go_quietly:
                 raise Break(
-                    "finalizer", f"a {self.cls.__name__} at its end, which lets go of what it is over", gives_end=True
+                    "finalizer",
+                    f"a {self.cls.__name__} at its end, which drops the object that it iterates over",
+                    gives_end=True,
                 )
             cx.guard("length", self.rest, len(self.ahead))
             cx.effects.advance(self)
@@ -218,9 +229,12 @@ class Begun(Iter):
         return value
 
 
-class Leading(Iter):
-    """One that existed before the frame, too, with whose steps those of what it asks come: it alone advances.  Its `step` does
-    not refer to it, since the circle would keep what was passed when the capture has ended."""
+class ExistingOuterIterator(Iter):
+    """An outer iterator that existed before the frame, such as a zip: its steps advance its inner iterators as well.
+
+    The side effect advances the outer one alone.  `step` must not refer to it: the cycle would keep values alive after
+    the capture.
+    """
 
     def __init__(self, step: Callable[[], Value | None], real: Any) -> None:
         super().__init__(step, type(real))
@@ -236,17 +250,19 @@ class Leading(Iter):
 
 
 ENDING = (types.GeneratorType, enumerate, zip, map, filter, weakref.ref)
-"""Of a weak reference the callback is called as long as it lives."""
+"""A weak reference is included, since its callback is called only while the reference lives."""
 
 
-def ends_others(value: Value) -> bool:
-    """Whether something of the program may run when the last reference goes: to an iterator, since a generator in it ends, or to
-    an existing object."""
-    if isinstance(value, Lazy) and value.seen is not None:
+def runs_code_at_end(value: Value) -> bool:
+    """Whether code of the program may run when the last reference to an iterator or existing object goes.
+
+    Example: an iterator over a generator, whose `finally` block runs.
+    """
+    if isinstance(value, LazyObject) and value.seen is not None:
         value = value.seen
     real = getattr(value, "real", None)
     cls = value.cls if isinstance(value, Iter) else type(real)
-    if any(cls is kind for kind in ENDING):  # a metaclass may have an equality of its own
+    if any(cls is kind for kind in ENDING):  # a metaclass may define `__eq__`
         return True
     if value.ends is None and real is not None:
         value.ends = runs_code(real) or is_referred_to(real) or _was_kept(value)
@@ -254,9 +270,11 @@ def ends_others(value: Value) -> bool:
 
 
 def is_seen_by_entries_alone(value: Value) -> bool:
-    """Whether nothing but guards of ours sees the end of an existing object, which runs no code.  It looks at all that there is:
-    for what would break the graph."""
-    seen = value.seen if isinstance(value, Lazy) and value.seen is not None else value
+    """Whether only this compiler's guards observe the end of an existing object, and the end runs no code.
+
+    Expensive, since all weak references are read; called before a graph break only.
+    """
+    seen = value.seen if isinstance(value, LazyObject) and value.seen is not None else value
     real = getattr(seen, "real", None)
     if real is None or seen.referred or value.referred or isinstance(seen, (Sequence, Dict, Set, Iter)):
         return False
@@ -264,36 +282,39 @@ def is_seen_by_entries_alone(value: Value) -> bool:
 
 
 KEPT = (torch.Tensor, torch.nn.Module, types.FunctionType)
-"""Whose weak references do not tell: others than the program have some."""
+"""Classes whose weak references say nothing: libraries hold some too."""
 
 
 def _was_kept(value: Value) -> bool:
-    """Whether the frame before a break has passed a tensor, module or function on, because its end is seen: in a list."""
+    """Whether the frame before a graph break passed this tensor, module or function on in a box (a list).
+
+    It did so because the object's end can be observed.
+    """
     box = None if value.source is None or value.source.kind != "item" else value.source.base
     return (
-        issubclass(type(getattr(value, "real", None)), KEPT)  # a proxy lies, or raises
+        issubclass(type(getattr(value, "real", None)), KEPT)  # a proxy may lie about its class, or raise
         and box is not None
         and box.kind == "local"
-        and (str(box.arg).startswith(BOX))
+        and (str(box.arg).startswith(OWNED_PREFIX))
     )
 
 
 def _held(container: Value) -> Iterable[Value]:
-    """What an existing list, tuple, dict or set holds; one that is made here is built where the graph ends."""
+    """The contents of an existing list, tuple, dict or set; none for a new one, which is built where the graph ends."""
     if container.source is None or not isinstance(container, (Sequence, Dict, Set)):
         return []
     return values_in(container)
 
 
 def _ends_others_too(value: Value, depth: int = 3) -> bool:
-    """The same of what a container holds: objects as they were, and containers in it."""
+    """`ends` for the contents of a container: objects as they were, and nested containers."""
     if value.ends is None and (real := getattr(value, "real", None)) is not None:
         value.ends = runs_code(real)
     return bool(value.ends) or depth > 0 and any(_ends_others_too(v, depth - 1) for v in _held(value))
 
 
 def holds_ends(value: Value, depth: int = 3) -> bool:
-    """Whether a container that is made here holds what weak references may lead to."""
+    """Whether a new container holds an object that weak references may refer to."""
     if value.source is not None or depth == 0 or not isinstance(value, (Sequence, Dict, Set)):
         return False
     items = values_in(value)
@@ -367,8 +388,8 @@ class Generator(Iter):
         return value
 
     def throw(self, cx: Capture, given: list[Value]) -> Value | None:
-        """Raise what the program has `given` at the point where the generator is suspended: first in what it delegates to, which
-        is told the same."""
+        """Raise the exception `given` by the program where the generator is suspended; its delegate receives the
+        exception first."""
         inner = None if self.running or self.exhausted or not self.started else self.alive.delegate()
         if inner is None:
             exception = _made_of(cx, given)
@@ -380,7 +401,7 @@ class Generator(Iter):
             if not ended and STOPS_BEFORE_THE_BEGIN:
                 _leave(cx, exception)
             raise Raised(exception)
-        self.running = True  # whoever asks it meanwhile is told so
+        self.running = True  # a reentrant call raises meanwhile
         try:
             if issubclass(_class_given(given[0]), GeneratorExit):
                 _close(cx, inner)
@@ -397,7 +418,8 @@ class Generator(Iter):
         return self._run(cx, lambda: cx.resume_generator(self.alive, None))
 
     def close(self, cx: Capture) -> Value:
-        """Raise GeneratorExit where the generator is suspended, so that its `finally` blocks run; what it returns then."""
+        """Raise GeneratorExit where the generator is suspended, so that its `finally` blocks run.  Returns its return
+        value."""
         if not self.running and (self.exhausted or not self.started):
             self.exhausted = True
             return Const(None)
@@ -419,7 +441,7 @@ class Generator(Iter):
 
 
 def _method(cx: Capture, inner: Value, name: str) -> Value | None:
-    """`throw` or `close` of what is no generator of ours: CPython's own iterators have neither."""
+    """`throw` or `close` of a delegate that is not a `Generator`; None for CPython's own iterators, which have neither."""
     if isinstance(inner, Iter) and inner.cls is not types.GeneratorType:
         return None
     try:
@@ -431,7 +453,7 @@ def _method(cx: Capture, inner: Value, name: str) -> Value | None:
 
 
 def _close(cx: Capture, inner: Value) -> None:
-    """Close what a generator delegates to."""
+    """Close the delegate of a generator."""
     if isinstance(inner, Generator):
         inner.close(cx)
     elif (method := _method(cx, inner, "close")) is not None:
@@ -439,20 +461,23 @@ def _close(cx: Capture, inner: Value) -> None:
 
 
 def _leave(cx: Capture, exception: Value) -> None:
-    """An exception comes out of a generator's frame."""
+    """Convert a StopIteration that leaves a generator's frame."""
     if issubclass(exception.python_type(), StopIteration):
         cx.throw_from(RuntimeError, "generator raised StopIteration", exception)
 
 
 def _class_given(value: Value) -> type:
-    """The class of exceptions that a program gives by itself or by an instance; of anything else its own."""
+    """The class of an exception given as class or instance; the own class of any other value."""
     cls = value.cls if isinstance(value, Class) else value.python_type()
     return cls if issubclass(cls, BaseException) else value.python_type()
 
 
 def _made_of(cx: Capture, given: list[Value]) -> Value:
-    """The exception that `throw` raises, given a class or an instance, and from a program of old a value of that class, or what
-    one is made of; the error of a class that makes none is raised in its place."""
+    """The exception that `throw` raises.
+
+    It is given as a class or an instance; in the old form also as a class with a value or arguments.  If the class
+    fails to create an instance, its error is returned instead.
+    """
     what, value = given[0], given[1] if len(given) > 1 and not cx.is_none(given[1]) else None
     cls = _class_given(what)
     if not issubclass(cls, BaseException):
@@ -474,7 +499,7 @@ def _made_of(cx: Capture, given: list[Value]) -> Value:
 
 
 def _throw(cx: Capture, inner: Value, given: list[Value]) -> tuple[Value | None, Value]:
-    """Throw into what a generator delegates to: what it yields, or None and what it returns."""
+    """Throw into the delegate of a generator: (yielded value, None) or (None, return value)."""
     if isinstance(inner, Generator):
         value = inner.throw(cx, given)
         return value, inner.take_returned() if value is None else Const(None)
@@ -493,9 +518,9 @@ def _nothing() -> Iterator[None]:
 
 
 TAKES = {"__iter__": (0, 0), "__next__": (0, 0), "send": (1, 1), "throw": (1, 3), "close": (0, 0)}
-"""How many arguments, none by name, a method of a generator takes."""
+"""Least and greatest number of arguments, all positional, of a generator's methods."""
 STOPS_BEFORE_THE_BEGIN = sys.version_info < (3, 12)
-"""Whether a StopIteration that is thrown in before the first step is an error; from 3.12 on the body has a handler for it."""
+"""Whether a StopIteration thrown in before the first step becomes an error.  Since 3.12 the body has a handler for it."""
 CLOSE_RETURNS = sys.version_info >= (3, 13)
 
 
@@ -512,9 +537,9 @@ class IteratorMethod(Value):
         given: list[Any] = [None if cx.is_none(a) else a.python_type() for a in args]
         odd = self.name == "throw" and len(args) == 3 and given[2] not in (None, types.TracebackType)
         if kwargs or odd or not least <= len(args) <= most:
-            cx.evaluate_raw(getattr(_nothing(), self.name), *given, **dict.fromkeys(kwargs))  # its error
+            cx.evaluate_raw(getattr(_nothing(), self.name), *given, **dict.fromkeys(kwargs))  # raises CPython's error
         if len(args) > 1 and sys.version_info >= (3, 12):
-            raise Break("builtin-call", f"{self.name} of a generator with a class and more, of which Python warns")
+            raise Break("builtin-call", f"generator.{self.name}() with several arguments, about which Python warns")
         if self.name == "__iter__":
             return it
         if self.name == "close":

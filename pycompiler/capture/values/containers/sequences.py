@@ -1,7 +1,7 @@
 """Lists, tuples, deques and slices of values.
 
-One that existed before the frame has a source; its elements are `Lazy` until used, its length is guarded when looked at, and a
-change to it is replayed at the end (`effects.py`).
+A container that existed before the frame has a source.  Its elements are `LazyObject` until used, and its length is guarded
+when read.  Changes to it are replayed at the end (`capture/effects/side_effects.py`).
 """
 
 from __future__ import annotations
@@ -14,20 +14,23 @@ from typing import Any
 import torch
 
 from pycompiler.capture.breaks import Break, Raised
-from pycompiler.capture.values.base import Capture, Lazy, Value
+from pycompiler.capture.values.base import Capture, LazyObject, Value
 from pycompiler.capture.values.constant import Const
-from pycompiler.capture.values.ends import Contents, Ends
-from pycompiler.capture.values.symbolic import PLAIN_VALUES, place_of, today
-from pycompiler.ir.begun import length_of
-from pycompiler.ir.computed import NUMBERS, of_numbers, overflows, whole
-from pycompiler.ir.source import const as const_source
+from pycompiler.capture.values.containers.list_ends import Contents, KnownEnds
+from pycompiler.capture.values.symbolic_numbers import PLAIN_VALUES, hint_value, source_of_open
+from pycompiler.ir.computed_sources import NUMBERS, fold_container, fold_numbers, overflows
+from pycompiler.ir.iterator_state import length_of
+from pycompiler.ir.source import const_source
 
 
 class Sequence(Value):
-    """What lists and tuples share.  `raw`: the elements, for who relies on nothing of them.  Of an existing one `reach` says what
-    is known while nobody has asked for its length."""
+    """The base of lists and tuples.
 
-    reach: Ends | None = None
+    - `raw`: the elements, without a guard on their number.
+    - `reach`: for an existing container, the facts that hold while its length is not guarded (`list_ends.py`).
+    """
+
+    reach: KnownEnds | None = None
 
     def __init__(self, items: list[Value], cls: type) -> None:
         self.raw = items
@@ -35,7 +38,7 @@ class Sequence(Value):
 
     @property
     def items(self) -> list[Value]:
-        """All elements: who looks at them as a whole relies on their number."""
+        """All elements.  The length becomes guarded."""
         if self.reach is not None:
             self.reach.settle()
             self.reach = None
@@ -46,7 +49,7 @@ class Sequence(Value):
         self.raw, self.reach = items, None
 
     def count(self, cx: Capture) -> Value:
-        """`len(self)`: a symbol where the number changes from call to call and nobody has relied on it."""
+        """`len(self)`: a symbol if the length changes between calls and is not guarded yet."""
         reach = self.reach
         known = None if reach is None else cx.sizes.integer(reach.length, reach.source.then("begun", length_of))
         if reach is None or known is None:
@@ -63,7 +66,7 @@ class Sequence(Value):
 
     def at(self, cx: Capture, index: int) -> Value:
         item = self.items[index]
-        if isinstance(item, Lazy):
+        if isinstance(item, LazyObject):
             item = self.items[index] = cx.realize(item)
         return item
 
@@ -77,7 +80,7 @@ class Sequence(Value):
             i += 1
 
     def backwards(self, cx: Capture) -> Iterator[Value]:
-        """From what is the last element now; ends where a list that became shorter has none."""
+        """The elements from the current last one on, backwards.  Ends early if the list has become shorter."""
 
         def each(i: int) -> Iterator[Value]:
             while 0 <= i < len(self.items):
@@ -89,25 +92,26 @@ class Sequence(Value):
     def contains(self, cx: Capture, item: Value) -> bool:
         return any(cx.alike(v, item) for v in self.iterate(cx))
 
-    def _changes(self, cx: Capture, reach: Ends) -> bool:
-        """Whether an existing list is another one in each call."""
+    def _changes(self, cx: Capture, reach: KnownEnds) -> bool:
+        """Whether an existing list's length changes between calls."""
         return cx.sizes.integer(reach.length, reach.source.then("begun", length_of)) is not None
 
     def _part(self, bounds: slice) -> list[Value] | None:
-        """The elements of a slice near one end, where as many are there in every call; None of any other."""
+        """The elements of a slice near one end, if every call has as many elements there; None for any other slice."""
         start, stop, size = bounds.start or 0, bounds.stop, len(self.raw)
         at_end = start < 0 and (stop is None or stop < 0) and -start <= size
         at_begin = start >= 0 and stop is not None and start < stop <= size
         if self.reach is None or bounds.step not in (None, 1) or not (at_end or at_begin):
             return None
-        more = isinstance(self, Tuple) and (stop is None or start == 0)  # the whole would be the very tuple
+        # A slice of the whole tuple would be the very tuple.
+        more = isinstance(self, Tuple) and (stop is None or start == 0)
         self.place(start - more if at_end else stop - 1 + more)
         if self.reach is not None:
             self.reach.require()
         return self.raw[bounds]
 
     def place(self, index: int) -> int | None:
-        """Where in `raw` the element at `index` is, None where there is none; the length is asked for where that needs it."""
+        """The place in `raw` of the element at `index`, or None.  The length is guarded if the answer depends on it."""
         if self.reach is None or not self.reach.covers(index, self.raw):
             if not -len(self.items) <= index < len(self.items):
                 return None
@@ -142,17 +146,20 @@ class Sequence(Value):
 
 
 class Tuple(Sequence):
-    """A tuple, namedtuple, torch.Size or structseq.  `begin`: an existing tuple, of any length, that this one begins with."""
+    """A tuple, namedtuple, torch.Size or structseq.  `begin`: an existing tuple of any length that this tuple starts with."""
 
     begin: Tuple | None = None
 
-    deferred: bool | None = None  # whether it holds what is known when the graph has run, where that was asked
+    deferred: bool | None = None  # whether it contains a deferred value; None: not computed yet
 
     def __init__(self, items: list[Value], cls: type = tuple) -> None:
         super().__init__(items, cls)
 
     def is_const(self) -> bool:
-        known = all(not isinstance(v, Lazy) and v.is_const() for v in self.raw) and self.cls in (tuple, torch.Size)
+        known = all(not isinstance(v, LazyObject) and v.is_const() for v in self.raw) and self.cls in (
+            tuple,
+            torch.Size,
+        )
         return known and self.items is self.raw
 
     def const(self) -> Any:
@@ -166,20 +173,23 @@ class Tuple(Sequence):
         return self
 
     def more(self, items: list[Value]) -> Tuple | None:
-        """`self + tuple(items)`, of which nobody asks how long it is; None where that is known."""
+        """`self + tuple(items)` without a guard on the length; None if the length is guarded already."""
         if self.reach is None or self.cls is not tuple or not self.raw:
             return None
         if not items:
             return self
-        self.reach.is_filled(self.raw)  # else the sum is the other tuple itself
-        kept = [Lazy(v.real, v.source) if isinstance(v, Lazy) and v.seen is None and v.source else v for v in self.raw]
+        self.reach.is_filled(self.raw)  # an empty tuple's sum is the other tuple itself
+        kept = [
+            LazyObject(v.real, v.source) if isinstance(v, LazyObject) and v.seen is None and v.source else v
+            for v in self.raw
+        ]
         made = Tuple([*kept, *items])
         made.reach, made.begin = copy.copy(self.reach), self.begin or self
         made.reach.add(len(items), first=False)
         return made
 
     def identity(self) -> object:
-        """There is one empty tuple."""
+        """The empty tuple exists once."""
         filled = self.reach.is_filled(self.raw) if self.reach is not None and self.raw else bool(self.items)
         return super().identity() if filled or self.cls is not tuple else ("const", tuple, ())
 
@@ -189,11 +199,11 @@ class Tuple(Sequence):
             return True
         return (
             bounds.indices(len(self.raw)) == (0, len(self.raw), 1) and self.items is self.raw
-        )  # whose number is asked for
+        )  # `items` guards the length
 
     @property
     def added(self) -> list[Value]:
-        """What comes behind what it begins with."""
+        """The elements after `begin`."""
         return [] if self.begin is None else self.raw[len(self.begin.raw) :]
 
 
@@ -209,7 +219,7 @@ def _bounds_first() -> bool:
 
 
 BOUNDS_FIRST = _bounds_first()
-"""Whether this Python knows the elements of a slice before it asks for those that take their places (patches of 3.13 differ)."""
+"""Whether this Python computes the bounds of a slice before it iterates the assigned values (patches of 3.13 differ)."""
 
 
 class List(Sequence):
@@ -217,41 +227,43 @@ class List(Sequence):
 
     def __init__(self, items: list[Value], cls: type = list) -> None:
         self.reach = None
-        self.changes = False  # of a part of an existing list: whether that is another one in each call
+        self.changes = False  # of a part of an existing list: whether the part differs between calls
         super().__init__(items, cls)
         self.length_before = len(items)  # of an existing list: before the writes of this capture
         self.emptied = 0
 
     def summary(self, cx: Capture, function: Callable[[list[Any]], Any]) -> Value | None:
-        """What `function` gives of all elements, as a number that each call computes; None where not all are numbers, somebody
-        has asked how many there are, or that is the same in every call."""
+        """`function(list of all elements)` as a number that each call computes.
+
+        None if some element is not a number, the length is guarded already, or the list is the same in every call.
+        """
         reach = self.reach
         if not (self.changes if reach is None else self._changes(cx, reach)):
             return None
         ends = self.raw if reach is None else [*self.raw[: reach.first], *self.raw[len(self.raw) - reach.last :]]
-        known = [place_of(cx, v) for v in ends]
+        known = [source_of_open(cx, v) for v in ends]
         places = [p for p in known if p is not None]
-        items = [today(v) for v in self.raw if isinstance(v, (Lazy, *PLAIN_VALUES))]
+        items = [hint_value(v) for v in self.raw if isinstance(v, (LazyObject, *PLAIN_VALUES))]
         if len(places) < len(ends) or len(items) < len(self.raw) or any(type(i) not in NUMBERS for i in items):
             return None
         try:
             real = function(items)
-        except Exception:  # the program's
+        except Exception:  # the program's own error
             return None
         if reach is None:
-            source = cx.computed(of_numbers, const_source(function), *places)
+            source = cx.computed(fold_numbers, const_source(function), *places)
         else:
             counts = (const_source(n) for n in (reach.left, reach.right, reach.first))
-            source = cx.computed(whole, reach.source, const_source(function), *counts, *places)
+            source = cx.computed(fold_container, reach.source, const_source(function), *counts, *places)
         cx.sizes.policy.will_change(source, type(real).__name__)
         return cx.realize(cx.lazy(real, source))
 
     def contents(self) -> Contents:
-        """What it holds now, for a write that is replayed."""
+        """The current contents, for the replay of a write."""
         return Contents(list(self.raw), self.emptied) if self.reach is None else self.reach.contents(self.raw)
 
     def empty(self) -> None:
-        """All goes out, of which nothing need be known."""
+        """Remove all elements without a guard on them."""
         self.emptied += 1
         self.items = []
 
@@ -263,7 +275,7 @@ class List(Sequence):
             if step == 1:
                 bounds = slice(start, stop) if BOUNDS_FIRST else slice(*bounds.indices(len(self.items)))
             elif len(self.items) != size:
-                raise Break("unsupported-operation", "a list that changes while others take the places of a slice")
+                raise Break("unsupported-operation", "a list that changes during an assignment to a slice of it")
             cx.effects.mutate(self, cx.evaluate_raw(self.items.__getitem__, bounds))
             cx.evaluate_raw(self.items.__setitem__, bounds, given)
             return
@@ -277,7 +289,7 @@ class List(Sequence):
         self.remove(self._changed(cx, key))
 
     def _changed(self, cx: Capture, key: Value) -> int:
-        """The place of the element that is about to go."""
+        """The place of the element to remove or replace."""
         place = self.place(cx.index(key, "list"))
         if place is None:
             cx.throw(IndexError, "list assignment index out of range")
@@ -285,37 +297,37 @@ class List(Sequence):
         return place
 
     def change(self, cx: Capture, drops: Iterable[Value]) -> None:
-        """Call before a change of elements that are known from an end; `drops`: what goes out."""
+        """Call before a change of elements that are known from an end.  `drops`: the elements that go out."""
         if self.reach is not None:
             self.reach.require()
         cx.effects.mutate(self, drops)
 
     def dropped(self) -> tuple[Value, ...] | None:
-        """What may go out where something is added; None: anything."""
+        """The elements that an addition may push out; None: any."""
         return ()
 
     def add(self, value: Value, *, first: bool = False) -> None:
-        """A new element at the end, or at the begin."""
+        """Add an element at the end, or at the begin."""
         self.raw.insert(0 if first else len(self.raw), value)
         if self.reach is not None:
             self.reach.add(1, first=first)
 
     def put(self, place: int, value: Value, *, first: bool) -> None:
-        """A new element at a place of `raw`, beside one that is known from the end, or from the begin."""
+        """Insert at a place of `raw`, beside an element that is known from the end, or from the begin (`first`)."""
         if self.reach is not None:
             self.reach.require()
             self.reach.add(1, first=first)
         self.raw.insert(place, value)
 
     def remove(self, place: int) -> Value:
-        """The element at a place of `raw`, which is known from an end, goes out."""
+        """Remove the element at a place of `raw` that is known from an end."""
         if self.reach is not None:
             self.reach.add(-1, first=place < self.reach.first)
         return self.raw.pop(place)
 
 
 def _assigned(cx: Capture, value: Value, bounds: slice) -> Value:
-    """The iterator over what a slice is assigned."""
+    """The iterator over the values assigned to a slice."""
     try:
         return cx.iterator(value)
     except Raised as raised:
@@ -333,7 +345,7 @@ class Deque(List):
     def __init__(self, items: list[Value], limit: int | None = None) -> None:
         super().__init__(items, collections.deque)
         self.limit = limit
-        self.moves = 0  # changes of what stands where, which end every iterator; a store into a place is none
+        self.moves = 0  # changes of the elements' places, which invalidate iterators; a store into a place is none
 
     def dropped(self) -> tuple[Value, ...] | None:
         return () if self.limit is None else None
@@ -347,7 +359,7 @@ class Deque(List):
             assert place is not None
             self.remove(place)
 
-    def _changes(self, cx: Capture, reach: Ends) -> bool:
+    def _changes(self, cx: Capture, reach: KnownEnds) -> bool:
         return super()._changes(cx, reach) or self.moves > 0
 
     def _overflows(self, limit: int) -> bool:
@@ -359,14 +371,14 @@ class Deque(List):
         return answer
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
-        return Walk(cx, self, range(len(self.items)))
+        return DequeIterator(cx, self, range(len(self.items)))
 
     def backwards(self, cx: Capture) -> Iterator[Value]:
-        return Walk(cx, self, range(len(self.items))[::-1])
+        return DequeIterator(cx, self, range(len(self.items))[::-1])
 
     def check(self, cx: Capture, key: Value) -> None:
-        """Raise what CPython raises for a key that is no place in this deque."""
-        if not issubclass(key.python_type(), int):  # the text of the error depends on how it was asked for
+        """Raise CPython's error for a key that is no index of this deque."""
+        if not issubclass(key.python_type(), int):  # CPython's message depends on the operation that was used
             raise Break("unsupported-operation", f"deque[{key.describe()}]")
         if self.place(cx.index(key, "deque")) is None:
             cx.throw(IndexError, "deque index out of range")
@@ -388,9 +400,11 @@ class Deque(List):
         return Const(self.limit) if name == "maxlen" else super().getattr(cx, name)
 
 
-class Walk(Iterator[Value]):
-    """The elements of a deque at these places, as long as nothing moves in it: whoever asks later is told so each time, but for
-    backwards at the end."""
+class DequeIterator(Iterator[Value]):
+    """An iterator over these places of a deque.  It raises if the deque has changed since, each time it is called.
+
+    Exception: a reversed iterator at its end.
+    """
 
     def __init__(self, cx: Capture, deque: Deque, places: range) -> None:
         self.cx, self.deque, self.places, self.moves, self.at = cx, deque, places, deque.moves, 0
@@ -406,7 +420,7 @@ class Walk(Iterator[Value]):
 
 
 def bounds_of(cx: Capture, key: Value) -> slice | None:
-    """The slice of constants that a key is, made here or a constant (3.14 has those in code); None: it is another key."""
+    """The slice of constants that a key is, or None.  The slice was created here or is a constant of the code (3.14)."""
     if isinstance(key, Const) and type(key.value) is slice:
         key = Slice([Const(part) for part in (key.value.start, key.value.stop, key.value.step)])
     return key.bounds(cx) if isinstance(key, Slice) else None
@@ -433,7 +447,7 @@ class Slice(Value):
         return self
 
     def bounds(self, cx: Capture) -> slice:
-        """The slice of constants that indexes a sequence: each part None or an index."""
+        """The slice of constants that indexes a sequence: each part is None or an index."""
         return slice(*(None if cx.is_none(p) else self._bound(cx, p) for p in self.parts))
 
     def _bound(self, cx: Capture, part: Value) -> int:

@@ -1,4 +1,7 @@
-"""Sets of values.  One that existed before the frame is guarded by what is asked of it, and a change is replayed at the end."""
+"""Sets of values.
+
+An existing set is guarded only as far as the program reads it.  Changes are replayed at the end.
+"""
 
 from __future__ import annotations
 
@@ -7,18 +10,25 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from pycompiler.capture.breaks import Break
-from pycompiler.capture.values.base import Capture, Lazy, Value
-from pycompiler.capture.values.constant import Const, settled
-from pycompiler.capture.values.dicts import Dict, Stable
-from pycompiler.capture.values.ends import Members
-from pycompiler.capture.values.keys import Key, known_hash, replayed, restless
-from pycompiler.capture.values.sequences import Sequence, Tuple
-from pycompiler.capture.values.symbolic import PLAIN_VALUES, changes, is_open, is_open_text, place_of, today
-from pycompiler.ir.begun import length_of
-from pycompiler.ir.computed import has_key
+from pycompiler.capture.values.base import Capture, LazyObject, Value
+from pycompiler.capture.values.constant import Const, lookup_key
+from pycompiler.capture.values.containers.dicts import CheckedIterator, Dict
+from pycompiler.capture.values.containers.keys import Key, check_replayable, known_hash, user_key_among
+from pycompiler.capture.values.containers.list_ends import UnguardedMembers
+from pycompiler.capture.values.containers.sequences import Sequence, Tuple
+from pycompiler.capture.values.symbolic_numbers import (
+    PLAIN_VALUES,
+    changes,
+    hint_value,
+    is_open,
+    is_open_text,
+    source_of_open,
+)
+from pycompiler.ir.computed_sources import has_key
+from pycompiler.ir.iterator_state import length_of
 from pycompiler.ir.source import mro_of, namespace_of
 
-UNORDERED = "the order of a set whose elements' hashes, or whose history, are not known"
+UNORDERED = "the order of a set whose history, or whose elements' hashes, are unknown"
 
 
 def hashes(cls: type) -> bool:
@@ -29,27 +39,29 @@ def hashes(cls: type) -> bool:
 class Set(Value):
     """A set or frozenset.
 
-    `shadow` is a real set to which the same happened as to this one in eager, so that its order is CPython's; None when
-    that is not known.  `plain`: all that happened is that the entries were added one by one, in their order.
-    `raw`: the entries, for who relies on nothing of them; `unasked`: of an existing set whose members nobody has asked for.
+    - `shadow`: a real set with the same history as this set has in eager, so that its order is CPython's; None:
+      unknown.
+    - `plain`: the history is only additions of the entries, one by one, in their order.
+    - `raw`: the entries, without a guard on them.
+    - `unasked`: the changes of an existing set whose members are not guarded; None otherwise.
     """
 
     def __init__(self, items: dict[Key, Value], cls: type = set, *, real: Any = None, shadow: Any = None) -> None:
-        self.unasked: Members | None = None
+        self.unasked: UnguardedMembers | None = None
         self.raw = items
         self.cls = cls
-        self.real = real  # an existing set: its order is guarded when it is looked at
+        self.real = real  # an existing set: its order is guarded when the program reads the order
         self.plain = shadow is None and real is None
         self.shadow: Any = self._added(items.values()) if self.plain else shadow
-        self.log: list[tuple[Any, Value | None]] = []  # what happened to an existing set
+        self.log: list[tuple[Any, Value | None]] = []  # changes to an existing set
         self.changed = False
         self.made_at: int | None = None
-        self.restless = real is not None and restless(items) is not None
-        self.recipe: tuple[Any, list[Set]] | None = None  # the operation that gave it, for generated code to repeat
+        self.restless = real is not None and user_key_among(items) is not None
+        self.recipe: tuple[Any, list[Set]] | None = None  # the operation that created it, for generated code to repeat
 
     @property
     def entries(self) -> dict[Key, Value]:
-        """All members: who looks at them relies on what they are."""
+        """All members.  The members become guarded."""
         unasked, self.unasked = self.unasked, None
         if unasked is not None:
             unasked.settle()
@@ -64,7 +76,7 @@ class Set(Value):
 
     @staticmethod
     def _added(values: Iterable[Value]) -> Any:
-        """A real set to which the values were added one by one, or None when a hash is not known."""
+        """A real set to which the values were added one by one, or None if a hash is not known."""
         values = list(values)
         return {v.const() for v in values} if all(v.is_const() and known_hash(v.const()) for v in values) else None
 
@@ -87,7 +99,7 @@ class Set(Value):
         return sorted(values, key=lambda v: place[v.const()])
 
     def iterate(self, cx: Capture) -> Iterator[Value]:
-        return Stable(cx, self, self.ordered(cx))
+        return CheckedIterator(cx, self, self.ordered(cx))
 
     def length(self, cx: Capture) -> int:
         return len(self.entries)
@@ -103,38 +115,39 @@ class Set(Value):
         return self.asked(cx, cx.realize(item)) in self.entries if known is None else known
 
     def takes(self, item: Value) -> bool:
-        """Whether a text of the program's need not be asked which it is."""
+        """Whether an operation on an open str leaves it open."""
         return is_open_text(item) and self.unasked is not None
 
     def _asks(self, cx: Capture, item: Value) -> bool | None:
-        """Whether an existing set that nobody has changed has a text or number, which is guarded."""
+        """Whether an unchanged existing set contains a str or number.  Only this answer is guarded; None: not decided
+        here."""
         unasked = self.unasked
         if unasked is None or unasked.changes or not (is_open(item) or isinstance(item, Const)):
             return None
         grows = cx.sizes.integer(length_of(unasked.real), unasked.source.then("begun", length_of)) is not None
-        place = place_of(cx, item) if grows or is_open(item) and changes(cx, item) else None
+        place = source_of_open(cx, item) if grows or is_open(item) and changes(cx, item) else None
         if place is None:
             return None
-        if isinstance(item, Lazy):
+        if isinstance(item, LazyObject):
             item.guard_class(cx)
-        there = today(item) in unasked.real
+        there = hint_value(item) in unasked.real
         cx.guard("equals", cx.computed(has_key, unasked.source, place), there)
         return there
 
     def asked(self, cx: Capture, item: Value) -> Key:
-        """The key of what is looked for: a set is hashed as a frozenset then."""
+        """The key to search for.  A set is hashed as a frozenset for the search."""
         storage = getattr(item, "storage", None)
         if isinstance(storage, Set) and issubclass(storage.cls, set) and not hashes(item.python_type()):
             item = storage
         if isinstance(item, Set) and issubclass(item.cls, set):
             return Key(cx, Set(dict(item.entries), frozenset))
         if issubclass(item.python_type(), set) and not hashes(item.python_type()):
-            raise Break("unsupported-operation", f"{item.describe()}, of which nobody knows the members, in a set")
-        return Key(cx, settled(cx, item, self.entries.values()))
+            raise Break("unsupported-operation", f"{item.describe()}, a set of unknown members, searched in a set")
+        return Key(cx, lookup_key(cx, item, self.entries.values()))
 
     def happened(self, cx: Capture, method: Any, value: Value | None = None, key: Key | None = None) -> None:
-        """Call before a change: the same is done to the shadow, and will be to the existing set."""
-        replayed(self, [] if key is None else [key])
+        """Call before a change.  The shadow gets the same change; an existing set gets it in the replay."""
+        check_replayable(self, [] if key is None else [key])
         cx.effects.mutate(self, () if method is set.add else None)
         self.changed, self.recipe = True, None
         if self.source is not None:
@@ -151,29 +164,29 @@ class Set(Value):
     def add(self, cx: Capture, value: Value) -> None:
         if self._happens_unasked(cx, set.add, value):
             return
-        key = Key(cx, settled(cx, value, self.entries.values()))
+        key = Key(cx, lookup_key(cx, value, self.entries.values()))
         self.happened(cx, set.add, value, key)
         self.entries.setdefault(key, value)
 
     def _happens_unasked(self, cx: Capture, method: Any, value: Value) -> bool:
-        """A constant, or a number that may be any, goes in or out of a set that may have any members."""
+        """Add or remove a constant or an open value, without a guard on the members of an existing set."""
         if self.unasked is None or not (isinstance(value, PLAIN_VALUES) or is_open_text(value)):
             return False
-        if isinstance(value, Lazy):
+        if isinstance(value, LazyObject):
             value.guard_class(cx)
         if isinstance(value, Const):
-            Key(cx, value)  # an error where it has no hash
+            Key(cx, value)  # raises if it has no hash
         self.happened(cx, method, value)
         self.unasked.changes.append((method, value))
         return True
 
     def discard(self, cx: Capture, value: Value) -> bool | None:
-        """Whether it was there; None where nobody has asked."""
+        """Whether the value was a member; None if the members are not guarded."""
         if self._happens_unasked(cx, set.discard, value):
             return None
         key = self.asked(cx, value)
         if not value.is_const() and self.log and self.log[-1][0] is set.add and self.log[-1][1] is value:
-            self.log.pop()  # as if it had never been there: a value of the capture (an id) that no code can load
+            self.log.pop()  # undo the addition: generated code cannot load such a value (an id)
         else:
             self.happened(cx, set.discard, value, key)
         found = self.entries.pop(key, None) is not None
@@ -181,26 +194,24 @@ class Set(Value):
         return found
 
     def empty(self, cx: Capture, method: Any) -> None:
-        """set.clear or the pop of the only element."""
+        """set.clear, or the pop of the only element."""
         self.happened(cx, method)
         self.plain = self.plain and not self.raw
         self.entries = {}
 
     def replace(self, cx: Capture, other: Set, method: Any, operand: Value, elements: list[Value]) -> None:
-        """`method(self, operand)` changes the set in place, and gives it what `other` has."""
+        """`method(self, operand)` changes the set in place to the contents of `other`."""
         if self.source is not None:
-            replayed(self, [Key(cx, v) for v in elements])
+            check_replayable(self, [Key(cx, v) for v in elements])
             if isinstance(operand, Dict):
-                raise Break("mutation-unsupported", f"a dict into an existing {self.cls.__name__}")
+                raise Break("mutation-unsupported", f"an update of an existing {self.cls.__name__} with a dict")
             given = operand.additions() if isinstance(operand, Set) else elements
             if given is None:
                 raise Break("unsupported-operation", UNORDERED)
             if isinstance(operand, Set) and not operand.plain and len(given) > 1:
                 cx.looks_at_hashes(operand.shadow)
             then: Value = Tuple(given)
-            if isinstance(
-                operand, Set
-            ):  # with itself a set does otherwise than with an equal one: its table stays, or is new
+            if isinstance(operand, Set):  # a set keeps its table with itself as the operand, but not with an equal set
                 then = self if operand is self else Set({Key(cx, v): v for v in given}, frozenset)
             cx.effects.mutate(self)
             self.log.append((method, then))
@@ -208,7 +219,7 @@ class Set(Value):
         self.recipe = None
 
     def additions(self) -> list[Value] | None:
-        """The elements in an order in which adding them to an empty set gives this very set, or None."""
+        """The elements in an order whose additions to an empty set build this very set, or None."""
         values = list(self.entries.values())
         if self.plain or len(values) < 2:
             return values
@@ -222,7 +233,8 @@ class Set(Value):
         return None
 
     def operand(self, cx: Capture) -> Set | None:
-        """What generated code can load in place of this set as it is now: an existing set, or a copy by additions."""
+        """A set that generated code can load for this one: the unchanged existing set or a copy by additions; None:
+        neither."""
         if self.source is not None and not self.changed:
             return self
         order = self.additions() if self.source is None else None
@@ -242,7 +254,7 @@ class Set(Value):
 
 
 def values_in(container: Value) -> Iterable[Value]:
-    """What a container holds, for who relies on nothing of it."""
+    """The contents of a container, without a guard on them."""
     if isinstance(container, Sequence):
         return container.raw
     if isinstance(container, Set):

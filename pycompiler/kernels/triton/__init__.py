@@ -1,0 +1,1 @@
+"""Functions that generated Triton kernels call (`helpers.py`)."""
